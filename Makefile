@@ -1,0 +1,88 @@
+# `make` alone lists what can be made. Everything lives in .venv; nothing is installed into the system's Python.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# 3.12 when the machine has it, else any that is new enough; `make PYTHON=/path/to/python3.13 ...` for another. Each is
+# tried, not just looked for: pyenv leaves a python3.12 in the path that only says that it is not there.
+CANDIDATES := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12) python3 python3.13 python3.11 /usr/bin/python3
+PYTHON ?= $(shell for python in $(CANDIDATES); do "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+
+BIN := .venv/bin
+# Folders are listed too: a module that was removed must go from the installed copy.
+SOURCES := $(shell find src \( -name __pycache__ -o -name '*.egg-info' -o -name '.?*' \) -prune -o ! -name '*.so' ! -name ramet-pod -print 2>/dev/null) pyproject.toml setup.py
+# Tests that also run as an unprivileged user.
+ORDINARY_USER_TESTS := $(wildcard tests/ordinary_user tests/repl tests/files)
+
+.PHONY: help
+help:
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  make %-7s %s\n' "$$name" "$$what"; done
+
+.PHONY: demo
+demo: .venv/installed  ## make .venv, build, run examples/quickstart.py
+	@$(BIN)/python examples/quickstart.py
+
+.PHONY: test
+test: .venv/installed  ## install what is needed, then run all tests, some again as an ordinary user
+	$(BIN)/python -m pytest
+	@if [ "$$(id -u)" -eq 0 ] && [ -n "$(ORDINARY_USER_TESTS)" ]; then \
+	    tools/need user && echo "again as an ordinary user: $(ORDINARY_USER_TESTS)" && tools/test-as-ordinary-user $(ORDINARY_USER_TESTS); \
+	fi
+
+.PHONY: check
+check: .venv/installed  ## format, lint, layers, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: .venv/installed .venv/bench  ## measure against ipykernel, bubblewrap, fork and IPython: ratios (BENCH=--quick)
+	$(BIN)/python -m bench $(BENCH)
+
+.PHONY: fix
+fix: .venv/installed  ## format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: .venv/installed  ## run the examples in the documents, check their links and the paths they name
+	$(BIN)/python -m pytest -q tests/docs
+
+.PHONY: clean
+clean:  ## remove .venv, build products and caches
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -f src/ramet/isolation/ramet-pod src/ramet/freezing/*.so
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# --- .venv: three steps, each done again only when what it is made from changes -------------------------------------
+
+# Where no interpreter was found, tools/need installs Debian's or says what is missing.
+.venv/made:
+	@tools/need build $(or $(PYTHON),/usr/bin/python3)
+	$(or $(PYTHON),/usr/bin/python3) -m venv --clear .venv
+	@touch $@
+
+# Dependencies apart from the project, so that a change of the source costs one short build. They are read from
+# pyproject.toml, the only place that names them.
+.venv/requirements.txt: pyproject.toml .venv/made
+	@$(BIN)/python -c 'import itertools, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); extras = t["project"]["optional-dependencies"]; print(*t["build-system"]["requires"], *t["project"]["dependencies"], *extras["datasci"], *extras["dev"], sep="\n")' > $@
+
+.venv/dependencies: .venv/requirements.txt
+	$(BIN)/python -m pip install -q -r $<
+	@touch $@
+
+.venv/bench: .venv/dependencies
+	@tools/need bench || echo "going on without bubblewrap: its row will say so"
+	$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])')
+	@touch $@
+
+# Installed, not editable: tests see what a user gets, the helper program and py.typed included. The build folder goes
+# first because setuptools would pack modules that are no longer in the source.
+.venv/installed: $(SOURCES) .venv/dependencies
+	@rm -rf build
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
+	@rm -rf build
+	@touch $@

@@ -1,0 +1,144 @@
+"""What is measured: each scenario is a function from the run's settings to rows."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import crowd, ours
+from bench.bubblewrap import bubblewrap_run
+from bench.in_process import in_process
+from bench.jupyter import kernel_start_and_first_cell, kernel_warm_cell
+from bench.measure import Contestant, Samples, Unavailable, measure
+from bench.plain_fork import plain_fork
+from bench.table import Row
+
+_AGAIN = "itself (A/A: noise of this machine)"
+
+
+@dataclass(frozen=True)
+class Settings:
+    quick: bool
+    shuffle: random.Random
+
+    def rounds(self, full: int) -> int:
+        return max(5, full // 8) if self.quick else full
+
+
+def first_cell(settings: Settings) -> list[Row]:
+    scenario = "create + first cell"
+    samples = measure(
+        [
+            Contestant("ours", ours.create_and_first_cell),
+            Contestant("again", ours.create_and_first_cell),
+            Contestant("bwrap", bubblewrap_run),
+            # Half a second each: a quarter of the rounds gives a median that is steady enough.
+            Contestant("ipykernel", kernel_start_and_first_cell, share=0.25),
+        ],
+        settings.rounds(80),
+        settings.shuffle,
+    )
+    return [
+        _row(scenario, samples, "again", _AGAIN),
+        _row(scenario, samples, "ipykernel", "ipykernel, start + first cell", 0.03),
+        _row(scenario, samples, "bwrap", "bwrap --unshare-all ... python -c", 0.5),
+    ]
+
+
+def create(settings: Settings) -> list[Row]:
+    modules = ours.modules_of_a_sandbox()
+    samples = measure(
+        [
+            Contestant("ours", ours.create_alone),
+            Contestant("again", ours.create_alone),
+            Contestant("fork", lambda: plain_fork(modules)),
+        ],
+        settings.rounds(200),
+        settings.shuffle,
+    )
+    scenario = "create alone, warm pool"
+    return [
+        _row(scenario, samples, "again", _AGAIN),
+        _row(scenario, samples, "fork", "os.fork() of a plain process, same modules", 2),
+    ]
+
+
+def warm_cell(settings: Settings) -> list[Row]:
+    samples = measure(
+        [
+            Contestant("ours", ours.warm_cell),
+            Contestant("again", ours.warm_cell),
+            Contestant("ipykernel", kernel_warm_cell),
+            Contestant("in process", in_process),
+        ],
+        settings.rounds(120),
+        settings.shuffle,
+        settle_seconds=0.002,
+    )
+    scenario = "warm print(6*7) cell"
+    return [
+        _row(scenario, samples, "again", _AGAIN),
+        _row(scenario, samples, "ipykernel", "ipykernel", 0.07),
+        _row(scenario, samples, "in process", "IPython run_cell + socketpair round trip", 1.5),
+    ]
+
+
+def memory(settings: Settings) -> list[Row]:
+    count = 25 if settings.quick else 200
+    scenario = f"unique memory each, {count} alive, pandas cell"
+    try:
+        measured = crowd.memory_of_each(count)
+    except Unavailable as error:
+        return [Row(scenario, "", "bytes", note=str(error))]
+    return [
+        Row(scenario, "", "bytes", ours=measured.median_bytes, target=5e6),
+        Row(f"the same, largest of {count}", "", "bytes", ours=float(measured.largest_bytes)),
+    ]
+
+
+def stream(settings: Settings) -> list[Row]:
+    samples = measure([Contestant("ours", ours.print_to_event)], settings.rounds(80), settings.shuffle)
+    return [Row("print to event in a stream", "", "seconds", ours=samples["ours"].median)]
+
+
+def close(settings: Settings) -> list[Row]:
+    samples = measure([Contestant("ours", ours.close_alone)], settings.rounds(80), settings.shuffle)
+    return [Row("close", "", "seconds", ours=samples["ours"].median)]
+
+
+def alive(settings: Settings) -> list[Row]:
+    counts = [1, 10, 50] if settings.quick else [1, 10, 100, 500]
+    medians = crowd.create_among(counts, settings.rounds(80))
+    return [
+        Row(
+            f"create with {count} alive",
+            "create with 1 alive" if count > 1 else "",
+            "seconds",
+            ours=medians[count],
+            theirs=medians[1] if count > 1 else None,
+        )
+        for count in counts
+    ]
+
+
+SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
+    "first-cell": first_cell,
+    "create": create,
+    "warm-cell": warm_cell,
+    "memory": memory,
+    "stream": stream,
+    "close": close,
+    "alive": alive,
+}
+
+
+def _row(scenario: str, samples: dict[str, Samples], other: str, against: str, target: float | None = None) -> Row:
+    theirs = samples[other]
+    return Row(
+        scenario,
+        against,
+        "seconds",
+        ours=samples["ours"].median,
+        theirs=theirs.median,
+        target=target,
+        note=None if theirs.unavailable is None else f"not measured: {theirs.unavailable}",
+    )

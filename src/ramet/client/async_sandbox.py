@@ -1,0 +1,199 @@
+"""AsyncSandbox: the face of Ramet for programs on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from os import PathLike
+from types import TracebackType
+
+from ramet.client import asynchronous, operations
+from ramet.client.arguments import Mounts, Template, sandbox_spec
+from ramet.client.handle import Handle
+from ramet.client.sources import Data, async_pieces
+from ramet.errors import EngineClosed, EngineLost, SandboxClosed
+from ramet.protocol.calls import CHUNK_BYTES
+from ramet.protocol.results import Event, FileInfo, Result, SandboxInfo
+from ramet.transport.embedded import default_engine
+
+
+class AsyncSandbox:
+    """A Sandbox with ``await``, created by ``async with AsyncSandbox(...)`` or ``await AsyncSandbox.create(...)``.
+
+    A task that is cancelled while it waits for a cell interrupts the cell.
+    """
+
+    _handle: Handle | None = None
+
+    def __init__(
+        self,
+        template: str | Template = "default",
+        *,
+        python: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        mounts: Mounts | None = None,
+        memory_mib: int | None = None,
+        pids: int | None = None,
+        cpus: float | None = None,
+        disk_mib: int | None = None,
+    ) -> None:
+        self._spec = sandbox_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
+        self.files = AsyncFiles(self)
+
+    @classmethod
+    async def create(
+        cls,
+        template: str | Template = "default",
+        *,
+        python: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        mounts: Mounts | None = None,
+        memory_mib: int | None = None,
+        pids: int | None = None,
+        cpus: float | None = None,
+        disk_mib: int | None = None,
+    ) -> AsyncSandbox:
+        """A new sandbox, ready for its first cell."""
+        sandbox = cls(
+            template,
+            python=python,
+            env=env,
+            cwd=cwd,
+            mounts=mounts,
+            memory_mib=memory_mib,
+            pids=pids,
+            cpus=cpus,
+            disk_mib=disk_mib,
+        )
+        return await sandbox.__aenter__()
+
+    def __repr__(self) -> str:
+        if self._handle is None:
+            return "<AsyncSandbox not created>"
+        return f"<AsyncSandbox {self.id} {'closed' if self._handle.closed else 'open'}>"
+
+    @property
+    def id(self) -> str:
+        return self._created().id
+
+    async def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
+        """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, handle.open().run(code, language, timeout))
+
+    def run_code_stream(
+        self, code: str, language: str = "python", timeout: float | None = None
+    ) -> AsyncIterator[Event]:
+        """Run a cell and give its events as they happen. It starts when the first one is asked for.
+
+        Closing the iterator early interrupts the cell.
+        """
+        handle = self._created()
+        return asynchronous.iterate(handle.engine, handle.open().stream(code, language, timeout))
+
+    async def interrupt(self) -> bool:
+        """Interrupt the running cell, from another task. False if none runs."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, handle.open().interrupt())
+
+    async def upload(self, data: str | PathLike[str] | bytes, remote_path: str) -> None:
+        """Copy a local file, or bytes, to a path in the sandbox."""
+        if isinstance(data, str | PathLike):
+            with await asyncio.to_thread(open, data, "rb") as file:
+                await self.files.write(remote_path, file)
+        else:
+            await self.files.write(remote_path, data)
+
+    async def download(self, remote_path: str) -> bytes:
+        """The contents of a file in the sandbox."""
+        return await self.files.read(remote_path)
+
+    async def info(self) -> SandboxInfo:
+        """What the sandbox is, uses, and is really walled in by."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, handle.open().info())
+
+    async def close(self) -> None:
+        """End the sandbox. Cells that still run or wait are cancelled. Closing twice is no error."""
+        handle = self._handle
+        if handle is not None and handle.begin_close():
+            try:
+                await asynchronous.perform(handle.engine, operations.close(handle.id))
+            except (EngineLost, EngineClosed):
+                pass  # gone with its engine
+
+    async def __aenter__(self) -> AsyncSandbox:
+        if self._handle is None:
+            # Starting a process blocks for some milliseconds.
+            engine = await asyncio.to_thread(default_engine)
+            sandbox_id = await asynchronous.perform(engine, operations.create(self._spec))
+            self._handle = Handle(engine, sandbox_id)
+        self._handle.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self._handle.forgotten(self)
+
+    def _created(self) -> Handle:
+        if self._handle is None:
+            raise SandboxClosed(
+                "this AsyncSandbox has not been created yet",
+                hint="use `async with AsyncSandbox() as sandbox:` or `sandbox = await AsyncSandbox.create()`",
+            )
+        return self._handle
+
+
+class AsyncFiles:
+    """The files of a sandbox, from outside: works while a cell runs. Relative paths are below /root."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def read(self, path: str) -> bytes:
+        handle = self._sandbox._created()
+        return await asynchronous.perform(handle.engine, handle.open().read(path))
+
+    def read_stream(self, path: str, chunk: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+        """The file in pieces of at most ``chunk`` bytes, in constant memory."""
+        handle = self._sandbox._created()
+        return asynchronous.iterate(handle.engine, handle.open().read_stream(path, chunk))
+
+    async def write(self, path: str, data: Data | AsyncIterable[bytes]) -> None:
+        """Write a file, with the folders above it. A string is written as UTF-8."""
+        handle = self._sandbox._created()
+        await asynchronous.perform(handle.engine, handle.open().write(path, data), async_pieces(data))
+
+    async def stat(self, path: str) -> FileInfo:
+        handle = self._sandbox._created()
+        return await asynchronous.perform(handle.engine, handle.open().stat(path))
+
+    async def exists(self, path: str) -> bool:
+        handle = self._sandbox._created()
+        return await asynchronous.perform(handle.engine, handle.open().exists(path))
+
+    async def mkdir(self, path: str, parents: bool = True) -> None:
+        """Make a folder. With ``parents`` those above it too, and one that exists is no error."""
+        handle = self._sandbox._created()
+        await asynchronous.perform(handle.engine, handle.open().mkdir(path, parents))
+
+    async def remove(self, path: str, recursive: bool = False) -> None:
+        """Remove a file or an empty folder; with ``recursive`` a folder and all that is in it."""
+        handle = self._sandbox._created()
+        await asynchronous.perform(handle.engine, handle.open().remove(path, recursive))
+
+    async def rename(self, path: str, new_path: str) -> None:
+        handle = self._sandbox._created()
+        await asynchronous.perform(handle.engine, handle.open().rename(path, new_path))
+
+    async def list(self, path: str = ".") -> list[FileInfo]:
+        """The entries of a folder, by name."""
+        handle = self._sandbox._created()
+        return await asynchronous.perform(handle.engine, handle.open().list(path))

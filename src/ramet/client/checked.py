@@ -1,0 +1,79 @@
+"""The operations of one sandbox, with their arguments checked at once, before anything is sent."""
+
+from __future__ import annotations
+
+from ramet.client import operations
+from ramet.client.operations import Operation
+from ramet.client.sources import SMALL_BYTES, as_bytes
+from ramet.protocol import checks
+from ramet.protocol.results import FileInfo, Result, SandboxInfo
+
+
+class Checked:
+    """Both faces of a sandbox ask here what to do, so that they cannot differ."""
+
+    def __init__(self, sandbox_id: str) -> None:
+        self.sandbox_id = sandbox_id
+
+    def run(self, code: str, language: str, timeout: float | None) -> Operation[Result]:
+        return operations.run(self.sandbox_id, _cell(code, language, timeout), language, timeout)
+
+    def stream(self, code: str, language: str, timeout: float | None) -> Operation[None]:
+        return operations.stream(self.sandbox_id, _cell(code, language, timeout), language, timeout)
+
+    def interrupt(self) -> Operation[bool]:
+        return operations.interrupt(self.sandbox_id)
+
+    def info(self) -> Operation[SandboxInfo]:
+        return operations.info(self.sandbox_id)
+
+    def close(self) -> Operation[None]:
+        return operations.close(self.sandbox_id)
+
+    def read(self, path: str) -> Operation[bytes]:
+        checks.check_path(path)
+        return operations.read(self.sandbox_id, path)
+
+    def read_stream(self, path: str, chunk: int) -> Operation[None]:
+        checks.check_path(path)
+        checks.check_chunk(chunk)
+        return operations.read_stream(self.sandbox_id, path, chunk)
+
+    def write(self, path: str, data: object) -> Operation[None]:
+        """What is small and there travels with the request; anything else is pulled."""
+        checks.check_path(path)
+        present = as_bytes(data)
+        if present is not None and len(present) <= SMALL_BYTES:
+            return operations.write(self.sandbox_id, path, present)
+        return operations.write_stream(self.sandbox_id, path)
+
+    def list(self, path: str) -> Operation[list[FileInfo]]:
+        checks.check_path(path)
+        return operations.list_folder(self.sandbox_id, path)
+
+    def stat(self, path: str) -> Operation[FileInfo]:
+        checks.check_path(path)
+        return operations.stat(self.sandbox_id, path)
+
+    def exists(self, path: str) -> Operation[bool]:
+        checks.check_path(path)
+        return operations.exists(self.sandbox_id, path)
+
+    def mkdir(self, path: str, parents: bool) -> Operation[None]:
+        checks.check_path(path)
+        return operations.make_folder(self.sandbox_id, path, bool(parents))
+
+    def remove(self, path: str, recursive: bool) -> Operation[None]:
+        checks.check_path(path)
+        return operations.remove(self.sandbox_id, path, bool(recursive))
+
+    def rename(self, path: str, new_path: str) -> Operation[None]:
+        checks.check_path(path)
+        checks.check_path(new_path, "new_path")
+        return operations.rename(self.sandbox_id, path, new_path)
+
+
+def _cell(code: str, language: str, timeout: float | None) -> bytes:
+    checks.check_language(language)
+    checks.check_timeout(timeout)
+    return checks.check_code(code)

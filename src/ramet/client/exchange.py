@@ -1,0 +1,38 @@
+"""The client's view of one call on a connection: frames as they come, and whether the call is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ramet.errors import ProtocolError
+from ramet.protocol import calls
+from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
+
+_FINAL = frozenset((calls.ANSWER, calls.RESULT, calls.ERROR))
+_READ_BYTES = 64 * 1024
+_READ_BYTES_AT_MOST = 1024 * 1024
+
+
+class Exchange:
+    """Decodes the answers to one request. A connection may be used again only when its exchange is ``over``."""
+
+    def __init__(self) -> None:
+        self._decoder = FrameDecoder(FROM_ENGINE)
+        self._frames: Iterator[Frame] = iter(())
+        self.over = False
+
+    @property
+    def wanted_bytes(self) -> int:
+        """A good size for the next read."""
+        return max(_READ_BYTES, min(self._decoder.missing_bytes, _READ_BYTES_AT_MOST))
+
+    def feed(self, data: bytes) -> None:
+        self._frames = self._decoder.feed(data)
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, if it has come completely."""
+        frame = next(self._frames, None)
+        # After a protocol error the engine hangs up.
+        if frame is not None and frame.kind in _FINAL:
+            self.over = frame.kind != calls.ERROR or frame.header.get("code") != ProtocolError.code
+        return frame

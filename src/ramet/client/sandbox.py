@@ -1,0 +1,143 @@
+"""Sandbox: the face of Ramet for programs that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from types import TracebackType
+
+from ramet.client import blocking, operations
+from ramet.client.arguments import Mounts, Template, sandbox_spec
+from ramet.client.handle import Handle
+from ramet.client.sources import Data, pieces
+from ramet.errors import EngineClosed, EngineLost
+from ramet.protocol.calls import CHUNK_BYTES
+from ramet.protocol.results import Event, FileInfo, Result, SandboxInfo
+from ramet.transport.embedded import default_engine
+
+
+class Sandbox:
+    """A running Python REPL with its own memory, files, processes and walls.
+
+    Safe to use from several threads: cells run one at a time in order of arrival, everything else at once.
+    """
+
+    _handle: Handle | None = None  # a constructor that failed leaves nothing to close
+
+    def __init__(
+        self,
+        template: str | Template = "default",
+        *,
+        python: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        mounts: Mounts | None = None,
+        memory_mib: int | None = None,
+        pids: int | None = None,
+        cpus: float | None = None,
+        disk_mib: int | None = None,
+    ) -> None:
+        spec = sandbox_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
+        engine = default_engine()
+        self._handle = handle = Handle(engine, blocking.perform(engine, operations.create(spec)))
+        self._engine = engine
+        self._open = handle.open
+        self.id = handle.id
+        self.files = Files(handle)
+
+    def __repr__(self) -> str:
+        if self._handle is None:
+            return "<Sandbox not created>"
+        return f"<Sandbox {self.id} {'closed' if self._handle.closed else 'open'}>"
+
+    def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
+        """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted."""
+        return blocking.perform(self._engine, self._open().run(code, language, timeout))
+
+    def run_code_stream(self, code: str, language: str = "python", timeout: float | None = None) -> Iterator[Event]:
+        """Run a cell and give its events as they happen. It starts when the first one is asked for.
+
+        Closing the iterator early interrupts the cell.
+        """
+        return blocking.iterate(self._engine, self._open().stream(code, language, timeout))
+
+    def interrupt(self) -> bool:
+        """Interrupt the running cell, from another thread. False if none runs."""
+        return blocking.perform(self._engine, self._open().interrupt())
+
+    def upload(self, data: str | PathLike[str] | bytes, remote_path: str) -> None:
+        """Copy a local file, or bytes, to a path in the sandbox."""
+        if isinstance(data, str | PathLike):
+            with open(data, "rb") as file:
+                self.files.write(remote_path, file)
+        else:
+            self.files.write(remote_path, data)
+
+    def download(self, remote_path: str) -> bytes:
+        """The contents of a file in the sandbox."""
+        return self.files.read(remote_path)
+
+    def info(self) -> SandboxInfo:
+        """What the sandbox is, uses, and is really walled in by."""
+        return blocking.perform(self._engine, self._open().info())
+
+    def close(self) -> None:
+        """End the sandbox. Cells that still run or wait are cancelled. Closing twice is no error."""
+        if self._handle is not None and self._handle.begin_close():
+            try:
+                blocking.perform(self._engine, operations.close(self.id))
+            except (EngineLost, EngineClosed):
+                pass  # gone with its engine
+
+    def __enter__(self) -> Sandbox:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self._handle.forgotten(self)
+
+
+class Files:
+    """The files of a sandbox, from outside: works while a cell runs. Relative paths are below /root."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._engine = handle.engine
+        self._open = handle.open
+
+    def read(self, path: str) -> bytes:
+        return blocking.perform(self._engine, self._open().read(path))
+
+    def read_stream(self, path: str, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The file in pieces of at most ``chunk`` bytes, in constant memory."""
+        return blocking.iterate(self._engine, self._open().read_stream(path, chunk))
+
+    def write(self, path: str, data: Data) -> None:
+        """Write a file, with the folders above it. A string is written as UTF-8."""
+        blocking.perform(self._engine, self._open().write(path, data), pieces(data))
+
+    def stat(self, path: str) -> FileInfo:
+        return blocking.perform(self._engine, self._open().stat(path))
+
+    def exists(self, path: str) -> bool:
+        return blocking.perform(self._engine, self._open().exists(path))
+
+    def mkdir(self, path: str, parents: bool = True) -> None:
+        """Make a folder. With ``parents`` those above it too, and one that exists is no error."""
+        blocking.perform(self._engine, self._open().mkdir(path, parents))
+
+    def remove(self, path: str, recursive: bool = False) -> None:
+        """Remove a file or an empty folder; with ``recursive`` a folder and all that is in it."""
+        blocking.perform(self._engine, self._open().remove(path, recursive))
+
+    def rename(self, path: str, new_path: str) -> None:
+        blocking.perform(self._engine, self._open().rename(path, new_path))
+
+    def list(self, path: str = ".") -> list[FileInfo]:
+        """The entries of a folder, by name."""
+        return blocking.perform(self._engine, self._open().list(path))

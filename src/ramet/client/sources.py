@@ -1,0 +1,55 @@
+"""Data to upload, whatever form it has, as pieces of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import BinaryIO, cast
+
+from ramet.protocol.calls import CHUNK_BYTES
+from ramet.protocol.checks import invalid
+
+Data = bytes | bytearray | memoryview | str | BinaryIO | Iterable[bytes]
+
+# What is at most this long travels in the request itself.
+SMALL_BYTES = 1024 * 1024
+
+_ALLOWED = "bytes, a string, a file opened in binary mode, or an iterable of bytes"
+
+
+def as_bytes(data: object) -> bytes | None:
+    """The data if it is there already; a string becomes UTF-8. None if it has to be pulled."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    return None
+
+
+def pieces(data: object) -> Iterator[bytes]:
+    """Data that is there, a file, or an iterable, piece by piece."""
+    present = as_bytes(data)
+    if present is not None:
+        return (present[start : start + CHUNK_BYTES] for start in range(0, len(present), CHUNK_BYTES))
+    if hasattr(data, "read"):
+        return _file_pieces(cast(BinaryIO, data))
+    if isinstance(data, Iterable):
+        return (_checked(piece) for piece in data)
+    raise invalid("data", f"is a {type(data).__name__}", _ALLOWED)
+
+
+def async_pieces(data: object) -> Iterator[bytes] | AsyncIterator[bytes]:
+    """The same, and asynchronous iterables too."""
+    if isinstance(data, AsyncIterable):
+        return (_checked(piece) async for piece in data)
+    return pieces(data)
+
+
+def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(CHUNK_BYTES):
+        yield _checked(piece)
+
+
+def _checked(piece: object) -> bytes:
+    if not isinstance(piece, bytes | bytearray | memoryview):
+        raise invalid("data", f"gave a {type(piece).__name__}", _ALLOWED)
+    return bytes(piece)

@@ -1,0 +1,66 @@
+"""The engine's process. Started by ``ramet.isolation.launch``, not by hand."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import socket
+from collections.abc import Sequence
+
+from ramet.engine.registry import StartMachine
+from ramet.engine.seams import Machine
+from ramet.engine.serving import serve
+from ramet.engine.settings import Settings, interrupt_waits
+
+
+def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | None = None) -> None:
+    """Serve until the owner ends. ``start_machine`` replaces the machine below, for development without walls."""
+    parser = argparse.ArgumentParser(prog="ramet.engine", description=__doc__)
+    parser.add_argument("--primary", type=int, required=True, help="descriptor of the primary socket")
+    parser.add_argument("--owner-pidfd", type=int, help="pidfd of the owner")
+    parser.add_argument("--owner", type=int, help="process id of the owner, where it means something")
+    parser.add_argument("--broker", type=int, help="descriptor of the launcher's socket")
+    parser.add_argument("--cgroups", type=json.loads, default={"version": 0, "folders": {}}, help="delegated groups")
+    parser.add_argument("--guest", help="folder of the guest package")
+    parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
+    chosen = parser.parse_args(arguments)
+
+    owner: int | None = chosen.owner_pidfd
+    if owner is None and chosen.owner is not None:
+        try:
+            owner = os.pidfd_open(chosen.owner)
+        except ProcessLookupError:
+            return  # it ended before we had begun
+    again, hard, kill = chosen.interrupt_seconds
+    settings = Settings(interrupt_again_seconds=again, hard_interrupt_seconds=hard, kill_seconds=kill)
+    primary = socket.socket(fileno=chosen.primary)
+    for descriptor in (chosen.primary, owner, chosen.broker):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)
+    os.umask(0o022)
+    _allow_many_descriptors()
+    machine = start_machine or (lambda: _real_machine(chosen.broker, chosen.cgroups, chosen.guest))
+    asyncio.run(serve(primary, owner, machine, settings))
+
+
+def _allow_many_descriptors() -> None:
+    """A sandbox takes about ten descriptors of the engine, and the usual soft limit is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _real_machine(broker: int, groups: dict[str, object], guest: str) -> Machine:
+    # The one place where the engine meets the layers below it.
+    from ramet.freezing.machine import Machine as RealMachine
+    from ramet.isolation.cgroups import Delegation
+    from ramet.protocol import fields
+
+    delegation = Delegation(fields.whole(groups, "version"), fields.text_mapping(groups, "folders"))
+    return await RealMachine.start(socket.socket(fileno=broker), delegation, guest)
+
+
+if __name__ == "__main__":
+    start()

@@ -1,0 +1,134 @@
+"""The file operations a client can ask for. They work from outside: no cell is disturbed, no name is left."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+
+from ramet.engine.transfer import Transfer
+from ramet.engine.tree import Tree
+from ramet.errors import LimitReached, ProtocolError, file_error
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.results import FileInfo
+
+FileCall = Callable[[Tree, Transfer], Awaitable[dict[str, object]]]
+
+_ENTRIES_IN_A_FRAME = 1000
+
+
+def prepare(frame: Frame) -> FileCall:
+    """The call that a frame asks for, with all its arguments checked."""
+    header = frame.header
+    path = fields.text(header, "path")
+    checks.check_path(path)
+    if frame.kind == calls.READ:
+        return lambda tree, transfer: _read(tree, transfer, path)
+    if frame.kind == calls.WRITE:
+        more = fields.flag(header, "more")
+        return lambda tree, transfer: _write(tree, transfer, path, frame.blob, more)
+    if frame.kind == calls.LIST:
+        return lambda tree, transfer: _list(tree, transfer, path)
+    if frame.kind == calls.STAT:
+        return lambda tree, transfer: _stat(tree, transfer, path)
+    if frame.kind == calls.MKDIR:
+        parents = fields.flag(header, "parents")
+        return lambda tree, transfer: _simple(
+            "make the folder", path, lambda: tree.make_folder(path, parents), transfer
+        )
+    if frame.kind == calls.REMOVE:
+        recursive = fields.flag(header, "recursive")
+        return lambda tree, transfer: _simple("remove", path, lambda: tree.remove(path, recursive), transfer)
+    if frame.kind == calls.RENAME:
+        new_path = fields.text(header, "new_path")
+        checks.check_path(new_path, "new_path")
+        return lambda tree, transfer: _simple("rename", path, lambda: tree.rename(path, new_path), transfer)
+    raise ProtocolError(f"a file call of unknown kind {frame.kind}")
+
+
+async def _simple(tried: str, path: str, work: Callable[[], None], transfer: Transfer) -> dict[str, object]:
+    with _as_file_error(tried, path):
+        await transfer.in_thread(work)
+    return {}
+
+
+async def _read(tree: Tree, transfer: Transfer, path: str) -> dict[str, object]:
+    with _as_file_error("read", path):
+        descriptor = await transfer.in_thread(lambda: tree.open_to_read(path))
+        try:
+            while data := await transfer.in_thread(lambda: os.read(descriptor, calls.CHUNK_BYTES)):
+                await transfer.send(encode(calls.CHUNK, {}, data))
+        finally:
+            os.close(descriptor)
+    return {}
+
+
+async def _write(tree: Tree, transfer: Transfer, path: str, first: bytes, more: bool) -> dict[str, object]:
+    piece: bytes | None = first
+    try:
+        with _as_file_error("write", path):
+            descriptor = await transfer.in_thread(lambda: tree.open_to_write(path))
+            try:
+                while piece is not None:
+                    await transfer.in_thread(partial(_write_all, descriptor, piece))
+                    piece = await transfer.receive() if more else None
+            finally:
+                os.close(descriptor)
+    except Exception:
+        # The client sends to the end before it listens: the rest of its data is taken in and thrown away.
+        while more and piece is not None:
+            piece = await transfer.receive()
+        raise
+    return {}
+
+
+async def _stat(tree: Tree, transfer: Transfer, path: str) -> dict[str, object]:
+    with _as_file_error("stat", path):
+        return asdict(await transfer.in_thread(lambda: tree.stat(path)))
+
+
+async def _list(tree: Tree, transfer: Transfer, path: str) -> dict[str, object]:
+    entries = tree.entries(path)
+    count = 0
+    try:
+        with _as_file_error("list", path):
+            while part := await transfer.in_thread(lambda: _some(entries)):
+                count += len(part)
+                if count > transfer.listed_entries_at_most:
+                    raise LimitReached(
+                        f"cannot list {path!r}: it has more than {transfer.listed_entries_at_most} entries"
+                    )
+                await transfer.send(encode(calls.ENTRIES, {"entries": [asdict(entry) for entry in part]}))
+    finally:
+        # Also when the client went away: closes the folder's descriptor.
+        entries.close()
+    return {}
+
+
+def _some(entries: Iterator[FileInfo]) -> list[FileInfo]:
+    return list(itertools.islice(entries, _ENTRIES_IN_A_FRAME))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+@contextmanager
+def _as_file_error(tried: str, path: str) -> Iterator[None]:
+    """What the kernel refused becomes an error that names the path in the sandbox, and nothing of the host."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(tried, path, error.errno or 0, hint=_hint(error)) from None
+
+
+def _hint(error: OSError) -> str | None:
+    if error.strerror == "not a regular file":
+        return "only regular files can be read and written from outside; use run_code for devices, pipes and /proc"
+    return None

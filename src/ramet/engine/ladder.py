@@ -1,0 +1,64 @@
+"""How a cell is made to stop: asked, asked again, told, and at last the REPL is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Literal
+
+from ramet.engine.seams import Body
+from ramet.engine.settings import Settings
+from ramet.protocol.guest import HARD_INTERRUPT_SIGNAL
+
+Cause = Literal["timeout", "interrupt"]
+
+
+class Ladder:
+    """The interrupt of one cell, step by step, until ``stop``.
+
+    SIGINT  --1 s-->  SIGINT  --1 s-->  hard interrupt  --2 s-->  SIGKILL
+    """
+
+    def __init__(self, body: Body, settings: Settings) -> None:
+        self._body = body
+        self._settings = settings
+        self._timer: asyncio.TimerHandle | None = None
+        self.cause: Cause | None = None  # why the cell was interrupted, if it was
+        self.killed = False
+
+    def begin(self, cause: Cause) -> None:
+        """Interrupt the cell. A second reason changes nothing: the first one has the word."""
+        if self.cause is None:
+            self.cause = cause
+            self._body.signal(signal.SIGINT)
+            self._later(self._settings.interrupt_again_seconds, self._again)
+
+    def begin_after(self, seconds: float) -> None:
+        """Interrupt the cell at its deadline."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._deadline)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _deadline(self) -> None:
+        self.begin("timeout")
+
+    def _again(self) -> None:
+        self._body.signal(signal.SIGINT)
+        self._later(self._settings.hard_interrupt_seconds, self._hard)
+
+    def _hard(self) -> None:
+        self._body.signal(HARD_INTERRUPT_SIGNAL)
+        self._later(self._settings.kill_seconds, self._kill)
+
+    def _kill(self) -> None:
+        self.killed = True
+        self._timer = None
+        self._body.kill()
+
+    def _later(self, seconds: float, step: Callable[[], None]) -> None:
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_later(seconds, step)

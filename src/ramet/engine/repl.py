@@ -1,0 +1,225 @@
+"""Drives one REPL over its control socket and pipes, from its thaw to its death. Trusts nothing it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+from ramet.engine.cell import Cell
+from ramet.engine.channel import Channel
+from ramet.engine.ladder import Ladder
+from ramet.engine.pipes import Pipes
+from ramet.engine.seams import Body, Death
+from ramet.engine.settings import Settings
+from ramet.errors import InvalidArgument, ProtocolError, SandboxLost
+from ramet.protocol import guest
+from ramet.protocol.bounding import Tail
+from ramet.protocol.frames import FROM_GUEST, Frame
+from ramet.protocol.results import CellError
+
+BROKEN_PROTOCOL = "broken protocol"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a cell ended."""
+
+    exit_code: int
+    state: Literal["kept", "lost"]
+    cause: str | None
+    error: CellError | None
+    interrupted: bool
+    duration_seconds: float
+
+
+@dataclass(slots=True)
+class _Running:
+    cell: Cell
+    cell_id: int
+    ladder: Ladder
+    on_end: Callable[[Ending], None]
+    began: float
+
+
+class Repl:
+    """One life of a sandbox's REPL. Runs one cell at a time; after its death it is thrown away."""
+
+    def __init__(self, body: Body, settings: Settings, background: Tail) -> None:
+        self._body = body
+        self._settings = settings
+        self._background = background
+        self._loop = asyncio.get_running_loop()
+        self._running: _Running | None = None
+        self._last_id = 0
+        self._broken = False
+        self._configured: asyncio.Future[str | None] | None = None
+        self.alive = True
+        self._channel = Channel(body.control, FROM_GUEST, self._on_frame, self._on_end_of_control)
+        self._pipes = Pipes(body.stdout, body.stderr, settings.quiet_seconds, self._on_output)
+        self._pipes.watch()
+        death = body.death
+        death.add_done_callback(lambda _: self._on_death(death.result()))
+
+    async def configure(self, environment: Mapping[str, str], cwd: str | None) -> None:
+        """Give the REPL its environment and folder, before its first cell."""
+        if not environment and cwd is None:
+            return
+        self._configured = self._loop.create_future()
+        self._channel.send(guest.configure(environment, cwd))
+        try:
+            async with asyncio.timeout(self._settings.configure_seconds):
+                error = await self._configured
+        except TimeoutError:
+            self._break()
+            raise SandboxLost("the REPL of the new sandbox did not take its configuration in time") from None
+        finally:
+            self._configured = None
+        if error is not None:
+            allowed = "allowed: a folder that exists in the sandbox"
+            raise InvalidArgument(f"cwd: {error:.1000}", hint=allowed, details={"argument": "cwd"})
+
+    def run(self, cell: Cell, cell_id: int, on_end: Callable[[Ending], None]) -> None:
+        """Start a cell; ``on_end`` is called when it has ended, whatever way."""
+        self._last_id = cell_id
+        ladder = Ladder(self._body, self._settings)
+        self._running = _Running(cell, cell_id, ladder, on_end, perf_counter())
+        if cell.sink.live:
+            self._pipes.watch()
+        else:
+            self._pipes.rest()
+        self._channel.send(guest.run(cell_id, cell.language, cell.code))
+        if cell.timeout_seconds is not None:
+            ladder.begin_after(cell.timeout_seconds)
+
+    def take_background(self) -> bytes:
+        """What was printed between two cells, up to this moment."""
+        self._pipes.take_what_is_there()
+        return self._background.take()
+
+    def interrupt(self) -> bool:
+        """Interrupt the running cell. False if none runs."""
+        if self._running is None:
+            return False
+        self._running.ladder.begin("interrupt")
+        return True
+
+    def detach(self) -> None:
+        """Let go of the body's descriptors, which are about to be closed."""
+        self.alive = False
+        self._channel.detach()
+        self._pipes.detach()
+        if self._running is not None:
+            self._running.ladder.stop()
+            self._running = None
+
+    # What comes from the guest
+
+    def _on_frame(self, frame: Frame) -> None:
+        message = guest.read(frame)  # a ProtocolError goes to the channel, which ends with it
+        if isinstance(message, guest.Configured):
+            if self._configured is None or self._configured.done():
+                raise ProtocolError("an answer to a configuration that nobody gave")
+            self._configured.set_result(message.error)
+            return
+        running = self._running
+        if running is None or message.cell_id != running.cell_id:
+            # What a cell that is over still says changes nothing for anybody. A cell that has not begun says nothing.
+            if message.cell_id > self._last_id or message.cell_id <= 0:
+                raise ProtocolError(f"a frame for cell {message.cell_id}, which was never started")
+            return
+        if isinstance(message, guest.Rich):
+            running.cell.sink.rich(message)
+            self._hold_if_full(running)
+            return
+        self._pipes.take_what_is_there()
+        cause = running.ladder.cause
+        interrupted = cause is not None or message.interrupted
+        if interrupted and cause is None:
+            cause = "interrupt"
+        self._finish(running, message.exit_code, "kept", cause, message.error, interrupted)
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        running = self._running
+        if running is None:
+            self._background.add(data)
+            return
+        running.cell.sink.output(stream, data)
+        self._hold_if_full(running)
+
+    def _hold_if_full(self, running: _Running) -> None:
+        if running.cell.sink.full(self._go_on):
+            self._pipes.hold()
+            self._channel.pause()
+
+    def _go_on(self) -> None:
+        if self.alive:
+            self._pipes.release()
+            self._channel.resume()
+
+    # The end, of a cell and of the REPL
+
+    def _finish(
+        self,
+        running: _Running,
+        exit_code: int,
+        state: Literal["kept", "lost"],
+        cause: str | None,
+        error: CellError | None,
+        interrupted: bool,
+    ) -> None:
+        self._running = None
+        running.ladder.stop()
+        if state == "kept":
+            self._pipes.release()
+            self._channel.resume()
+            self._pipes.rest()
+        seconds = perf_counter() - running.began
+        running.on_end(Ending(exit_code, state, cause, error, interrupted, seconds))
+
+    def _on_end_of_control(self, error: ProtocolError | None) -> None:
+        if error is not None:
+            self._break()
+            return
+        # A process that ends closes its descriptors a moment before its death can be seen. Only if no death follows
+        # did user code close the control socket; killing at once would make a lie of the cause.
+        self._loop.call_later(self._settings.end_of_control_seconds, self._break_if_alive)
+
+    def _break_if_alive(self) -> None:
+        if self.alive and not self._body.death.done():
+            self._break()
+
+    def _break(self) -> None:
+        self._broken = True
+        self._channel.detach()
+        self._body.kill()
+
+    def _on_death(self, death: Death) -> None:
+        if not self.alive:
+            return
+        # The last words first: a cell that ended before the process did has a result like any other.
+        self.alive = False
+        self._channel.drain()
+        self._pipes.take_what_is_there()
+        running = self._running
+        if self._configured is not None and not self._configured.done():
+            self._configured.set_exception(SandboxLost("the REPL of the new sandbox ended before its first cell"))
+        self._channel.detach()
+        self._pipes.detach()
+        if running is not None:
+            exit_code, cause = self._verdict(death, running.ladder)
+            self._finish(running, exit_code, "lost", cause, None, running.ladder.cause is not None)
+
+    def _verdict(self, death: Death, ladder: Ladder) -> tuple[int, str]:
+        if death.signal is None:
+            return (death.exit_code or 0), "exit"
+        exit_code = 128 + death.signal
+        if death.out_of_memory:
+            return exit_code, "out of memory"
+        if self._broken:
+            return exit_code, BROKEN_PROTOCOL
+        if ladder.killed and ladder.cause is not None:
+            return exit_code, ladder.cause
+        return exit_code, f"signal {death.signal}"

@@ -1,0 +1,46 @@
+"""The numbers the engine works with, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A test may ask for other ones; a user of the engine never needs to."""
+
+    # An interrupt is SIGINT at once, then these waits before SIGINT again, the hard interrupt, and the kill.
+    interrupt_again_seconds: float = 1.0
+    hard_interrupt_seconds: float = 1.0
+    kill_seconds: float = 2.0
+
+    output_bytes: int = 10 * _MIB  # kept of each stream of a cell
+    background_bytes: int = 64 * _KIB  # kept of what is printed between cells
+    rich_bytes: int = 64 * _MIB  # kept of all rich results of a cell
+    rich_count: int = 1000
+    # Where the disk limit is not enforced, a cell that prints for ever must still not fill the host's disk.
+    spill_bytes: int = 2048 * _MIB
+    spill_pending_bytes: int = 1 * _MIB  # waiting for the worker thread before the pipe is left alone
+
+    # A short cell ends before its output needs reading: the pipes are looked at only after this time, or at its end.
+    # Each wake-up that is saved is worth some 20 microseconds of a warm cell.
+    quiet_seconds: float = 0.002
+
+    waiting_cells: int = 1000
+    stream_high_bytes: int = 256 * _KIB  # unsent to a client: stop reading from the sandbox
+    stream_low_bytes: int = 64 * _KIB  # go on reading
+    upload_pending_bytes: int = 1 * _MIB
+    configure_seconds: float = 10.0
+    # Between the end of the control socket and the news of the REPL's death, before we conclude that it only closed it.
+    end_of_control_seconds: float = 0.5
+    listed_entries: int = 1_000_000
+    file_threads: int = 4
+
+
+def interrupt_waits(text: str) -> tuple[float, float, float]:
+    """Three numbers with commas between them, as on the engine's command line."""
+    again, hard, kill = (float(part) for part in text.split(","))
+    return again, hard, kill

@@ -1,0 +1,105 @@
+"""The whole of a stream that is too long for a result, in a file of the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from ramet.engine.tree import Tree
+
+FOLDER = "/var/tmp/ramet"
+
+
+class Spill:
+    """Written by a worker thread, one write at a time, so that a slow disk stops one cell and not the engine.
+
+    When the file cannot be written (the sandbox's disk is full), it is removed and the result names no path.
+    """
+
+    def __init__(self, executor: Executor, tree: Tree, path: str, limit_bytes: int, pending_bytes: int) -> None:
+        self.path = path
+        self._loop = asyncio.get_running_loop()
+        self._executor = executor
+        self._tree = tree  # ours to close
+        self._limit_bytes = limit_bytes
+        self._pending_bytes_at_most = pending_bytes
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._total_bytes = 0
+        self._descriptor: int | None = None
+        self._failed = False
+        self._busy = False
+        self._when_room: Callable[[], None] | None = None
+        self._when_written: Callable[[str | None], None] | None = None
+
+    @property
+    def full(self) -> bool:
+        return self._pending_bytes > self._pending_bytes_at_most
+
+    def add(self, data: bytes) -> None:
+        self._total_bytes += len(data)
+        if self._total_bytes > self._limit_bytes:
+            self._failed = True
+        if self._failed:
+            return
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self._go_on()
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        self._when_room = callback
+
+    def finish(self, when_written: Callable[[str | None], None]) -> None:
+        """Nothing more comes: call back with the path, or None, when everything is in the file."""
+        self._when_written = when_written
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._busy:
+            return
+        if self._pending and not self._failed:
+            pending, self._pending, self._pending_bytes = self._pending, [], 0
+            self._submit(lambda: self._write(pending))
+        elif self._when_written is not None:
+            when_written, self._when_written = self._when_written, None
+            path = None if self._failed else self.path
+            self._submit(self._close, lambda: when_written(path))
+
+    def _submit(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        self._busy = True
+        future = self._loop.run_in_executor(self._executor, work)
+        future.add_done_callback(lambda done: self._done(done, then))
+
+    def _done(self, future: asyncio.Future[None], then: Callable[[], None] | None) -> None:
+        self._busy = False
+        if future.exception() is not None:
+            self._failed = True
+            self._pending.clear()
+            self._pending_bytes = 0
+        if self._when_room is not None and not self.full:
+            when_room, self._when_room = self._when_room, None
+            when_room()
+        if then is not None:
+            then()
+        else:
+            self._go_on()
+
+    # In the worker thread, one at a time
+
+    def _write(self, pieces: list[bytes]) -> None:
+        if self._descriptor is None:
+            self._descriptor = self._tree.open_to_write(self.path)
+        data = memoryview(b"".join(pieces))
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def _close(self) -> None:
+        try:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                if self._failed:
+                    self._tree.remove(self.path, recursive=False)
+        finally:
+            self._tree.close()

@@ -1,0 +1,84 @@
+"""File contents on their way between a connection and a worker thread, a bounded number of bytes at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from ramet.engine.channel import Channel
+from ramet.engine.settings import Settings
+from ramet.errors import ExecutionCancelled
+from ramet.protocol import calls
+from ramet.protocol.frames import Frame
+
+Answer = TypeVar("Answer")
+
+
+class Transfer:
+    """What a file call sees of its connection.
+
+    A call whose client went away is not cancelled in the middle of a system call, which would close a descriptor under
+    a thread that uses it; it learns of it at its next step, by ExecutionCancelled.
+    """
+
+    def __init__(self, channel: Channel, executor: Executor, settings: Settings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._executor = executor
+        self._settings = settings
+        self._received: deque[bytes | None] = deque()  # None is the end
+        self._received_bytes = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._abandoned = False
+
+    @property
+    def listed_entries_at_most(self) -> int:
+        return self._settings.listed_entries
+
+    async def in_thread(self, work: Callable[[], Answer]) -> Answer:
+        return await self._loop.run_in_executor(self._executor, work)
+
+    async def send(self, data: bytes) -> None:
+        """Send a frame, and wait while the client is slow to read."""
+        self._channel.send(data)
+        if self._channel.unsent_bytes > self._settings.stream_high_bytes and not self._abandoned:
+            self._wake = self._loop.create_future()
+            self._channel.when_sent(self._settings.stream_low_bytes, self._woken)
+            await self._wake
+        if self._abandoned:
+            raise ExecutionCancelled("the client went away")
+
+    async def receive(self) -> bytes | None:
+        """The next piece of what the client uploads, None after the last."""
+        while not self._received:
+            if self._abandoned:
+                raise ExecutionCancelled("the client went away")
+            self._wake = self._loop.create_future()
+            await self._wake
+        piece = self._received.popleft()
+        if piece is not None:
+            self._received_bytes -= len(piece)
+            if self._received_bytes <= self._settings.upload_pending_bytes:
+                self._channel.resume()
+        return piece
+
+    def received(self, frame: Frame) -> None:
+        if frame.kind == calls.END:
+            self._received.append(None)
+        else:
+            self._received.append(frame.blob)
+            self._received_bytes += len(frame.blob)
+            if self._received_bytes > self._settings.upload_pending_bytes:
+                self._channel.pause()
+        self._woken()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._woken()
+
+    def _woken(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

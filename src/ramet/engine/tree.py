@@ -1,0 +1,193 @@
+"""A sandbox's files, by descriptors below its root. No function here ever names a path of the host.
+
+The tree belongs to code that nobody trusts, and may change between any two calls: links, renames, fifos for files.
+So each call resolves by openat2 below the root, works on the descriptor it got, and looks at what that is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+from ramet.engine.openat2 import file_system_type, open_in_root
+from ramet.protocol.results import FileInfo, FileType
+
+HOME = "/root"
+
+# Kernel interfaces that look like regular files: the engine would read or write them with its own powers.
+# From linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs, bpf.
+_KERNEL_FILE_SYSTEMS = frozenset(
+    (0x9FA0, 0x62656572, 0x27E0EB, 0x63677270, 0x64626720, 0x74726163, 0x73636673, 0xCAFE4A11)
+)
+_FILE_MODE = 0o644
+_FOLDER_MODE = 0o755
+
+
+class Tree:
+    """File operations below one root. Owns a descriptor of its own, so it stays valid when the sandbox closes."""
+
+    def __init__(self, root: int) -> None:
+        self._root = os.dup(root)
+
+    def close(self) -> None:
+        os.close(self._root)
+
+    def open_to_read(self, path: str) -> int:
+        # O_NONBLOCK: opening a fifo that nobody writes must not hold a thread for ever.
+        descriptor = open_in_root(self._root, _absolute(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        return _regular(descriptor)
+
+    def open_to_write(self, path: str) -> int:
+        """An empty regular file at the path; missing folders on the way are made."""
+        path = _absolute(path)
+        # Not O_TRUNC: that would act before we have seen what was opened.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
+        try:
+            descriptor = open_in_root(self._root, path, flags, _FILE_MODE)
+        except FileNotFoundError:
+            os.close(self._make_folders(_split(path)[0]))
+            descriptor = open_in_root(self._root, path, flags, _FILE_MODE)
+        descriptor = _regular(descriptor)
+        try:
+            self._adopt(descriptor)
+            os.ftruncate(descriptor, 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def stat(self, path: str) -> FileInfo:
+        path = _absolute(path)
+        descriptor = open_in_root(self._root, path, os.O_PATH)
+        try:
+            return _info(path.rstrip("/").rpartition("/")[2] or "/", os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def entries(self, path: str) -> Generator[FileInfo, None, None]:
+        """The entries of a folder, unordered; links are not followed."""
+        descriptor = open_in_root(self._root, _absolute(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    try:
+                        yield _info(entry.name, entry.stat(follow_symlinks=False))
+                    except FileNotFoundError:
+                        continue  # gone since the folder was read
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, path: str, parents: bool) -> None:
+        path = _absolute(path)
+        if parents:
+            os.close(self._make_folders(path))
+            return
+        with self._parent(path) as (folder, name):
+            self._make_one(folder, name)
+
+    def remove(self, path: str, recursive: bool) -> None:
+        with self._parent(_absolute(path)) as (folder, name):
+            if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=folder)
+            elif not recursive:
+                os.rmdir(name, dir_fd=folder)
+            else:
+                try:
+                    shutil.rmtree(name, dir_fd=folder)
+                except RecursionError:
+                    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)) from None
+
+    def rename(self, path: str, new_path: str) -> None:
+        with self._parent(_absolute(path)) as (folder, name):
+            with self._parent(_absolute(new_path)) as (new_folder, new_name):
+                os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
+
+    @contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int, str]]:
+        folder, name = _split(path)
+        if name in ("", ".", ".."):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        descriptor = open_in_root(self._root, folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            yield descriptor, name
+        finally:
+            os.close(descriptor)
+
+    def _make_folders(self, path: str) -> int:
+        """A descriptor of the folder, which is made with all that is missing above it."""
+        reached = open_in_root(self._root, "/", os.O_PATH | os.O_DIRECTORY)
+        walked = ""
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            walked += "/" + name
+            try:
+                try:
+                    following = open_in_root(self._root, walked, os.O_PATH | os.O_DIRECTORY)
+                except FileNotFoundError:
+                    self._make_one(reached, name)
+                    following = open_in_root(self._root, walked, os.O_PATH | os.O_DIRECTORY)
+            finally:
+                os.close(reached)
+            reached = following
+        return reached
+
+    def _make_one(self, folder: int, name: str) -> None:
+        os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
+        owner = os.fstat(self._root)
+        made = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if (made.st_uid, made.st_gid) != (owner.st_uid, owner.st_gid):
+            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
+
+    def _adopt(self, descriptor: int) -> None:
+        """Give a new, still empty file to the user of the sandbox, who owns the root of the tree."""
+        owner = os.fstat(self._root)
+        found = os.fstat(descriptor)
+        mine = found.st_uid == os.geteuid() and found.st_size == 0
+        if mine and (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _absolute(path: str) -> str:
+    return path if path.startswith("/") else f"{HOME}/{path}"
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rstrip("/").rpartition("/")
+    return folder or "/", name
+
+
+def _regular(descriptor: int) -> int:
+    """The descriptor, if it is of a regular file that lives on a disk or in memory; otherwise it is closed."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode) or file_system_type(descriptor) in _KERNEL_FILE_SYSTEMS:
+            raise PermissionError(errno.EPERM, "not a regular file")
+        return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _info(name: str, found: os.stat_result) -> FileInfo:
+    return FileInfo(
+        name=name,
+        type=_type(found.st_mode),
+        size_bytes=found.st_size,
+        mode=stat.S_IMODE(found.st_mode),
+        modified_seconds=found.st_mtime,
+    )
+
+
+def _type(mode: int) -> FileType:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "link" if stat.S_ISLNK(mode) else "other"

@@ -1,0 +1,254 @@
+"""The machine: makes sandboxes by thawing templates into pods. The engine decides, this carries out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import resource
+import signal
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ramet.errors import RametError
+from ramet.freezing import _core
+from ramet.freezing.template import FrozenTemplate, boot_template, describe, end_process
+from ramet.isolation import cgroups
+from ramet.isolation.holder import Broker, Holder
+from ramet.isolation.pods import Pod, PodMaker
+from ramet.isolation.walls import read_walls
+from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+
+_THAW_SECONDS = 10.0
+_PODS_READY = 4
+_FIRST_PID, _LAST_PID = 1000, 30_000
+_DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a REPL ended."""
+
+    exit_code: int | None
+    signal: int | None
+    out_of_memory: bool
+
+
+@dataclass(slots=True)
+class _Life:
+    """One REPL process with its shadow; a sandbox has another after a revival."""
+
+    shadow_pidfd: int
+    repl: int  # in the engine's numbering
+    repl_pidfd: int
+    pid: int  # in the pod
+    death: asyncio.Future[Death]
+    kills_before: int
+
+
+class Machine:
+    """Owner of the holder, the templates and the pods of one engine."""
+
+    def __init__(self, holder: Holder, maker: PodMaker, delegation: cgroups.Delegation) -> None:
+        self._holder = holder
+        self._maker = maker
+        self._delegation = delegation
+        # ptrace binds a stopped task to one thread: this one.
+        self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
+        self._templates: dict[TemplateSpec, asyncio.Task[FrozenTemplate]] = {}
+        self._pids = itertools.cycle(range(_FIRST_PID, _LAST_PID))
+        self.last_thaw_microseconds: tuple[float, ...] = ()
+
+    @classmethod
+    async def start(cls, broker: socket.socket, delegation: cgroups.Delegation, guest: str) -> Machine:
+        door = Broker(broker)
+        holder = await Holder.start(door, guest)
+        return cls(holder, PodMaker(holder, door, delegation, _PODS_READY), delegation)
+
+    async def template(self, spec: TemplateSpec) -> None:
+        """Boot and freeze it unless that was done; concurrent calls share one boot."""
+        await self._frozen(spec)
+
+    async def _frozen(self, spec: TemplateSpec) -> FrozenTemplate:
+        if spec not in self._templates:
+            work = boot_template(spec, self._holder, self._maker, self._tracer, cpus=2.0)
+            self._templates[spec] = asyncio.create_task(work)
+        task = self._templates[spec]
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            if self._templates.get(spec) is task:
+                del self._templates[spec]  # the next one who asks tries again
+            raise
+
+    async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
+        """A sandbox: a pod, and the template thawed into it."""
+        frozen = await self._frozen(template)
+        pod = await self._maker.take(template.interpreter, limits, mounts)
+        try:
+            life = await self._thaw(frozen, pod)
+        except BaseException:
+            await pod.close()
+            raise
+        return Body(self, frozen, pod, life)
+
+    async def _thaw(self, frozen: FrozenTemplate, pod: Pod) -> _Life:
+        pid = next(number for number in self._pids if number not in frozen.thread_ids)
+        kills_before = pod.group.out_of_memory_kills() if pod.group is not None else 0
+        loop = asyncio.get_running_loop()
+        try:
+            _, shadow_pidfd, repl, repl_pidfd, spent = await loop.run_in_executor(
+                self._tracer,
+                _core.thaw,
+                frozen.snapshot,
+                pod.handle.init_pid,
+                pod.root,
+                pid,
+                self._maker.group_count(),
+                _resource_limits(pod.limits, self._delegation),
+                frozen.files,
+                _THAW_SECONDS,
+            )
+        except _core.FreezeError as error:
+            raise RametError(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
+        self.last_thaw_microseconds = spent
+        return _Life(shadow_pidfd, repl, repl_pidfd, pid, loop.create_future(), kills_before)
+
+    async def close(self) -> None:
+        await self._maker.close()
+        for task in self._templates.values():
+            task.cancel()
+        done = await asyncio.gather(*self._templates.values(), return_exceptions=True)
+        for frozen in done:
+            if isinstance(frozen, FrozenTemplate):
+                await frozen.close()
+        self._holder.close()
+        self._tracer.shutdown(wait=True)
+
+    def facts(self) -> dict[str, object]:
+        return {
+            "cgroup_version": self._delegation.version,
+            "cgroup_controllers": sorted(self._delegation.folders),
+            "pool_hits": self._maker.hits,
+            "pool_misses": self._maker.misses,
+            "last_thaw_microseconds": list(self.last_thaw_microseconds),
+        }
+
+
+def _resource_limits(limits: Limits, delegation: cgroups.Delegation) -> tuple[tuple[int, int, int], ...]:
+    """Limits per process; without control groups they are all there is."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = min(_DESCRIPTORS[1], most) if most != resource.RLIM_INFINITY else _DESCRIPTORS[1]
+    chosen = [
+        (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NPROC, limits.pids, limits.pids),
+    ]
+    if "memory" not in delegation.folders:
+        chosen.append((resource.RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes))
+    return tuple(chosen)
+
+
+class Body:
+    """One sandbox's REPL in its pod. Owned by the engine's sandbox, which closes it."""
+
+    def __init__(self, machine: Machine, frozen: FrozenTemplate, pod: Pod, life: _Life) -> None:
+        self._machine = machine
+        self._frozen = frozen
+        self._pod = pod
+        self._life = life
+        self._closing: asyncio.Task[None] | None = None
+        self._watch()
+
+    @property
+    def pid(self) -> int:
+        return self._life.pid
+
+    @property
+    def control(self) -> socket.socket:
+        return self._pod.ends.control
+
+    @property
+    def stdout(self) -> int:
+        return self._pod.ends.stdout
+
+    @property
+    def stderr(self) -> int:
+        return self._pod.ends.stderr
+
+    @property
+    def root(self) -> int:
+        return self._pod.root
+
+    @property
+    def death(self) -> asyncio.Future[Death]:
+        return self._life.death
+
+    def _watch(self) -> None:
+        asyncio.get_running_loop().add_reader(self._life.repl_pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        """The REPL is a zombie: reap it, and end its shadow at once, because the shadow holds the memory."""
+        life = self._life
+        asyncio.get_running_loop().remove_reader(life.repl_pidfd)
+        status = os.waitid(os.P_PIDFD, life.repl_pidfd, os.WEXITED)
+        os.close(life.repl_pidfd)
+        life.repl_pidfd = -1
+        end_process(life.shadow_pidfd)
+        life.shadow_pidfd = -1
+        if status is None or status.si_code == os.CLD_EXITED:
+            death = Death(status.si_status if status is not None else None, None, False)
+        else:
+            group = self._pod.group
+            starved = status.si_status == signal.SIGKILL and group is not None and group.out_of_memory_kills() > life.kills_before
+            death = Death(None, status.si_status, starved)
+        if not life.death.done():
+            life.death.set_result(death)
+
+    def signal(self, number: int) -> None:
+        if self._life.repl_pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._life.repl_pidfd, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    async def revive(self) -> None:
+        """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
+        self.kill()
+        await self._life.death
+        await self._pod.empty()
+        self._life = await self._machine._thaw(self._frozen, self._pod)
+        self._watch()
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self.kill()
+        await self._life.death
+        await self._pod.close()
+
+    def usage(self) -> dict[str, int]:
+        """What the control group and the kernel's accounting of the REPL's memory say. Reading it costs milliseconds."""
+        found = self._pod.group.usage() if self._pod.group is not None else {}
+        if self._life.repl_pidfd < 0:
+            return found
+        with contextlib.suppress(OSError, ValueError):
+            private = 0
+            with open(f"/proc/{self._life.repl}/smaps_rollup", encoding="ascii") as lines:
+                for line in lines:
+                    if line.startswith("Private_"):
+                        private += int(line.split()[1]) * 1024
+            found["private_bytes"] = private
+            with open(f"/proc/{self._life.repl}/status", encoding="ascii") as lines:
+                found["page_table_bytes"] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmPTE:"))
+        return found
+
+    def walls(self) -> dict[str, object]:
+        return read_walls(self._life.repl if self._life.repl_pidfd >= 0 else None, self._pod.limits, self._machine._delegation)

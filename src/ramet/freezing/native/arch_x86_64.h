@@ -1,0 +1,118 @@
+/* Everything that is true of x86-64 only: registers, the instruction bytes of lists, and the frame rt_sigreturn takes.
+ * A port adds a file like this one and nothing else. */
+#ifndef RAMET_ARCH_H
+#define RAMET_ARCH_H
+#include <stdint.h>
+#include <string.h>
+#include <sys/user.h>
+#include <ucontext.h>
+
+typedef struct user_regs_struct registers;
+
+/* The instruction that enters the kernel, to be looked for in the vdso. */
+static const unsigned char arch_syscall_bytes[2] = {0x0f, 0x05};
+enum { ARCH_SYSCALL_LENGTH = 2 };
+
+/* The 6th argument that marks a clone: whoever comes back with 0 from it is the new thread and takes its own list from its stack. */
+#define ARCH_THREAD_MARK 0x72616d65745f746cul
+
+/* The loop that runs a list. rbx: first record, r12: one past the last. A record is
+ *     number, six arguments, flags            (eight 64-bit words; the result replaces the number)
+ * A record with flag 1 that fails ends the loop: int3 with rbx at that record. A complete run ends with rbx == r12.
+ *
+ *  00 1: cmp  %r12,%rbx
+ *  03    jae  3f
+ *  05    mov  (%rbx),%rax ... 48(%rbx),%r9
+ *  20    syscall
+ *  22    test %rax,%rax
+ *  25    jne  2f
+ *  27    movabs $MARK,%rcx
+ *  31    cmp  %rcx,%r9
+ *  34    jne  2f
+ *  36    pop  %rbx
+ *  37    pop  %r12
+ *  39    jmp  1b
+ *  3b 2: mov  %rax,(%rbx)
+ *  3e    testb $1,56(%rbx)
+ *  42    je   4f
+ *  44    cmp  $-4095,%rax
+ *  4a    jae  3f
+ *  4c 4: add  $64,%rbx
+ *  50    jmp  1b
+ *  52 3: int3
+ */
+static const unsigned char arch_loop[] = {
+    0x4c, 0x39, 0xe3, 0x73, 0x4d,                                           /* 00 */
+    0x48, 0x8b, 0x03, 0x48, 0x8b, 0x7b, 0x08, 0x48, 0x8b, 0x73, 0x10,       /* 05 */
+    0x48, 0x8b, 0x53, 0x18, 0x4c, 0x8b, 0x53, 0x20, 0x4c, 0x8b, 0x43, 0x28, /* 10 */
+    0x4c, 0x8b, 0x4b, 0x30,                                                 /* 1c */
+    0x0f, 0x05,                                                             /* 20 */
+    0x48, 0x85, 0xc0, 0x75, 0x14,                                           /* 22 */
+    0x48, 0xb9, 0x6c, 0x74, 0x5f, 0x74, 0x65, 0x6d, 0x61, 0x72,             /* 27 */
+    0x49, 0x39, 0xc9, 0x75, 0x05,                                           /* 31 */
+    0x5b, 0x41, 0x5c, 0xeb, 0xc5,                                           /* 36 */
+    0x48, 0x89, 0x03, 0xf6, 0x43, 0x38, 0x01, 0x74, 0x08,                   /* 3b */
+    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, 0x06,                         /* 44 */
+    0x48, 0x83, 0xc3, 0x40, 0xeb, 0xae,                                     /* 4c */
+    0xcc,                                                                   /* 52 */
+};
+
+static inline void arch_set_call(registers *r, uint64_t instruction, long number, const uint64_t *arguments) {
+    r->rip = instruction, r->rax = (uint64_t)number, r->orig_rax = (uint64_t)-1;
+    r->rdi = arguments[0], r->rsi = arguments[1], r->rdx = arguments[2];
+    r->r10 = arguments[3], r->r8 = arguments[4], r->r9 = arguments[5];
+}
+/* At the entry stop of a call we set: is it still exactly that call? */
+static inline int arch_is_call(const registers *r, uint64_t instruction, long number, const uint64_t *arguments) {
+    return r->rip == instruction + ARCH_SYSCALL_LENGTH && (long)r->orig_rax == number && r->rdi == arguments[0] && r->rsi == arguments[1] &&
+           r->rdx == arguments[2] && r->r10 == arguments[3] && r->r8 == arguments[4] && r->r9 == arguments[5];
+}
+static inline void arch_set_list(registers *r, uint64_t loop, uint64_t first, uint64_t end, uint64_t stack) {
+    r->rip = loop, r->rbx = first, r->r12 = end, r->rsp = stack, r->orig_rax = (uint64_t)-1;
+}
+static inline uint64_t arch_list_position(const registers *r) { return r->rbx; }
+static inline long arch_result(const registers *r) { return (long)r->rax; }
+static inline long arch_current_call(const registers *r) { return (long)r->orig_rax; }
+static inline uint64_t arch_first_argument(const registers *r) { return r->rdi; }
+static inline uint64_t arch_thread_pointer(const registers *r) { return r->fs_base; }
+
+/* A thread stopped inside a call that the kernel would restart runs the call again; else it sees EINTR as after any signal. */
+static inline void arch_restart_call(registers *r) {
+    if ((long)r->orig_rax >= 0) {
+        long result = (long)r->rax; /* ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK */
+        if (result == -512 || result == -513 || result == -514 || result == -516) {
+            r->rip -= ARCH_SYSCALL_LENGTH;
+            r->rax = r->orig_rax;
+        }
+    }
+    r->orig_rax = (uint64_t)-1;
+}
+
+/* The extended state as ptrace gives it and as a signal frame wants it differ in the 48 bytes that software may use, and in a
+ * closing magic number (arch/x86/include/uapi/asm/sigcontext.h). `limit` and `features` are what this kernel puts into frames. */
+enum { ARCH_SOFTWARE_BYTES = 464, ARCH_XSTATE_BV = 512 };
+#define ARCH_XSTATE_MAGIC1 0x46505853u
+#define ARCH_XSTATE_MAGIC2 0x46505845u
+
+static inline void arch_fill_extended(unsigned char *frame, const unsigned char *state, uint32_t size, uint64_t features) {
+    memcpy(frame, state, size);
+    uint64_t present;
+    memcpy(&present, frame + ARCH_XSTATE_BV, sizeof present);
+    present &= features;
+    memcpy(frame + ARCH_XSTATE_BV, &present, sizeof present);
+    uint32_t words[] = {ARCH_XSTATE_MAGIC1, size + 4, (uint32_t)features, (uint32_t)(features >> 32), size}, closing = ARCH_XSTATE_MAGIC2;
+    memset(frame + ARCH_SOFTWARE_BYTES, 0, 48);
+    memcpy(frame + ARCH_SOFTWARE_BYTES, words, sizeof words);
+    memcpy(frame + size, &closing, sizeof closing);
+}
+
+static inline void arch_fill_context(ucontext_t *context, const registers *r, uint64_t extended_at) {
+    long long *g = context->uc_mcontext.gregs;
+    context->uc_flags = 1 | 2 | 4; /* extended state present; restore ss exactly */
+    g[REG_R8] = r->r8, g[REG_R9] = r->r9, g[REG_R10] = r->r10, g[REG_R11] = r->r11, g[REG_R12] = r->r12, g[REG_R13] = r->r13;
+    g[REG_R14] = r->r14, g[REG_R15] = r->r15, g[REG_RDI] = r->rdi, g[REG_RSI] = r->rsi, g[REG_RBP] = r->rbp, g[REG_RBX] = r->rbx;
+    g[REG_RDX] = r->rdx, g[REG_RAX] = r->rax, g[REG_RCX] = r->rcx, g[REG_RSP] = r->rsp, g[REG_RIP] = r->rip, g[REG_EFL] = r->eflags;
+    g[REG_CSGSFS] = (long long)((r->cs & 0xffff) | ((uint64_t)r->ss << 48));
+    context->uc_mcontext.fpregs = (fpregset_t)extended_at;
+}
+#endif

@@ -1,0 +1,79 @@
+#define _GNU_SOURCE
+#include "list.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+
+int scratch_make(scratch *region, size_t size, failure *why) {
+    region->bytes = calloc(1, size);
+    if (!region->bytes) return failed(why, ENOMEM, "prepare lists");
+    memcpy(region->bytes, arch_loop, sizeof arch_loop);
+    region->used = SCRATCH_LISTS;
+    region->size = size;
+    return 0;
+}
+
+void scratch_free(scratch *region) {
+    free(region->bytes);
+    region->bytes = NULL;
+}
+
+uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alignment) {
+    size_t at = (region->used + alignment - 1) & ~(alignment - 1);
+    if (at + size > region->size - SCRATCH_STACK) return 0;
+    if (from) memcpy(region->bytes + at, from, size);
+    region->used = at + size;
+    return SCRATCH + at;
+}
+
+void *scratch_here(scratch *region, uint64_t at) { return region->bytes + (at - SCRATCH); }
+
+call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+    if (calls->count == calls->room) {
+        int room = calls->room ? calls->room * 2 : 32;
+        call *grown = realloc(calls->calls, (size_t)room * sizeof *grown);
+        if (!grown) return NULL;
+        calls->calls = grown;
+        const char **names = realloc(calls->names, (size_t)room * sizeof *names);
+        if (!names) return NULL;
+        calls->names = names;
+        calls->room = room;
+    }
+    calls->names[calls->count] = name;
+    call *made = &calls->calls[calls->count++];
+    *made = (call){(uint64_t)number, {a, b, c, d, e, f}, MUST_WORK};
+    return made;
+}
+
+int list_place(list *calls, scratch *region, failure *why) {
+    calls->at = scratch_put(region, calls->calls, (size_t)calls->count * sizeof(call), 64);
+    return calls->at ? 0 : failed(why, ENOSPC, "lay out %d calls", calls->count);
+}
+
+void list_free(list *calls) {
+    free(calls->calls);
+    free(calls->names);
+}
+
+int list_run(pid_t tid, const list *calls, uint64_t stack, pid_t *new_task, failure *why) {
+    registers r;
+    stop seen;
+    uint64_t end = calls->at + (uint64_t)calls->count * sizeof(call);
+    if (read_registers(tid, &r, why)) return -1;
+    arch_set_list(&r, SCRATCH, calls->at, end, stack);
+    if (write_registers(tid, &r, why)) return -1;
+    for (;;) {
+        if (ptrace(PTRACE_CONT, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
+        if (wait_stop(tid, &seen, why)) return -1;
+        if (seen.kind == STOP_NEW_TASK && new_task) *new_task = seen.new_task;
+        if (seen.kind == STOP_NEW_TASK || seen.kind == STOP_SECCOMP) continue;
+        break;
+    }
+    if (seen.kind == STOP_GONE) return failed(why, 0, "task %d ended in the middle of its calls", tid);
+    if (read_registers(tid, &r, why)) return -1;
+    uint64_t position = arch_list_position(&r);
+    if (seen.kind != STOP_TRAP) return failed(why, 0, "task %d stopped oddly (%d, signal %d) in its calls", tid, seen.kind, seen.signal);
+    if (position == end) return 0;
+    if (position < calls->at || position > end) return failed(why, 0, "task %d left its calls", tid);
+    return failed(why, (int)-arch_result(&r), "%s", calls->names[(position - calls->at) / sizeof(call)]);
+}

@@ -1,0 +1,38 @@
+/* Lists of calls: built here in a mirror of the scratch region, written in one go, run by the task itself in one resume. */
+#ifndef RAMET_LIST_H
+#define RAMET_LIST_H
+#include "tracee.h"
+
+/* Where the scratch region is mapped in a task that we own alone: far from where programs and the kernel put things. */
+#define SCRATCH 0x1fa000000000ul
+enum { SCRATCH_LISTS = 0x1000, SCRATCH_STACK = 0x1000 }; /* code page first, a small stack last */
+
+typedef struct {
+    unsigned char *bytes;
+    size_t used, size; /* of the whole region, code page included */
+} scratch;
+
+typedef struct {
+    uint64_t number, argument[6], flags;
+} call;
+enum { MUST_WORK = 1 };
+
+typedef struct {
+    call *calls;
+    const char **names;
+    int count, room;
+    uint64_t at; /* in the task, once placed */
+} list;
+
+int scratch_make(scratch *region, size_t size, failure *why);
+void scratch_free(scratch *region);
+/* Reserves `size` bytes; returns their address in the task, 0 when the region is full. `from` may be NULL: zeros. */
+uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alignment);
+void *scratch_here(scratch *region, uint64_t at);
+
+call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f);
+int list_place(list *calls, scratch *region, failure *why);
+void list_free(list *calls);
+/* Runs a placed list in the stopped `tid`; new tasks are reported in `new_task` (the last one). */
+int list_run(pid_t tid, const list *calls, uint64_t stack, pid_t *new_task, failure *why);
+#endif

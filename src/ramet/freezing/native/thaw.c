@@ -1,0 +1,285 @@
+/* Thaw: a new sandbox from a snapshot, in an empty pod.
+ *
+ *   shadow S ──clone──> S'                 copy-on-write copy of the memory, outside the pod, never runs by itself
+ *                       S' ──clone3──> T'  shares memory and signal handlers with S', born in the pod's pid namespace
+ *                                      T'  joins the walls, takes its descriptors, re-creates the threads, drops all power, runs
+ *
+ * S' and T' work through lists of calls (list.h). Their region is mapped in S' after the copy was made, so nothing that ran
+ * before can share it. Both start with an empty descriptor table: results of creating calls are known beforehand.
+ */
+#define _GNU_SOURCE
+#include "list.h"
+#include "snapshot.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef CLONE_NEWCGROUP
+#define CLONE_NEWCGROUP 0x02000000
+#endif
+#ifndef SYS_rseq
+#define SYS_rseq 334
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+/* Numbers in the table of the pod's init (isolation/native/pod.c) and in the REPL (ramet_guest). */
+enum { GIVEN_CONTROL = 4, GIVEN_STDOUT = 5, GIVEN_STDERR = 6, GIVEN_CGROUPS = 7, REPL_CONTROL = 1000, REPL_STDOUT = 1001, REPL_STDERR = 1002 };
+enum { SECUREBITS_NO_ROOT_LOCKED = 0x2f }; /* NOROOT, NO_SETUID_FIXUP and KEEP_CAPS off, each locked (capabilities(7)) */
+#define THREAD_FLAGS                                                                                                                         \
+    (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID)
+
+static double microseconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+/* A block from which a thread leaves for its old life: two words it pops to find its list, then the frame of rt_sigreturn. */
+static uint64_t put_departure(scratch *region, const thread_state *thread, uint64_t first, uint64_t end) {
+    uint64_t extended = scratch_put(region, NULL, thread->extended_size + 4u, 64);
+    uint64_t block = extended ? scratch_put(region, NULL, 16 + sizeof(ucontext_t), 16) : 0;
+    if (!block) return 0;
+    arch_fill_extended(scratch_here(region, extended), thread->extended, thread->extended_size, frame_extended_features);
+    uint64_t *words = scratch_here(region, block);
+    words[0] = first, words[1] = end;
+    ucontext_t *context = (ucontext_t *)(words + 2);
+    registers r = thread->registers;
+    arch_restart_call(&r);
+    arch_fill_context(context, &r, extended);
+    context->uc_stack = thread->alternate_stack;
+    memcpy(&context->uc_sigmask, &thread->mask, sizeof thread->mask);
+    return block;
+}
+
+static void add_thread_set_up(list *calls, const thread_state *thread) {
+    list_add(calls, "set_robust_list", SYS_set_robust_list, thread->robust_list, thread->robust_length, 0, 0, 0, 0);
+    if (thread->rseq.address)
+        list_add(calls, "rseq", SYS_rseq, thread->rseq.address, thread->rseq.length, 0, thread->rseq.signature, 0, 0);
+}
+
+static void add_power_drop(list *calls, uint64_t capability_header, uint64_t capability_data) {
+    list_add(calls, "capset", SYS_capset, capability_header, capability_data, 0, 0, 0, 0);
+}
+
+/* Everything the two tasks will do, laid out before either runs. */
+typedef struct {
+    scratch region;
+    list shadow, walls, release, thread;
+    uint64_t barrier, departure;
+} script;
+
+static void script_free(script *s) {
+    scratch_free(&s->region);
+    list_free(&s->shadow), list_free(&s->walls), list_free(&s->release), list_free(&s->thread);
+}
+
+static int write_shadow_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
+    const thread_state *leader = &from->threads[0];
+    list *l = &s->shadow;
+    uint64_t zero = scratch_put(&s->region, "0", 2, 8);
+    int32_t wanted = plan->main_pid;
+    uint64_t set_tid = scratch_put(&s->region, &wanted, sizeof wanted, 8);
+    struct clone_args child = {.flags = CLONE_VM | CLONE_SIGHAND | CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | CLONE_SETTLS,
+                               .child_tid = leader->tid_address,
+                               .tls = arch_thread_pointer(&leader->registers),
+                               .stack = SCRATCH + s->region.size - SCRATCH_STACK,
+                               .stack_size = SCRATCH_STACK,
+                               .set_tid = set_tid,
+                               .set_tid_size = 1};
+    uint64_t arguments = scratch_put(&s->region, &child, sizeof child, 8);
+    list_add(l, "close_range in the shadow", SYS_close_range, 0, ~0u, 0, 0, 0, 0);
+    list_add(l, "pidfd_open of the pod", SYS_pidfd_open, (uint64_t)plan->pod_init, 0, 0, 0, 0, 0); /* 0 */
+    list_add(l, "pidfd_open of the holder", SYS_pidfd_open, 1, 0, 0, 0, 0, 0);                       /* 1 */
+    for (int i = 0; i < plan->cgroup_count; i++) {
+        /* The shadow owns the memory, so it is the shadow that is counted. Moving oneself by writing 0 to `tasks` takes no
+         * lock over all processes; moving another costs up to 20 ms of waiting for the kernel. The sandbox inherits it. */
+        list_add(l, "fetch a cgroup's file", SYS_pidfd_getfd, 0, (uint64_t)(GIVEN_CGROUPS + i), 0, 0, 0, 0); /* 2 */
+        list_add(l, "enter a cgroup", SYS_write, 2, zero, 1, 0, 0, 0);
+        list_add(l, "close", SYS_close, 2, 0, 0, 0, 0, 0);
+    }
+    list_add(l, "setns to the pod's pid namespace", SYS_setns, 0, CLONE_NEWPID, 0, 0, 0, 0);
+    list_add(l, "clone3 of the sandbox", SYS_clone3, arguments, sizeof child, 0, 0, 0, 0);
+    list_add(l, "setns back", SYS_setns, 1, CLONE_NEWPID, 0, 0, 0, 0);
+    list_add(l, "close_range in the shadow", SYS_close_range, 0, ~0u, 0, 0, 0, 0);
+    return list_place(l, &s->region, why);
+}
+
+/* Inside the pod, with 0, 1 and 2 in place: an open gives 3, which is then moved. The one that belongs at 3 comes last. */
+static int add_files(script *s, const thaw_plan *plan, failure *why) {
+    for (int last = 0; last < 2; last++)
+        for (int i = 0; i < plan->file_count; i++) {
+            const file_recipe *file = &plan->files[i];
+            if ((file->number == 3) != last) continue;
+            uint64_t path = scratch_put(&s->region, file->path, strlen(file->path) + 1, 8);
+            if (!path) return failed(why, ENOSPC, "lay out an open file");
+            list_add(&s->walls, "open a file of the template again", SYS_openat, (uint64_t)AT_FDCWD, path, (uint64_t)file->flags, 0, 0, 0);
+            if (file->offset) list_add(&s->walls, "lseek", SYS_lseek, 3, (uint64_t)file->offset, SEEK_SET, 0, 0, 0);
+            if (last) continue;
+            list_add(&s->walls, "place a file", SYS_dup3, 3, (uint64_t)file->number, (uint64_t)(file->flags & O_CLOEXEC), 0, 0, 0);
+            list_add(&s->walls, "close", SYS_close, 3, 0, 0, 0, 0, 0);
+        }
+    return 0;
+}
+
+/* Still E1's capabilities when it starts, the pod's after setns, none at the end. */
+static int write_walls_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
+    list *l = &s->walls;
+    uint64_t null_path = scratch_put(&s->region, "/dev/null", 10, 8), home = scratch_put(&s->region, "/root", 6, 8);
+    struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
+    uint64_t capability_header = scratch_put(&s->region, &version, sizeof version, 8), capability_data = scratch_put(&s->region, NULL, 24, 8);
+    uint64_t name = scratch_put(&s->region, from->threads[0].name, 16, 8);
+    list_add(l, "close", SYS_close, 1, 0, 0, 0, 0, 0);
+    list_add(l, "fetch the control socket", SYS_pidfd_getfd, 0, GIVEN_CONTROL, 0, 0, 0, 0);
+    list_add(l, "place the control socket", SYS_dup3, 1, REPL_CONTROL, O_CLOEXEC, 0, 0, 0);
+    list_add(l, "close", SYS_close, 1, 0, 0, 0, 0, 0);
+    list_add(l, "fetch stdout", SYS_pidfd_getfd, 0, GIVEN_STDOUT, 0, 0, 0, 0);
+    list_add(l, "keep a spare of stdout", SYS_dup3, 1, REPL_STDOUT, O_CLOEXEC, 0, 0, 0);
+    list_add(l, "fetch stderr", SYS_pidfd_getfd, 0, GIVEN_STDERR, 0, 0, 0, 0);
+    list_add(l, "keep a spare of stderr", SYS_dup3, 2, REPL_STDERR, O_CLOEXEC, 0, 0, 0);
+    list_add(l, "share stdout with children", SYS_fcntl, 1, F_SETFD, 0, 0, 0, 0);
+    list_add(l, "share stderr with children", SYS_fcntl, 2, F_SETFD, 0, 0, 0, 0);
+    list_add(l, "setns to the pod", SYS_setns, 0, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP, 0, 0, 0, 0);
+    list_add(l, "close", SYS_close, 0, 0, 0, 0, 0, 0);
+    list_add(l, "open /dev/null", SYS_openat, (uint64_t)AT_FDCWD, null_path, O_RDWR, 0, 0, 0); /* 0 */
+    list_add(l, "setsid", SYS_setsid, 0, 0, 0, 0, 0, 0); /* kill(0, 9) in a cell must reach nobody outside */
+    list_add(l, "stay dumpable", SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0, 0);
+    list_add(l, "chdir", SYS_chdir, home, 0, 0, 0, 0, 0);
+    list_add(l, "umask", SYS_umask, 022, 0, 0, 0, 0, 0);
+    list_add(l, "name the main thread", SYS_prctl, PR_SET_NAME, name, 0, 0, 0, 0);
+    for (int i = 0; i < plan->limit_count; i++) {
+        struct rlimit limit = {plan->limits[i][1], plan->limits[i][2]};
+        uint64_t at = scratch_put(&s->region, &limit, sizeof limit, 8);
+        list_add(l, "setrlimit", SYS_prlimit64, 0, plan->limits[i][0], at, 0, 0, 0);
+    }
+    if (add_files(s, plan, why)) return -1;
+    list_add(l, "lock the secure bits", SYS_prctl, PR_SET_SECUREBITS, SECUREBITS_NO_ROOT_LOCKED, 0, 0, 0, 0);
+    add_thread_set_up(l, &from->threads[0]);
+    for (int i = 1; i < from->thread_count; i++) {
+        const thread_state *thread = &from->threads[i];
+        list *t = &s->thread;
+        t->count = 0;
+        add_thread_set_up(t, thread);
+        list_add(t, "name a thread", SYS_prctl, PR_SET_NAME, scratch_put(&s->region, thread->name, 16, 8), 0, 0, 0, 0);
+        add_power_drop(t, capability_header, capability_data);
+        list_add(t, "wait for the others", SYS_futex, s->barrier, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0)->flags = 0;
+        list_add(t, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
+        if (list_place(t, &s->region, why)) return -1;
+        uint64_t departure = put_departure(&s->region, thread, t->at, t->at + (uint64_t)t->count * sizeof(call));
+        int32_t wanted = thread->inner_tid;
+        uint64_t set_tid = scratch_put(&s->region, &wanted, sizeof wanted, 8);
+        struct clone_args child = {.flags = THREAD_FLAGS, .parent_tid = thread->tid_address, .child_tid = thread->tid_address,
+                                   .tls = arch_thread_pointer(&thread->registers), .stack = departure - 4096, .stack_size = 4096,
+                                   .set_tid = set_tid, .set_tid_size = 1};
+        uint64_t arguments = scratch_put(&s->region, &child, sizeof child, 8);
+        if (!departure || !arguments) return failed(why, ENOSPC, "lay out thread %d", i);
+        list_add(l, "re-create a thread", SYS_clone3, arguments, sizeof child, 0, 0, 0, ARCH_THREAD_MARK);
+    }
+    add_power_drop(l, capability_header, capability_data);
+    return list_place(l, &s->region, why);
+}
+
+static int write_script(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
+    size_t size = (64 + (size_t)plan->file_count * 2) * 1024;
+    for (int i = 0; i < from->thread_count; i++) size += from->threads[i].extended_size + 4096;
+    if (scratch_make(&s->region, (size + 4095) & ~4095ul, why)) return -1;
+    s->barrier = scratch_put(&s->region, NULL, 64, 64);
+    if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why)) return -1;
+    list_add(&s->release, "let the threads go", SYS_futex, s->barrier, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0)->flags = 0;
+    list_add(&s->release, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
+    if (list_place(&s->release, &s->region, why)) return -1;
+    s->departure = put_departure(&s->region, &from->threads[0], 0, 0);
+    return s->departure ? 0 : failed(why, ENOSPC, "lay out the main thread");
+}
+
+/* S -> S'. Only a clone whose arguments are all in registers: S may share its memory with a live sandbox. */
+static int copy_shadow(const snapshot *from, pid_t *shadow, failure *why) {
+    long result;
+    stop seen;
+    uint64_t arguments[6] = {CLONE_PARENT | SIGCHLD, 0, 0, 0, 0, 0};
+    *shadow = 0;
+    if (inject(from->shadow, &from->threads[0].registers, from->syscall_at, SYS_clone, arguments, &result, shadow, why)) return -1;
+    if (result < 0 || !*shadow) return failed(why, (int)-result, "clone of the shadow");
+    if (wait_stop(*shadow, &seen, why)) return -1;
+    if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new shadow stopped oddly (%d)", seen.kind);
+    return set_options(*shadow, TRACE_ALWAYS | TRACE_CHILDREN, why) || block_signals(*shadow, why) ? -1 : 0;
+}
+
+static int map_region(const snapshot *from, pid_t shadow, const scratch *region, failure *why) {
+    long result;
+    uint64_t map[6] = {SCRATCH, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, (uint64_t)-1, 0};
+    if (inject(shadow, &from->threads[0].registers, from->syscall_at, SYS_mmap, map, &result, NULL, why)) return -1;
+    if (result != (long)SCRATCH) return failed(why, (int)-result, "map the scratch region");
+    return write_memory(shadow, SCRATCH, region->bytes, region->used, why);
+}
+
+/* A joined mount namespace that was not pivoted would show the host: compare the roots. */
+static int check_root(pid_t repl, int pod_root, failure *why) {
+    struct stat expected, found;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/root/", repl);
+    if (fstat(pod_root, &expected) || stat(path, &found)) return failed(why, errno, "look at the sandbox's root");
+    if (expected.st_dev != found.st_dev || expected.st_ino != found.st_ino) return failed(why, 0, "the sandbox's root is not its pod's");
+    return 0;
+}
+
+static int run_script(const snapshot *from, const thaw_plan *plan, script *s, thawed *made, failure *why) {
+    stop seen;
+    registers r;
+    uint64_t stack = SCRATCH + s->region.size - 64;
+    double time[5] = {microseconds_now()};
+    if (copy_shadow(from, &made->shadow, why)) return -1;
+    time[1] = microseconds_now();
+    if (map_region(from, made->shadow, &s->region, why)) return -1;
+    if (list_run(made->shadow, &s->shadow, stack, &made->repl, why)) return -1;
+    if (!made->repl) return failed(why, 0, "the shadow made no sandbox");
+    if (wait_stop(made->repl, &seen, why)) return -1;
+    if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new sandbox stopped oddly (%d)", seen.kind);
+    time[2] = microseconds_now();
+    /* Threads it makes are not to be traced: they set themselves up and wait. */
+    if (set_options(made->repl, TRACE_ALWAYS, why) || block_signals(made->repl, why)) return -1;
+    if (list_run(made->repl, &s->walls, stack, NULL, why) || check_root(made->repl, plan->pod_root, why)) return -1;
+    time[3] = microseconds_now();
+    made->shadow_pidfd = (int)syscall(SYS_pidfd_open, made->shadow, 0);
+    made->repl_pidfd = (int)syscall(SYS_pidfd_open, made->repl, 0);
+    if (made->shadow_pidfd < 0 || made->repl_pidfd < 0) return failed(why, errno, "pidfd_open of the sandbox");
+    uint32_t open_barrier = 1;
+    if (write_memory(made->repl, s->barrier, &open_barrier, sizeof open_barrier, why) || read_registers(made->repl, &r, why)) return -1;
+    arch_set_list(&r, SCRATCH, s->release.at, s->release.at + (uint64_t)s->release.count * sizeof(call), s->departure + 16);
+    if (write_registers(made->repl, &r, why)) return -1;
+    if (ptrace(PTRACE_DETACH, made->repl, 0, 0)) return failed(why, errno, "let the sandbox go");
+    time[4] = microseconds_now();
+    for (int i = 0; i < 4; i++) made->microseconds[i] = time[i + 1] - time[i];
+    return 0;
+}
+
+int thaw(const snapshot *from, const thaw_plan *plan, thawed *made, failure *why) {
+    script s = {0};
+    memset(made, 0, sizeof *made);
+    made->shadow_pidfd = made->repl_pidfd = -1;
+    int result = write_script(&s, from, plan, why) || run_script(from, plan, &s, made, why) ? -1 : 0;
+    if (result) { /* nothing half-made stays */
+        kill_and_reap(made->repl);
+        kill_and_reap(made->shadow);
+        if (made->shadow_pidfd >= 0) close(made->shadow_pidfd);
+        if (made->repl_pidfd >= 0) close(made->repl_pidfd);
+    }
+    script_free(&s);
+    return result;
+}

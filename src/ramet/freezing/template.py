@@ -1,0 +1,214 @@
+"""Booting an interpreter into a template: started behind the walls' filter, warmed up by the guest, then frozen for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ramet.errors import TemplateFailed
+from ramet.freezing import _core
+from ramet.isolation.holder import Holder
+from ramet.isolation.launch import HELPER
+from ramet.isolation.pods import Ends, Pod, PodMaker
+from ramet.isolation.seccomp import compile_filter
+from ramet.isolation.skeleton import GUEST_FOLDER, system_folders
+from ramet.protocol.frames import FROM_GUEST, FrameDecoder
+from ramet.protocol.specs import Limits, TemplateSpec
+
+if TYPE_CHECKING:
+    from types import CapsuleType
+
+CONTROL = 1000  # the guest's end of the control socket; ramet_guest and native/thaw.c know it too
+_OWN_DESCRIPTORS = {0, 1, 2, CONTROL, CONTROL + 1, CONTROL + 2}
+_KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
+FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
+_BOOT_SECONDS = 120.0
+_FREEZE_SECONDS = 10.0
+_NICENESS = 5  # sandboxes yield to the engine: threads that spin must not delay its answers
+_BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
+
+
+class FrozenTemplate:
+    """A stopped interpreter and what is needed to wake copies of it. Owned by the machine."""
+
+    def __init__(self, spec: TemplateSpec, pid: int, snapshot: CapsuleType, files: tuple[FileRecipe, ...], pod: Pod) -> None:
+        self.spec = spec
+        self.snapshot = snapshot
+        self.files = files
+        self.thread_ids = frozenset(_core.thread_ids(snapshot))
+        self._pidfd = os.pidfd_open(pid)
+        self._pod = pod
+
+    async def close(self) -> None:
+        end_process(self._pidfd)
+        await self._pod.close()
+
+
+def end_process(pidfd: int) -> None:
+    """Kill and reap a child of the engine, and close the descriptor. A stopped task dies at once."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    os.close(pidfd)
+
+
+async def boot_template(spec: TemplateSpec, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, cpus: float) -> FrozenTemplate:
+    """Boot, wait for the guest's word that it is ready, freeze. Raises TemplateFailed with what the interpreter printed."""
+    pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
+    ends = Ends.make()
+    pidfd = -1
+    try:
+        pid = await asyncio.to_thread(_spawn, spec, holder, pod, ends, cpus)
+        pidfd = os.pidfd_open(pid)
+        ends.sent()
+        await _wait_until_ready(spec, ends, pidfd)
+        files = _recipes(spec, pid)
+        loop = asyncio.get_running_loop()
+        try:
+            snapshot = await loop.run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
+        except _core.FreezeError as error:
+            raise TemplateFailed(f"template {spec.name!r} booted but could not be frozen: {describe(error)}") from error
+        return FrozenTemplate(spec, pid, snapshot, files, pod)
+    except BaseException:
+        if pidfd >= 0:
+            end_process(os.dup(pidfd))
+        await pod.close()
+        raise
+    finally:
+        ends.close()
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def describe(error: _core.FreezeError) -> str:
+    step, number = error.args
+    return f"{step}: {os.strerror(number)}" if number else str(step)
+
+
+def _environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
+    folder = os.path.dirname(spec.python)
+    threads = str(max(1, int(cpus)))
+    system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {
+        "HOME": "/root",
+        "USER": "root",
+        "LOGNAME": "root",
+        "SHELL": "/bin/bash",
+        "PATH": f"/root/.local/bin:{folder}:{system}" if folder not in system.split(":") else f"/root/.local/bin:{system}",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "PYTHONUNBUFFERED": "1",
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        # As many threads as the sandbox has processors: a library that counts the host's would only fight itself.
+        **dict.fromkeys(
+            ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"),
+            threads,
+        ),
+    }
+
+
+def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float) -> int:
+    boot = json.dumps({"preload": list(spec.preload), "warm_up": True, "builtin": spec.builtin})
+    filter_file = os.memfd_create("filter", os.MFD_CLOEXEC)
+    try:
+        os.write(filter_file, compile_filter())
+        numbers = [holder.pidfd, pod.handle.init_pidfd, filter_file, *ends.theirs]
+        done = subprocess.run(
+            [str(HELPER), "spawn", *map(str, numbers), str(_NICENESS), "--",
+             spec.python, "-P", "-X", "utf8", f"{GUEST_FOLDER}/__main__.py", boot],
+            pass_fds=numbers, env=_environment(spec, cpus), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(filter_file)
+    if done.returncode:
+        raise TemplateFailed(f"cannot start the interpreter of template {spec.name!r}: {done.stderr.strip()}")
+    return int(done.stdout)
+
+
+async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
+    """The guest says READY on the control socket when its preloads are imported and its memory is settled."""
+    loop = asyncio.get_running_loop()
+    printed = bytearray()
+    decoder = FrameDecoder(FROM_GUEST)
+    dead: asyncio.Future[None] = loop.create_future()
+
+    def keep(descriptor: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(descriptor, 65536)
+            printed.extend(data)
+            if not data:
+                loop.remove_reader(descriptor)
+
+    loop.add_reader(pidfd, lambda: dead.done() or dead.set_result(None))
+    for descriptor in (ends.stdout, ends.stderr):
+        loop.add_reader(descriptor, keep, descriptor)
+    try:
+        async with asyncio.timeout(_BOOT_SECONDS):
+            while True:
+                receiving = asyncio.ensure_future(loop.sock_recv(ends.control, 65536))
+                await asyncio.wait([receiving, dead], return_when=asyncio.FIRST_COMPLETED)
+                data = receiving.result() if receiving.done() else b""
+                if not data:
+                    receiving.cancel()
+                    await asyncio.wait([dead], timeout=1.0)
+                    for descriptor in (ends.stdout, ends.stderr):
+                        keep(descriptor)
+                    raise _boot_error(spec, _ending(pidfd), printed)
+                if any(frame.kind == 1 for frame in decoder.feed(data)):
+                    return
+    except TimeoutError as error:
+        raise _boot_error(spec, f"it was not ready after {_BOOT_SECONDS:.0f} seconds", printed) from error
+    finally:
+        for descriptor in (pidfd, ends.stdout, ends.stderr):
+            loop.remove_reader(descriptor)
+
+
+def _ending(pidfd: int) -> str:
+    status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if status is None:
+        return "its interpreter closed the line to the engine"
+    how = "exit code" if status.si_code == os.CLD_EXITED else "signal"
+    return f"its interpreter ended with {how} {status.si_status}"
+
+
+def _boot_error(spec: TemplateSpec, what: str, printed: bytearray) -> TemplateFailed:
+    text = printed.decode("utf-8", "replace").strip()[-4000:]
+    hint = "is every module of preload installed for this interpreter?" if spec.preload else f"does {spec.python} work by itself?"
+    return TemplateFailed(f"template {spec.name!r} did not boot: {what}" + (f"\n{text}" if text else ""), hint=hint)
+
+
+def _recipes(spec: TemplateSpec, pid: int) -> tuple[FileRecipe, ...]:
+    """How to open the template's files again in a sandbox. Only files of the trees that every pod shows, opened for reading:
+    anything else that is open, or a shared mapping, would be one thing for all sandboxes and is refused."""
+    shown = (*system_folders(), *spec.interpreter.trees)
+    recipes, refused = [], []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        if int(name) in _OWN_DESCRIPTORS:
+            continue
+        path = os.readlink(f"/proc/{pid}/fd/{name}")
+        with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as lines:
+            facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        flags = int(facts["flags"], 8)
+        if flags & os.O_ACCMODE == os.O_RDONLY and any(path.startswith(f"{tree}/") for tree in shown):
+            recipes.append((int(name), flags & ~_KEPT_BY_KERNEL, int(facts["pos"]), os.fsencode(path)))
+        else:
+            refused.append(f"descriptor {name} ({path})")
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        modes = [(line.split()[1], line.split()[-1]) for line in maps]
+    refused += [f"a shared mapping ({name})" for mode, name in modes if mode.endswith("s") and "w" in mode]
+    if refused:
+        raise TemplateFailed(
+            f"template {spec.name!r} cannot be frozen: its preloads left open {', '.join(refused[:5])}",
+            hint="preload modules that open nothing at import, and open what you need in a cell",
+        )
+    return tuple(recipes)

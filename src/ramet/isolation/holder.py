@@ -1,0 +1,217 @@
+"""The engine's line to its broker (host folders) and to its holder (E1, where pods are made)."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import itertools
+import os
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramet.errors import HostNotCapable, RametError
+from ramet.isolation import syscalls
+from ramet.isolation.launch import HELPER
+from ramet.isolation.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
+from ramet.protocol.specs import Interpreter
+
+_PACKET_BYTES = 65536
+_POD_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class PodHandle:
+    """What the holder gives us of a new pod; both descriptors are ours to close."""
+
+    init_pid: int  # in E1's numbering
+    init_pidfd: int
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The file tree of pods for one interpreter: a skeleton, and which tree goes where."""
+
+    skeleton: int
+    places: tuple[tuple[str, int, str], ...]  # "bind" or "overlay", tree number, path
+
+
+def send_packet(channel: socket.socket, text: str, descriptors: Sequence[int] = ()) -> None:
+    """One packet with descriptors."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    channel.sendmsg([os.fsencode(text)], rights)
+
+
+def _receive(channel: socket.socket) -> tuple[str, list[int]]:
+    data, descriptors, _, _ = socket.recv_fds(channel, _PACKET_BYTES, 4)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return os.fsdecode(data), list(descriptors)
+
+
+class Broker:
+    """Asks the launcher, which sees the host, for folders as detached mounts. The launcher answers in order."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._turn = asyncio.Lock()
+
+    async def open(self, path: str, kind: str) -> int:
+        """A mount of a host folder. `kind`: "r" read-only, "w" writable, "p" read-only with the host's own ids."""
+        async with self._turn:
+            answer, descriptors = await asyncio.to_thread(self._ask, f"tree {kind} {path}")
+        if answer == "ok" and len(descriptors) == 1:
+            return descriptors[0]
+        raise RametError(f"cannot show {path} in a sandbox: {answer.removeprefix('error ')}", hint="is it there, and readable for you?")
+
+    def _ask(self, request: str) -> tuple[str, list[int]]:
+        send_packet(self._channel, request)
+        return _receive(self._channel)
+
+
+class Holder:
+    """pid 1 of E1. One per engine."""
+
+    def __init__(self, channel: socket.socket, pid: int, broker: Broker, guest: str) -> None:
+        self._channel = channel
+        self.pidfd = os.pidfd_open(pid)
+        self._broker = broker
+        self._guest = guest
+        self._trees: dict[tuple[str, str], asyncio.Task[int]] = {}
+        self._tree_numbers = itertools.count()
+        self._tree_turn = asyncio.Lock()
+        self._tree_answer: asyncio.Future[str] | None = None
+        self._pods: dict[str, asyncio.Future[PodHandle]] = {}
+        self._pod_numbers = itertools.count(1)
+        self._layouts: dict[Interpreter, asyncio.Task[Layout]] = {}
+        asyncio.get_running_loop().add_reader(channel.fileno(), self._on_packet)
+
+    @classmethod
+    async def start(cls, broker: Broker, guest: str) -> Holder:
+        """Make E1."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [str(HELPER), "holder", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            raise HostNotCapable(f"cannot make the namespaces of sandboxes: {done.stderr.strip()}", hint="run: ramet doctor")
+        answer, _ = await asyncio.to_thread(_receive, ours)
+        if answer != "ready":
+            raise HostNotCapable(f"cannot make the base of sandboxes: {answer.removeprefix('error ')}", hint="run: ramet doctor")
+        ours.setblocking(False)
+        return cls(ours, int(done.stdout), broker, guest)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._channel.fileno())
+        self._channel.close()
+        os.close(self.pidfd)
+
+    def _on_packet(self) -> None:
+        try:
+            text, descriptors = _receive(self._channel)
+        except BlockingIOError:
+            return
+        except OSError:
+            text, descriptors = "", []
+        if not text:
+            self._fail_all(RametError("the holder of the sandboxes' namespaces ended"))
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            return
+        kind, _, rest = text.partition(" ")
+        number, _, detail = rest.partition(" ")
+        waiting = self._pods.pop(number, None)
+        if waiting is not None:
+            if waiting.done():
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            elif kind == "pod" and len(descriptors) == 2:
+                waiting.set_result(PodHandle(int(detail), *descriptors))
+            else:
+                waiting.set_exception(_pod_error(detail))
+        elif self._tree_answer is not None and not self._tree_answer.done():
+            self._tree_answer.set_result(text)
+
+    def _fail_all(self, error: RametError) -> None:
+        waiting = [*self._pods.values(), *([self._tree_answer] if self._tree_answer is not None else [])]
+        self._pods.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+    async def make_pod(self, layout: Layout, lines: Sequence[str], descriptors: Sequence[int]) -> PodHandle:
+        """A pod with this file tree; `lines` and `descriptors` as `native/pod.h` says."""
+        number = str(next(self._pod_numbers))
+        places = [f"{kind} {tree} {path}" for kind, tree, path in layout.places]
+        future: asyncio.Future[PodHandle] = asyncio.get_running_loop().create_future()
+        self._pods[number] = future
+        send_packet(self._channel, "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines]), descriptors)
+        try:
+            return await asyncio.wait_for(future, _POD_SECONDS)
+        except TimeoutError as error:
+            raise RametError(f"a pod was not ready within {_POD_SECONDS:.0f} seconds") from error
+
+    async def layout(self, interpreter: Interpreter) -> Layout:
+        """The layout for an interpreter; concurrent calls share the work."""
+        if interpreter not in self._layouts:
+            self._layouts[interpreter] = asyncio.create_task(self._make_layout(interpreter))
+        try:
+            return await asyncio.shield(self._layouts[interpreter])
+        except Exception:
+            self._layouts.pop(interpreter, None)
+            raise
+
+    async def _make_layout(self, interpreter: Interpreter) -> Layout:
+        places = [("bind", await self._tree(path, "r"), path) for path in system_folders()]
+        places += [("overlay", await self._tree(path, "r"), path) for path in interpreter.trees]
+        places.append(("bind", await self._tree(self._guest, "r"), GUEST_FOLDER))
+        if interpreter.library is not None:
+            places.append(("bind", await self._tree(interpreter.library, "r"), LIBRARY_FOLDER))
+        folder = tempfile.mkdtemp(prefix="skeleton-")
+        os.chmod(folder, 0o755)
+        await asyncio.to_thread(write_skeleton, folder, interpreter)
+        skeleton = await self._attach(syscalls.clone_tree(folder))
+        return Layout(skeleton, tuple(places))
+
+    async def _tree(self, path: str, kind: str) -> int:
+        key = (path, kind)
+        if key not in self._trees:
+            self._trees[key] = asyncio.create_task(self._open_and_attach(path, kind))
+        try:
+            return await asyncio.shield(self._trees[key])
+        except Exception:
+            self._trees.pop(key, None)
+            raise
+
+    async def _open_and_attach(self, path: str, kind: str) -> int:
+        return await self._attach(await self._broker.open(path, kind))
+
+    async def _attach(self, mount: int) -> int:
+        async with self._tree_turn:
+            number = next(self._tree_numbers)
+            self._tree_answer = asyncio.get_running_loop().create_future()
+            try:
+                send_packet(self._channel, f"tree {number}", [mount])
+                answer = await asyncio.wait_for(self._tree_answer, _POD_SECONDS)
+            finally:
+                os.close(mount)
+                self._tree_answer = None
+        if answer != "ok":
+            raise RametError(f"cannot attach a folder to the sandboxes' base: {answer.removeprefix('error ')}")
+        return number
+
+
+def _pod_error(detail: str) -> RametError:
+    if re.search(r"No space left|Too many|Cannot allocate|Resource temporarily", detail):
+        return RametError(f"cannot make a pod: {detail}", hint="the host has no room for another sandbox: close some, or raise its limits")
+    return HostNotCapable(f"cannot make a pod: {detail}", hint="run: ramet doctor")

@@ -1,0 +1,109 @@
+"""Which folders of the host a Python interpreter needs to run, found by asking it and following symbolic links."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+from ramet.errors import InvalidArgument
+from ramet.protocol.specs import Interpreter
+
+# Shown in every pod anyway (skeleton.py), so never a tree of their own.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
+
+_QUESTION = """
+import sys, json, site, sysconfig, importlib.util as u
+def where(name):
+    try: spec = u.find_spec(name)
+    except Exception: spec = None
+    return (list(spec.submodule_search_locations or []) or [spec.origin])[0] if spec else None
+print(json.dumps(dict(version=list(sys.version_info[:3]), implementation=sys.implementation.name, prefixes=[sys.prefix, sys.exec_prefix,
+sys.base_prefix, sys.base_exec_prefix], ipython=where("IPython"), user_site=site.getusersitepackages())))
+"""
+
+
+def find(executable: str) -> Interpreter:
+    """What `executable` (absolute) needs. Raises InvalidArgument when it is not a CPython we support."""
+    stamp = os.stat(executable)
+    return _find(executable, stamp.st_mtime_ns, stamp.st_ino)
+
+
+@functools.lru_cache(maxsize=32)
+def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
+    answer = _ask(executable)
+    version = tuple(answer["version"])
+    if answer["implementation"] != "cpython" or not (3, 11) <= version[:2] <= (3, 13):
+        raise InvalidArgument(
+            f"python: {executable} is {answer['implementation']} {'.'.join(map(str, version))}",
+            hint="use a CPython from 3.11 to 3.13",
+            details={"argument": "python"},
+        )
+    links: dict[str, str] = {}
+    trees = {_follow(prefix, links) for prefix in answer["prefixes"]}
+    _follow(executable, links)
+    trees = {tree for tree in trees if not _below(tree, _SYSTEM)}
+    trees = {tree for tree in trees if not _below(tree, tuple(trees - {tree}))}
+    shown = (*_SYSTEM, *trees)
+    links = {at: to for at, to in links.items() if not _below(at, shown)}
+    ipython = answer["ipython"]
+    inside = isinstance(ipython, str) and _below(_follow(ipython, {}), shown)
+    return Interpreter(
+        executable=executable,
+        version=".".join(map(str, version)),
+        trees=tuple(sorted(trees)),
+        links=tuple(sorted(links.items())),
+        library=None if inside else _own_library(),
+    )
+
+
+def _ask(executable: str) -> dict[str, list[int] | list[str] | str | None]:  # what the interpreter itself says
+    if executable == sys.executable:
+        spec = importlib.util.find_spec("IPython")
+        return {
+            "version": list(sys.version_info[:3]),
+            "implementation": sys.implementation.name,
+            "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
+            "ipython": os.path.dirname(spec.origin) if spec and spec.origin else None,
+        }
+    tried = f"python: cannot ask {executable} what it is"
+    try:
+        done = subprocess.run([executable, "-c", _QUESTION], capture_output=True, text=True, timeout=30, cwd="/", check=False)
+        if done.returncode == 0:
+            answer: dict[str, list[int] | list[str] | str | None] = json.loads(done.stdout)
+            return answer
+        reason = done.stderr.strip()[-500:] or f"it ended with {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        reason = str(error)
+    raise InvalidArgument(f"{tried}: {reason}", hint="give the path of a working python3 executable", details={"argument": "python"})
+
+
+def _own_library() -> str | None:
+    """The folder with this environment's IPython, for interpreters that have none."""
+    spec = importlib.util.find_spec("IPython")
+    if spec is None or spec.origin is None:
+        return None
+    return os.path.realpath(os.path.dirname(os.path.dirname(spec.origin)))
+
+
+def _below(path: str, roots: tuple[str, ...]) -> bool:
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _follow(path: str, links: dict[str, str], depth: int = 0) -> str:
+    """The real path, with every symbolic link met on the way noted."""
+    current = "/"
+    parts = [part for part in path.split("/") if part]
+    for index, part in enumerate(parts):
+        following = os.path.join(current, part)
+        if os.path.islink(following):
+            if depth > 40:
+                raise InvalidArgument(f"python: too many symbolic links at {path}", details={"argument": "python"})
+            links[following] = os.readlink(following)
+            rest = os.path.normpath(os.path.join(current, links[following], *parts[index + 1 :]))
+            return _follow(rest, links, depth + 1)
+        current = following
+    return current

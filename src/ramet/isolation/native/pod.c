@@ -1,0 +1,255 @@
+/* A pod: the empty walls of one sandbox, made by three short-lived or quiet processes.
+ *
+ *   holder (E1)
+ *   └─ builder   E1's capabilities, a mount namespace of its own that belongs to E1: nobody inside the pod can ever mount
+ *      ├─ init   pid 1 of the pod: own user, pid, net, ipc, uts and cgroup namespaces; holds the descriptors that a thaw fetches
+ *      └─ (one child in the pod's pid namespace that mounts /proc, because only a member of that namespace can)
+ *
+ * The pid namespace belongs to the pod's user namespace, because a thaw re-creates threads under their old ids from inside,
+ * which takes a capability over that namespace.
+ */
+#include "common.h"
+#include "pod.h"
+#include <net/if.h>
+#include <sys/ioctl.h>
+
+#define MAX_PLACES 48
+enum { INIT_COMMAND = 3, INIT_FIRST_GIVEN = 4 }; /* numbers in the init's descriptor table; the thaw knows them too */
+
+struct place {
+    enum { BIND, OVERLAY, MOUNT } kind;
+    int tree;
+    const char *path;
+};
+struct pod {
+    const char *id, *name;
+    int boot, given, skeleton, place_count;
+    unsigned long long upper_bytes, upper_inodes, shm_bytes;
+    struct place places[MAX_PLACES];
+};
+
+static void read_pod(struct pod *pod, char *text) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *value = strchr(line, ' ');
+        if (!value) fail("%s cannot read the line \"%s\"", pod->id, line);
+        *value++ = 0;
+        if (!strcmp(line, "id")) pod->id = value;
+        else if (!strcmp(line, "boot")) pod->boot = atoi(value);
+        else if (!strcmp(line, "given")) pod->given = atoi(value);
+        else if (!strcmp(line, "name")) pod->name = value;
+        else if (!strcmp(line, "skeleton")) pod->skeleton = atoi(value);
+        else if (!strcmp(line, "shm")) pod->shm_bytes = strtoull(value, NULL, 10);
+        else if (!strcmp(line, "upper")) pod->upper_bytes = strtoull(value, &value, 10), pod->upper_inodes = strtoull(value, NULL, 10);
+        else {
+            if (pod->place_count == MAX_PLACES) fail("%s too many mounts", pod->id);
+            struct place *place = &pod->places[pod->place_count++];
+            place->kind = !strcmp(line, "bind") ? BIND : !strcmp(line, "overlay") ? OVERLAY : MOUNT;
+            place->tree = place->kind == MOUNT ? -1 : (int)strtol(value, &value, 10);
+            place->path = strchr(value, '/');
+            if (!place->path) fail("%s no path in a line \"%s\"", pod->id, line);
+        }
+    }
+}
+
+/* Names the pod in what we report: "error ID step: reason". */
+#define STEP(what, expression)                                                                                                \
+    ({                                                                                                                        \
+        long step_result = (long)(expression);                                                                                \
+        if (step_result < 0) fail("%s %s: %s", pod->id, what, strerror(errno));                                               \
+        step_result;                                                                                                          \
+    })
+
+static void set_option(struct pod *pod, int context, const char *key, const char *value) {
+    /* 1 is FSCONFIG_SET_STRING, 0 FSCONFIG_SET_FLAG */
+    STEP(key, syscall(RAMET_SYS_fsconfig, context, value ? 1 : 0, key, value, 0));
+}
+
+static void mount_overlay(struct pod *pod, int tree, const char *name, const char *target) {
+    char lower[64], upper[128], work[128];
+    snprintf(lower, sizeof lower, "/trees/%d", tree);
+    snprintf(upper, sizeof upper, "/up/%s", name);
+    snprintf(work, sizeof work, "/up/.%s", name);
+    STEP(upper, mkdir(upper, 0755));
+    STEP(work, mkdir(work, 0755));
+    int context = (int)STEP("fsopen overlay", syscall(RAMET_SYS_fsopen, "overlay", 1));
+    set_option(pod, context, "lowerdir", lower);
+    set_option(pod, context, "upperdir", upper);
+    set_option(pod, context, "workdir", work);
+    set_option(pod, context, "userxattr", NULL);
+    set_option(pod, context, "volatile", NULL); /* nothing of a pod outlives it: no need to sync when it goes */
+    STEP("create an overlay (Linux 6.6 or newer for one on tmpfs)", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
+    int mounted = (int)STEP("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV));
+    STEP(target, move_mount_to(mounted, target));
+    close(context);
+    close(mounted);
+}
+
+/* The layers of the file tree below /new. The skeleton holds every mount point, so nothing is created in a shown tree. */
+static void mount_tree(struct pod *pod, const int *mounts, int mount_count) {
+    char options[128], target[4200], name[16];
+    int next_mount = 0;
+    snprintf(options, sizeof options, "mode=755,size=%llu,nr_inodes=%llu", pod->upper_bytes, pod->upper_inodes);
+    STEP("mount the writable layer", mount("upper", "/up", "tmpfs", MS_NOSUID | MS_NODEV, options));
+    mount_overlay(pod, pod->skeleton, "root", "/new");
+    for (int i = 0; i < pod->place_count; i++) {
+        struct place *place = &pod->places[i];
+        snprintf(target, sizeof target, "/new%s", place->path);
+        if (place->kind == OVERLAY) {
+            snprintf(name, sizeof name, "tree%d", i);
+            mount_overlay(pod, place->tree, name, target);
+            continue;
+        }
+        int source;
+        if (place->kind == BIND) {
+            snprintf(options, sizeof options, "/trees/%d", place->tree);
+            source = (int)STEP(options, open_tree_at(AT_FDCWD, options, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+        } else {
+            if (next_mount == mount_count) fail("%s no descriptor for %s", pod->id, place->path);
+            make_folders(target);
+            source = mounts[next_mount++];
+        }
+        STEP(target, move_mount_to(source, target));
+        if (place->kind == BIND) close(source);
+    }
+    int device_tree = (int)STEP("clone /dev", open_tree_at(AT_FDCWD, "/dev", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+    STEP("mount /dev", move_mount_to(device_tree, "/new/dev"));
+    close(device_tree);
+    STEP("mount devpts", mount("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"));
+    snprintf(options, sizeof options, "mode=1777,size=%llu", pod->shm_bytes);
+    STEP("mount /dev/shm", mount("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options));
+}
+
+/* Files of /proc that tell of the host or steer it. */
+static void mask_proc(struct pod *pod) {
+    static const char *const files[] = {"kcore", "keys", "key-users", "timer_list", "sysrq-trigger", "kallsyms", "kmsg", "interrupts",
+                                        "config.gz", "cmdline", "diskstats", "partitions", "consoles", "latency_stats", "sched_debug",
+                                        "kpagecount", "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "softirqs", "iomem", "ioports"};
+    static const char *const folders[] = {"acpi", "scsi", "fs", "driver", "asound", "pressure"};
+    static const char *const sealed[] = {"sys", "bus", "irq"};
+    char path[64];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "/new/proc/%s", files[i]);
+        if (!access(path, F_OK)) STEP(path, mount("/dev/null", path, NULL, MS_BIND, NULL));
+    }
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "/new/proc/%s", folders[i]);
+        if (!access(path, F_OK)) STEP(path, mount("/empty", path, NULL, MS_BIND, NULL));
+    }
+    for (size_t i = 0; i < sizeof sealed / sizeof *sealed; i++) {
+        snprintf(path, sizeof path, "/new/proc/%s", sealed[i]);
+        if (access(path, F_OK)) continue;
+        int tree = (int)STEP(path, open_tree_at(AT_FDCWD, path, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+        struct ramet_mount_attr attributes = {.attr_set = RAMET_ATTR_RDONLY | RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV | RAMET_ATTR_NOEXEC};
+        STEP(path, set_mount_attributes(tree, RAMET_AT_RECURSIVE, &attributes));
+        STEP(path, move_mount_to(tree, path));
+        close(tree);
+    }
+}
+
+static void bring_loopback_up(struct pod *pod) {
+    struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
+    strcpy(request.ifr_name, "lo");
+    int any = (int)STEP("socket", socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    STEP("bring lo up", ioctl(any, SIOCSIFFLAGS, &request));
+    close(any);
+}
+
+/* pid 1 of the pod, holding every capability of the pod's user namespace and none outside it. It runs no foreign code: it
+ * keeps descriptors for the next thaw, ends the pod's processes when told, and leaves when the engine closes its socket. */
+static void run_init(struct pod *pod, int go, int done, const int *descriptors) {
+    static const char *const zero[] = {"user", "pid", "uts", "ipc", "net", "mnt", "cgroup", "time"};
+    char byte, path[96], text[64];
+    int given[RAMET_MAX_DESCRIPTORS], count;
+    if (read(go, &byte, 1) != 1) _exit(1);
+    setsid();
+    bring_loopback_up(pod);
+    STEP("sethostname", sethostname(pod->name, strlen(pod->name)));
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
+        snprintf(path, sizeof path, "/proc/sys/user/max_%s_namespaces", zero[i]);
+        write_text(path, "0", 0);
+    }
+    /* These are counted per user over all pods as well: one pod must not take them all. */
+    write_text("/proc/sys/user/max_inotify_instances", "16", 0);
+    write_text("/proc/sys/user/max_inotify_watches", "8192", 0);
+    /* Any pod may use low ports of its own network, and ping itself. */
+    write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", 0);
+    for (int i = 0; i <= pod->given; i++) given[i] = (int)STEP("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 200));
+    if (write(done, "x", 1) != 1) _exit(1);
+    close_range(0, 199, 0);
+    for (int i = 0; i <= pod->given; i++)
+        if (dup3(given[i], INIT_COMMAND + i, O_CLOEXEC) < 0) _exit(1);
+    close_from(200);
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    signal(SIGCHLD, SIG_IGN);
+    for (;;) {
+        ssize_t length = receive_packet(INIT_COMMAND, text, sizeof text, given, &count);
+        if (length <= 0) _exit(0);
+        if (text[0] == 'K') kill(-1, SIGKILL);
+        for (int i = 0; i < count; i++) { /* 'F': descriptors for the next thaw, in the order of the first ones */
+            if (text[0] == 'F') dup3(given[i], INIT_FIRST_GIVEN + i, O_CLOEXEC);
+            close(given[i]);
+        }
+        if (send_packet(INIT_COMMAND, "ok", 2, NULL, 0) < 0) _exit(0);
+    }
+}
+
+static void mount_proc(struct pod *pod, int init_pidfd) {
+    int status;
+    if (!pod->boot) STEP("join the pod's pid namespace", setns(init_pidfd, CLONE_NEWPID));
+    pid_t child = (pid_t)STEP("fork", fork());
+    if (!child) {
+        STEP("mount proc", mount("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+        _exit(0);
+    }
+    if (waitpid(child, &status, 0) != child || status) _exit(1); /* the child has told why */
+}
+
+static void build_pod(int channel, struct pod *pod, const int *descriptors, int count) {
+    int go[2], done[2];
+    char byte, answer[128];
+    signal(SIGCHLD, SIG_DFL);
+    if (count < 1 + pod->given) fail("%s %d descriptors are too few", pod->id, count);
+    STEP("unshare a mount namespace", unshare(CLONE_NEWNS));
+    mount_tree(pod, descriptors + 1 + pod->given, count - 1 - pod->given);
+    STEP("pipe", pipe2(go, O_CLOEXEC));
+    STEP("pipe", pipe2(done, O_CLOEXEC));
+    pid_t init = (pid_t)STEP("clone the pod's init",
+                             syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | SIGCHLD,
+                                     0, 0, 0, 0));
+    if (!init) {
+        close(go[1]), close(done[0]);
+        run_init(pod, go[0], done[1], descriptors);
+    }
+    close(go[0]), close(done[1]);
+    write_single_id_map(init, 0, 0);
+    int init_pidfd = (int)STEP("pidfd_open", syscall(SYS_pidfd_open, init, 0));
+    if (write(go[1], "x", 1) != 1 || read(done[0], &byte, 1) != 1) fail("%s the pod's init died", pod->id);
+    mount_proc(pod, init_pidfd);
+    if (!pod->boot) mask_proc(pod);
+    STEP("chdir", chdir("/new"));
+    STEP("pivot_root", syscall(SYS_pivot_root, ".", ".")); /* moves the init along: it shares this root */
+    STEP("detach the holder's tree", umount2(".", MNT_DETACH));
+    STEP("chdir", chdir("/"));
+    int handles[2] = {init_pidfd, (int)STEP("open the pod's root", open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))};
+    int size = snprintf(answer, sizeof answer, "pod %s %d", pod->id, init);
+    if (send_packet(channel, answer, (size_t)size, handles, 2) < 0) _exit(1);
+    _exit(0);
+}
+
+void make_pod(int channel, char *text, const int *descriptors, int count) {
+    static struct pod pod;
+    memset(&pod, 0, sizeof pod);
+    pod.id = "0", pod.name = "sandbox";
+    pid_t builder = fork();
+    if (builder < 0) {
+        char answer[64];
+        int size = snprintf(answer, sizeof answer, "error - fork: %s", strerror(errno));
+        send_packet(channel, answer, (size_t)size, NULL, 0);
+        return;
+    }
+    if (builder) return;
+    failure_socket = channel;
+    read_pod(&pod, text);
+    build_pod(channel, &pod, descriptors, count);
+}

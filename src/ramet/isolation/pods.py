@@ -1,0 +1,214 @@
+"""Pods and the pool that keeps some ready: namespaces, file tree, control groups and pipes, but no code running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ramet.isolation.cgroups import NONE, Delegation, PodGroup
+from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, send_packet
+from ramet.protocol.specs import Interpreter, Limits, MountSpec
+
+_INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
+_SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
+_CLOSE_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Ends:
+    """The engine's ends of a REPL's three lines, and the sandbox's ends while they are on their way to the pod's init."""
+
+    control: socket.socket
+    stdout: int
+    stderr: int
+    theirs: list[int] = field(default_factory=list)
+
+    @classmethod
+    def make(cls) -> Ends:
+        ours, guest = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        error_read, error_write = os.pipe2(os.O_CLOEXEC)
+        for descriptor in (out_read, error_read):
+            os.set_blocking(descriptor, False)
+        return cls(ours, out_read, error_read, [guest.detach(), out_write, error_write])
+
+    def sent(self) -> None:
+        """The pod has its copies."""
+        for descriptor in self.theirs:
+            os.close(descriptor)
+        self.theirs = []
+
+    def close(self) -> None:
+        self.sent()
+        self.control.close()
+        for name in ("stdout", "stderr"):
+            descriptor = getattr(self, name)
+            if descriptor >= 0:
+                os.close(descriptor)
+                setattr(self, name, -1)
+
+
+class Pod:
+    """The walls of one sandbox. Owned by one sandbox, or by the pool while it waits."""
+
+    def __init__(self, handle: PodHandle, command: socket.socket, ends: Ends, group: PodGroup | None, limits: Limits) -> None:
+        self.handle = handle
+        self.ends = ends
+        self.group = group
+        self.limits = limits
+        self._command = command
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def root(self) -> int:
+        return self.handle.root
+
+    async def empty(self) -> None:
+        """End every process but the init, and give it new lines for the next REPL."""
+        self.ends.close()
+        self.ends = Ends.make()
+        await self._tell("K", [])
+        await self._tell("F", self.ends.theirs)
+        self.ends.sent()
+
+    async def _tell(self, text: str, descriptors: Sequence[int]) -> None:
+        async with self._turn:
+            send_packet(self._command, text, descriptors)
+            await asyncio.get_running_loop().sock_recv(self._command, 16)
+
+    async def close(self) -> None:
+        """The init leaves, the kernel ends what is left in its pid namespace, then the groups can go."""
+        if self._closed:
+            return
+        self._closed = True
+        self.ends.close()
+        self._command.close()
+        await wait_for_end(self.handle.init_pidfd, _CLOSE_SECONDS)
+        if self.group is not None:
+            for _ in range(50):
+                if self.group.remove():
+                    break
+                await asyncio.sleep(0.01)  # a dead process leaves its group a moment after its parent heard of it
+        os.close(self.handle.init_pidfd)
+        os.close(self.handle.root)
+
+
+async def wait_for_end(pidfd: int, seconds: float) -> bool:
+    """True when the process behind `pidfd` ended within `seconds`."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+    try:
+        async with asyncio.timeout(seconds):
+            await ended
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+
+
+class PodMaker:
+    """Makes pods, and keeps a few of the usual kind ready."""
+
+    def __init__(self, holder: Holder, broker: Broker, delegation: Delegation, ready: int) -> None:
+        self._holder = holder
+        self._broker = broker
+        self._delegation = delegation
+        self._ready = ready
+        self._numbers = itertools.count(1)
+        self._pool: dict[tuple[Interpreter, Limits], list[Pod]] = {}
+        self._refills: dict[tuple[Interpreter, Limits], asyncio.Task[None]] = {}
+        self._closed = False
+        self.hits = 0
+        self.misses = 0
+
+    async def take(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec]) -> Pod:
+        """A pod from the pool, or a new one."""
+        key = (interpreter, limits)
+        pods = self._pool.setdefault(key, [])
+        if pods and not mounts:
+            self.hits += 1
+            pod = pods.pop()
+        else:
+            self.misses += 1
+            pod = await self.make(interpreter, limits, mounts)
+        self._refill(key)
+        return pod
+
+    def _refill(self, key: tuple[Interpreter, Limits]) -> None:
+        if not self._closed and (key not in self._refills or self._refills[key].done()):
+            self._refills[key] = asyncio.create_task(self._fill(key))
+
+    async def fill(self, interpreter: Interpreter, limits: Limits) -> None:
+        """Wait until the pool has its full number."""
+        self._pool.setdefault((interpreter, limits), [])
+        self._refill((interpreter, limits))
+        await self._refills[interpreter, limits]
+
+    async def _fill(self, key: tuple[Interpreter, Limits]) -> None:
+        pods = self._pool[key]
+        # What cannot be made ahead is tried again, and told, when somebody asks for it.
+        with contextlib.suppress(Exception):
+            while len(pods) < self._ready and not self._closed:
+                pods.append(await self.make(*key, ()))
+
+    async def make(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec], boot: bool = False) -> Pod:
+        layout = await self._holder.layout(interpreter)
+        opened = [await self._broker.open(mount.source, "w" if mount.writable else "r") for mount in mounts]
+        try:
+            return await self._make(layout, limits, mounts, opened, boot)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+
+    async def _make(self, layout: Layout, limits: Limits, mounts: Sequence[MountSpec], opened: Sequence[int], boot: bool) -> Pod:
+        group = None
+        if self._delegation != NONE and not boot:
+            group = PodGroup.create(self._delegation, f"pod-{next(self._numbers)}", limits)
+        doors = group.open_doors() if group is not None else []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        ends = Ends.make()
+        inodes = max(4096, limits.disk_bytes // (1 << 20) * _INODES_PER_MIB)
+        lines = [
+            f"boot {int(boot)}",
+            f"given {len(ends.theirs) + len(doors)}",
+            f"upper {limits.disk_bytes} {inodes}",
+            f"shm {max(1 << 20, limits.disk_bytes // _SHM_SHARE)}",
+            *(f"mount {mount.target}" for mount in mounts),
+        ]
+        try:
+            handle = await self._holder.make_pod(layout, lines, [theirs.fileno(), *ends.theirs, *doors, *opened])
+        except BaseException:
+            ours.close()
+            ends.close()
+            if group is not None:
+                group.remove()
+            raise
+        finally:
+            theirs.close()
+            for descriptor in doors:
+                os.close(descriptor)
+        ends.sent()
+        return Pod(handle, ours, ends, group, limits)
+
+    def group_count(self) -> int:
+        """How many group files the init of each pod holds."""
+        return len(self._delegation.paths())
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._refills.values():
+            task.cancel()
+        await asyncio.gather(*self._refills.values(), return_exceptions=True)
+        pods = [pod for waiting in self._pool.values() for pod in waiting]
+        self._pool.clear()
+        await asyncio.gather(*(pod.close() for pod in pods), return_exceptions=True)

@@ -1,0 +1,177 @@
+"""The system calls a sandbox may make: data with a reason per line, and its compilation to a kernel filter.
+
+The filter is put on once, in a template before its first instruction; everything thawed from it inherits it. What is not
+listed ends in SECCOMP_RET_TRACE: a sandbox, which nobody traces, gets ENOSYS, while calls that the engine has a task make
+under its hand pass. So no second filter has to be installed at each thaw.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import dataclass
+
+from ramet.isolation.syscall_numbers import X86_64
+
+_ALLOWED: tuple[tuple[str, str], ...] = (
+    (
+        "read, write and move within descriptors",
+        "read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek sendfile splice tee vmsplice copy_file_range",
+    ),
+    ("open and close", "open openat openat2 creat close dup dup2 dup3 fcntl ioctl"),
+    ("wait on descriptors", "poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_wait epoll_wait_old epoll_pwait epoll_pwait2"),
+    ("look at files", "stat lstat fstat newfstatat statx statfs fstatfs access faccessat faccessat2 getdents getdents64 readlink readlinkat getcwd ustat sysfs"),
+    (
+        "change files of the pod's own tree",
+        "truncate ftruncate fallocate mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat chmod fchmod fchmodat fchmodat2 "
+        "chown fchown lchown fchownat utime utimes utimensat futimesat mknod mknodat umask chdir fchdir fsync fdatasync sync syncfs sync_file_range "
+        "flock fadvise64 readahead",
+    ),
+    (
+        "extended attributes",
+        "setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr",
+    ),
+    ("watch files (instances are bounded per pod)", "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"),
+    ("pipes and small kernel objects", "pipe pipe2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime memfd_create"),
+    (
+        "memory of the own process",
+        "mmap munmap mprotect mremap msync brk madvise mincore mlock mlock2 munlock mlockall munlockall remap_file_pages "
+        "pkey_mprotect pkey_alloc pkey_free membarrier mbind set_mempolicy get_mempolicy set_mempolicy_home_node cachestat",
+    ),
+    ("shared memory and queues of the pod's own ipc namespace", "shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl"),
+    ("message queues of the pod's own ipc namespace", "mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr"),
+    (
+        "sockets (families are checked below; the pod has a network of its own)",
+        "socketpair bind listen accept accept4 connect getsockname getpeername sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg setsockopt getsockopt shutdown",
+    ),
+    ("make and end processes (clone is checked below)", "fork vfork execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal"),
+    (
+        "signals",
+        "rt_sigaction rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_tgsigqueueinfo rt_sigsuspend rt_sigreturn sigaltstack pause restart_syscall",
+    ),
+    ("threads", "futex futex_waitv futex_wake futex_wait futex_requeue set_robust_list get_robust_list set_tid_address gettid rseq arch_prctl set_thread_area get_thread_area"),
+    (
+        "scheduling, within what the kernel lets an unprivileged process do",
+        "sched_yield sched_setparam sched_getparam sched_setscheduler sched_getscheduler sched_get_priority_max sched_get_priority_min "
+        "sched_rr_get_interval sched_setaffinity sched_getaffinity sched_setattr sched_getattr getpriority setpriority ioprio_set ioprio_get getcpu",
+    ),
+    (
+        "time",
+        "nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times alarm getitimer setitimer "
+        "timer_create timer_settime timer_gettime timer_getoverrun timer_delete",
+    ),
+    (
+        "who am I (one uid, no capabilities: none of these can gain anything)",
+        "getpid getppid getuid geteuid getgid getegid getresuid getresgid getgroups setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid "
+        "setgroups getpgid setpgid getpgrp setsid getsid capget capset prctl personality uname sysinfo getrusage getrlimit setrlimit prlimit64 getrandom",
+    ),
+    ("walls a program builds for itself", "seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"),
+)
+
+_REFUSED: tuple[tuple[str, int, str], ...] = (
+    (
+        "the file tree is the engine's to build",
+        errno.EPERM,
+        "mount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount fspick mount_setattr statmount listmount",
+    ),
+    ("no namespace below a pod", errno.EPERM, "unshare"),
+    ("nobody looks into another process", errno.EPERM, "ptrace process_vm_readv process_vm_writev process_madvise kcmp"),
+    ("keyrings are not divided by namespaces", errno.EPERM, "keyctl add_key request_key"),
+    ("large attack surface, no use in a sandbox", errno.EPERM, "bpf perf_event_open userfaultfd fanotify_init fanotify_mark open_by_handle_at name_to_handle_at"),
+    ("the kernel and the machine", errno.EPERM, "init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff acct syslog iopl ioperm quotactl"),
+    ("the host's clock and names", errno.EPERM, "settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname"),
+    ("programs fall back to ordinary reads and writes", errno.ENOSYS, "io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_getevents io_destroy io_cancel"),
+)
+
+# Sockets that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel code are not made.
+_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+
+_CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* that fits clone(2)
+_CLONE_TRACED_ONLY = 0x00808000  # CLONE_PARENT, CLONE_UNTRACED: children that would not be the sandbox's
+_CLONE_VM = 0x100
+_CLONE_THREAD_OR_VFORK = 0x00014000
+_CLOSE_RANGE_UNSHARE = 2
+
+_AUDIT_ARCH_X86_64 = 0xC000003E
+_X32_BIT = 0x40000000
+_RET_ALLOW, _RET_ERRNO, _RET_TRACE, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x7FF00000, 0x80000000
+_LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+_AT_NUMBER, _AT_ARCH, _AT_ARGUMENT_0, _AT_ARGUMENT_2 = 0, 4, 16, 32  # offsets in struct seccomp_data (low halves)
+
+
+@dataclass(frozen=True, slots=True)
+class _Instruction:
+    code: int
+    jump_true: int
+    jump_false: int
+    value: int
+
+    def encode(self) -> bytes:
+        return struct.pack("<HBBI", self.code, self.jump_true, self.jump_false, self.value)
+
+
+def _load(offset: int) -> _Instruction:
+    return _Instruction(_LOAD, 0, 0, offset)
+
+
+def _answer(value: int) -> _Instruction:
+    return _Instruction(_RETURN, 0, 0, value)
+
+
+def _numbers(names: str) -> list[int]:
+    return [X86_64[name] for name in names.split()]
+
+
+def _when_number(number: int, body: list[_Instruction]) -> list[_Instruction]:
+    """`body` runs for this call and always ends with an answer."""
+    return [_Instruction(_JUMP_EQUAL, 0, len(body), number), *body]
+
+
+def allowed_names() -> frozenset[str]:
+    """Every call that passes whatever its arguments."""
+    return frozenset(name for _, names in _ALLOWED for name in names.split())
+
+
+def compile_filter() -> bytes:
+    """The filter as an array of ``struct sock_filter``."""
+    refuse = _RET_ERRNO | errno.EPERM
+    program = [
+        _load(_AT_ARCH),
+        _Instruction(_JUMP_EQUAL, 1, 0, _AUDIT_ARCH_X86_64),
+        _answer(_RET_KILL_PROCESS),  # 32-bit entry points have other numbers: nothing below would mean what it says
+        _load(_AT_NUMBER),
+        _Instruction(_JUMP_AT_LEAST, 0, 1, _X32_BIT),
+        _answer(_RET_ERRNO | errno.ENOSYS),
+    ]
+    for _, names in _ALLOWED:
+        for number in _numbers(names):
+            program += _when_number(number, [_answer(_RET_ALLOW)])
+    for _, reason, names in _REFUSED:
+        for number in _numbers(names):
+            program += _when_number(number, [_answer(_RET_ERRNO | reason)])
+    program += _when_number(
+        X86_64["clone"],
+        [
+            _load(_AT_ARGUMENT_0),
+            _Instruction(_JUMP_SET, 0, 1, _CLONE_NEW_ANY),
+            _answer(refuse),
+            _Instruction(_JUMP_SET, 0, 1, _CLONE_TRACED_ONLY),
+            _answer(_RET_TRACE),
+            _Instruction(_JUMP_SET, 0, 2, _CLONE_VM),
+            # Memory shared with a process of its own would outlive a freeze of the sandbox.
+            _Instruction(_JUMP_SET, 1, 0, _CLONE_THREAD_OR_VFORK),
+            _answer(refuse),
+            _answer(_RET_ALLOW),
+        ],
+    )
+    program += _when_number(
+        X86_64["close_range"],
+        [_load(_AT_ARGUMENT_2), _Instruction(_JUMP_SET, 0, 1, _CLOSE_RANGE_UNSHARE), _answer(refuse), _answer(_RET_ALLOW)],
+    )
+    families = [_Instruction(_JUMP_EQUAL, len(_FAMILIES) - index, 0, family) for index, family in enumerate(_FAMILIES)]
+    program += _when_number(
+        X86_64["socket"],
+        [_load(_AT_ARGUMENT_0), *families, _answer(_RET_ERRNO | errno.EAFNOSUPPORT), _answer(_RET_ALLOW)],
+    )
+    program.append(_answer(_RET_TRACE))
+    return b"".join(instruction.encode() for instruction in program)

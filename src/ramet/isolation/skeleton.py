@@ -1,0 +1,91 @@
+"""The small read-only tree below a pod's writable layer: folders, mount points, and an /etc of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from ramet.protocol.specs import Interpreter
+
+_TOP = ("usr", "bin", "sbin", "lib", "lib64", "lib32", "libx32")
+_FOLDERS = ("etc", "root", "tmp", "home", "opt", "var/tmp", "var/lib", "var/cache", "var/log", "srv", "mnt", "media", "run", "dev", "proc", "sys")
+
+GUEST_FOLDER = "/opt/ramet/ramet_guest"
+LIBRARY_FOLDER = "/opt/ramet/site-packages"
+
+# Copied from the host when everybody may read them: what programs need to find libraries, certificates, time zones and fonts.
+_COPIED = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/openssl.cnf", "ssl/certs", "ca-certificates.conf", "pki/tls/certs",
+    "pki/ca-trust", "localtime", "timezone", "mime.types", "os-release", "debian_version", "services", "protocols", "fonts", "locale.alias",
+    "bash.bashrc", "profile", "inputrc", "mailcap", "magic", "login.defs", "gai.conf", "host.conf",
+)  # fmt: skip
+
+_WRITTEN = {
+    "passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost\n",
+    "hostname": "sandbox\n",
+    "resolv.conf": "",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    "machine-id": "00000000000000000000000000000000\n",
+    "shells": "/bin/sh\n/bin/bash\n",
+}
+
+
+def system_folders() -> tuple[str, ...]:
+    """Top-level system folders of the host that are real folders; the rest are links into /usr."""
+    return tuple(f"/{name}" for name in _TOP if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"))
+
+
+def system_links() -> tuple[tuple[str, str], ...]:
+    return tuple((f"/{name}", os.readlink(f"/{name}")) for name in _TOP if os.path.islink(f"/{name}"))
+
+
+def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc") -> None:
+    """Fill the empty `folder`. Every place where something will be mounted exists afterwards."""
+    root = Path(folder)
+    for name in (*_FOLDERS, *(place.lstrip("/") for place in _mount_points(interpreter))):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for at, to in (*system_links(), *interpreter.links):
+        link = root / at.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(to)
+    for name, text in _WRITTEN.items():
+        (root / "etc" / name).write_text(text)
+    for name in _COPIED:
+        _copy(Path(host_etc) / name, root / "etc" / name)
+    (root / "etc/mtab").symlink_to("/proc/self/mounts")
+    major, minor = interpreter.version.split(".")[:2]
+    # A user site that does not exist when the interpreter starts would not be on its path after `pip install --user`.
+    (root / f"root/.local/lib/python{major}.{minor}/site-packages").mkdir(parents=True, exist_ok=True)
+    (root / "root").chmod(0o700)
+    for name in ("tmp", "var/tmp"):
+        (root / name).chmod(0o1777)
+    (root / "var/run").symlink_to("/run")
+
+
+def _mount_points(interpreter: Interpreter) -> Iterable[str]:
+    yield from system_folders()
+    yield from interpreter.trees
+    yield GUEST_FOLDER
+    if interpreter.library is not None:
+        yield LIBRARY_FOLDER
+
+
+def _copy(source: Path, target: Path) -> None:
+    """What cannot be read is left out: it was not meant for everybody."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=False, ignore_dangling_symlinks=True, dirs_exist_ok=True, ignore=_private)
+        elif source.is_file():
+            shutil.copyfile(source, target)
+    except (OSError, shutil.Error):
+        return
+
+
+def _private(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name == "private" or not os.access(os.path.join(folder, name), os.R_OK)}

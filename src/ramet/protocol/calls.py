@@ -1,0 +1,161 @@
+"""The frames between SDK and engine.
+
+A connection carries one call at a time: a request, then answers up to a final one.
+
+    RUN       ->  [OUTPUT, RICH ...] RESULT           READ   ->  CHUNK ... ANSWER
+    others    ->  ANSWER                              WRITE, CHUNK ... END  ->  ANSWER
+                                                      LIST   ->  ENTRIES ... ANSWER
+    anything  ->  ERROR instead of the final answer
+
+A client that closes the connection in the middle has gone away: its waiting cell is dropped, its running one is
+interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from ramet.errors import ProtocolError, RametError, error_from_code
+from ramet.protocol import fields
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.guest import Rich, read_mimes
+from ramet.protocol.results import CellError, Result, RichResult, Truncated, decode_form
+
+# client -> engine
+CREATE = 1
+RUN = 2
+INTERRUPT = 3
+CLOSE = 4
+INFO = 5
+FACTS = 6
+READ = 10
+WRITE = 11
+LIST = 12
+STAT = 13
+MKDIR = 14
+REMOVE = 15
+RENAME = 16
+CHUNK = 20  # both directions
+END = 21
+# engine -> client
+ANSWER = 30
+ERROR = 31
+RESULT = 32
+OUTPUT = 33
+RICH = 34
+ENTRIES = 35
+
+FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
+
+# Of file contents in one frame: large enough that frames cost little, small enough that many transfers fit in memory.
+CHUNK_BYTES = 256 * 1024
+
+# Over the primary socket, one packet each.
+CONNECT = b"C"  # carries the engine's end of a new connection
+FORGET = b"F"  # followed by the id of a sandbox whose handle was forgotten: close it, no answer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished cell as the engine knows it: bytes are not decoded yet."""
+
+    cell_id: int
+    exit_code: int
+    state: Literal["kept", "lost"]
+    interrupted: bool = False
+    cause: str | None = None
+    restarted: bool = False
+    error: CellError | None = None
+    duration_seconds: float = 0.0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    background: bytes = b""
+    rich: Sequence[Rich] = ()
+    truncated: Truncated | None = field(default=None)
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    header: dict[str, object] = {
+        "id": outcome.cell_id,
+        "exit_code": outcome.exit_code,
+        "state": outcome.state,
+        "interrupted": outcome.interrupted,
+        "cause": outcome.cause,
+        "restarted": outcome.restarted,
+        "duration": outcome.duration_seconds,
+        "lengths": [len(outcome.stdout), len(outcome.stderr), len(outcome.background)],
+        "error": None if outcome.error is None else asdict(outcome.error),
+        "truncated": None if outcome.truncated is None else asdict(outcome.truncated),
+        "rich": [rich_header(rich) for rich in outcome.rich],
+    }
+    parts = (outcome.stdout, outcome.stderr, outcome.background, *(rich.blob for rich in outcome.rich))
+    return encode(RESULT, header, b"".join(parts))
+
+
+def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
+    """The result of a cell. After a stream, its value came with an event and is given here."""
+    header, blob = frame.header, frame.blob
+    lengths = fields.array(header, "lengths")
+    texts = []
+    start = 0
+    for length in lengths:
+        if type(length) is not int or length < 0:
+            raise ProtocolError("the lengths of a result are zero or more")
+        texts.append(blob[start : start + length].decode("utf-8", "replace"))
+        start += length
+    if len(texts) != 3:
+        raise ProtocolError(f"a result with {len(texts)} texts, expected 3")
+    results = []
+    for value in fields.array(header, "rich"):
+        if not isinstance(value, dict):
+            raise ProtocolError("a rich result is an object")
+        end = start + fields.natural(value, "bytes")
+        results.append(read_rich(value, blob[start:end]))
+        start = end
+    error = fields.optional_mapping(header, "error")
+    truncated = fields.optional_mapping(header, "truncated")
+    return Result(
+        stdout=texts[0],
+        stderr=texts[1],
+        exit_code=fields.whole(header, "exit_code"),
+        value=next((result.text for result in reversed(results) if result.what == "value"), streamed_value),
+        results=tuple(results),
+        interrupted=fields.flag(header, "interrupted"),
+        state="kept" if fields.text(header, "state") == "kept" else "lost",
+        cause=fields.optional_text(header, "cause"),
+        restarted=fields.flag(header, "restarted"),
+        truncated=None if truncated is None else Truncated.read(truncated),
+        background=texts[2],
+        error=None if error is None else CellError.read(error),
+        duration_seconds=fields.number(header, "duration"),
+        cell_id=fields.whole(header, "id"),
+    )
+
+
+def rich_header(rich: Rich) -> dict[str, object]:
+    return {"what": rich.what, "mimes": rich.mimes, "bytes": len(rich.blob)}
+
+
+def read_rich(header: Mapping[str, object], blob: bytes) -> RichResult:
+    data: dict[str, object] = {}
+    start = 0
+    for name, form, length in read_mimes(fields.array(header, "mimes"), len(blob)):
+        data[name] = decode_form(form, blob[start : start + length])
+        start += length
+    return RichResult("value" if fields.text(header, "what") == "value" else "display", data)
+
+
+def encode_error(error: RametError) -> bytes:
+    header = {"code": error.code, "message": error.message, "hint": error.hint, "details": error.details}
+    return encode(ERROR, header)
+
+
+def read_error(header: Mapping[str, object]) -> RametError:
+    return error_from_code(
+        fields.text(header, "code"),
+        fields.text(header, "message"),
+        fields.optional_text(header, "hint"),
+        fields.mapping(header, "details"),
+    )

@@ -1,0 +1,124 @@
+"""The frames between engine and guest: their kinds, and the engine's distrustful reading of what a guest sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ramet.errors import ProtocolError
+from ramet.protocol import fields
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.results import CellError
+
+# engine -> guest
+CONFIGURE = 1
+RUN = 2
+# guest -> engine
+READY = 1
+CONFIGURED = 2
+RESULT = 3
+DONE = 4
+
+# To the REPL's main process only. A real-time signal that nothing else uses: the guest raises its own exception.
+HARD_INTERRUPT_SIGNAL = 62
+
+_FORMS = ("s", "b", "j")
+_WHATS = ("value", "display", "update", "clear")
+_MIMES_AT_MOST = 64
+_MIME_CHARACTERS_AT_MOST = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The guest applied CONFIGURE, or says why it could not."""
+
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rich:
+    """A rich result as it travels: what it is, and one blob with all its forms."""
+
+    cell_id: int
+    what: str
+    display_id: str | None
+    mimes: tuple[tuple[str, str, int], ...]  # name, form ("s" text, "b" bytes, "j" JSON), length in bytes
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The cell has ended and has written its last byte."""
+
+    cell_id: int
+    exit_code: int
+    error: CellError | None
+    interrupted: bool
+
+
+def configure(environment: Mapping[str, str] | None, cwd: str | None) -> bytes:
+    return encode(CONFIGURE, {"env": environment, "cwd": cwd})
+
+
+def run(cell_id: int, language: str, code: bytes) -> bytes:
+    return encode(RUN, {"id": cell_id, "language": language}, code)
+
+
+def read(frame: Frame) -> Configured | Rich | Done:
+    """What a running guest said. READY is for the boot of a template only, and so refused here like an unknown kind."""
+    header = frame.header
+    if frame.kind == DONE:
+        return _done(header, frame.blob)
+    if frame.kind == RESULT:
+        return Rich(
+            cell_id=fields.whole(header, "id"),
+            what=_one_of(_WHATS, fields.text(header, "what")),
+            display_id=fields.optional_text(header, "display_id"),
+            mimes=read_mimes(fields.array(header, "mimes"), len(frame.blob)),
+            blob=frame.blob,
+        )
+    if frame.kind == CONFIGURED:
+        return Configured(fields.optional_text(header, "error"))
+    raise ProtocolError(f"frame of unknown kind {frame.kind}")
+
+
+def read_mimes(values: list[object], blob_bytes: int) -> tuple[tuple[str, str, int], ...]:
+    """The forms of a rich result; their lengths add up to the blob exactly."""
+    if len(values) > _MIMES_AT_MOST:
+        raise ProtocolError(f"a rich result with {len(values)} forms, at most {_MIMES_AT_MOST} allowed")
+    mimes = tuple(_mime(value) for value in values)
+    if sum(length for _, _, length in mimes) != blob_bytes:
+        raise ProtocolError("the forms of a rich result do not add up to its blob")
+    return mimes
+
+
+def _done(header: Mapping[str, object], blob: bytes) -> Done:
+    exit_code = fields.whole(header, "exit_code")
+    if not 0 <= exit_code <= 255:
+        raise ProtocolError(f"exit code {exit_code}, expected 0 to 255")
+    if blob:
+        raise ProtocolError("a frame that ends a cell has no blob")
+    error = fields.optional_mapping(header, "error")
+    return Done(
+        cell_id=fields.whole(header, "id"),
+        exit_code=exit_code,
+        error=None if error is None else CellError.read(error),
+        interrupted=fields.flag(header, "interrupted"),
+    )
+
+
+def _mime(value: object) -> tuple[str, str, int]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise ProtocolError("a form of a rich result is an array of name, form and length")
+    name, form, length = value
+    if not isinstance(name, str) or len(name) > _MIME_CHARACTERS_AT_MOST:
+        raise ProtocolError("a form of a rich result has a short string as its name")
+    if type(length) is not int or length < 0:
+        raise ProtocolError("a form of a rich result has a length of zero or more")
+    return name, _one_of(_FORMS, form), length
+
+
+def _one_of(allowed: tuple[str, ...], value: object) -> str:
+    if value not in allowed:
+        raise ProtocolError(f"{value!r:.80} is none of {', '.join(allowed)}")
+    return str(value)

@@ -1,0 +1,145 @@
+"""What a sandbox is made from: template, mounts, limits. Frozen values that can be written to a frame and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ramet.errors import ProtocolError
+from ramet.protocol import fields
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python of the host and the folders it needs, as found by its owner."""
+
+    executable: str  # absolute; may be a symbolic link, as in a virtual environment
+    version: str
+    trees: tuple[str, ...]  # folders outside the system's own, shown in a sandbox at the same path
+    links: tuple[tuple[str, str], ...]  # symbolic links outside those folders: path, target
+    library: str | None  # a folder with IPython, when the interpreter has none
+
+    def header(self) -> dict[str, object]:
+        return {
+            "executable": self.executable,
+            "version": self.version,
+            "trees": list(self.trees),
+            "links": dict(self.links),
+            "library": self.library,
+        }
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> Interpreter:
+        return cls(
+            executable=fields.text(header, "executable"),
+            version=fields.text(header, "version"),
+            trees=fields.texts(header, "trees"),
+            links=tuple(fields.text_mapping(header, "links").items()),
+            library=fields.optional_text(header, "library"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSpec:
+    """A booted interpreter to make sandboxes from. Two specs that are equal share one boot."""
+
+    name: str
+    interpreter: Interpreter
+    preload: tuple[str, ...]
+    builtin: bool
+
+    @property
+    def python(self) -> str:
+        return self.interpreter.executable
+
+    def header(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "interpreter": self.interpreter.header(),
+            "preload": list(self.preload),
+            "builtin": self.builtin,
+        }
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> TemplateSpec:
+        return cls(
+            name=fields.text(header, "name"),
+            interpreter=Interpreter.read(fields.mapping(header, "interpreter")),
+            preload=fields.texts(header, "preload"),
+            builtin=fields.flag(header, "builtin"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MountSpec:
+    """A host folder shown in a sandbox."""
+
+    source: str  # absolute path on the host
+    target: str  # absolute path in the sandbox
+    writable: bool
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> MountSpec:
+        return cls(
+            source=fields.text(header, "source"),
+            target=fields.text(header, "target"),
+            writable=fields.flag(header, "writable"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sandbox may use at most."""
+
+    memory_bytes: int
+    pids: int
+    cpus: float
+    disk_bytes: int
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> Limits:
+        return cls(
+            memory_bytes=fields.whole(header, "memory_bytes"),
+            pids=fields.whole(header, "pids"),
+            cpus=fields.number(header, "cpus"),
+            disk_bytes=fields.whole(header, "disk_bytes"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """All that is asked for when a sandbox is created. ``repr`` hides the environment: its values may be secrets."""
+
+    template: TemplateSpec
+    limits: Limits
+    mounts: tuple[MountSpec, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    cwd: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<SandboxSpec {self.template.name}, {len(self.mounts)} mounts, {len(self.environment)} variables>"
+
+    def header(self) -> dict[str, object]:
+        return {
+            "template": self.template.header(),
+            "limits": asdict(self.limits),
+            "mounts": [asdict(mount) for mount in self.mounts],
+            "environment": dict(self.environment),
+            "cwd": self.cwd,
+        }
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> SandboxSpec:
+        return cls(
+            template=TemplateSpec.read(fields.mapping(header, "template")),
+            limits=Limits.read(fields.mapping(header, "limits")),
+            mounts=tuple(_mount(value) for value in fields.array(header, "mounts")),
+            environment=tuple(fields.text_mapping(header, "environment").items()),
+            cwd=fields.optional_text(header, "cwd"),
+        )
+
+
+def _mount(value: object) -> MountSpec:
+    if not isinstance(value, dict):
+        raise ProtocolError("field 'mounts' of a frame header holds something that is not an object")
+    return MountSpec.read(value)

@@ -1,0 +1,63 @@
+"""Boots a template: descriptors, streams, IPython, preloads, warm-up, memory; says READY and serves."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+from typing import Any
+
+from ramet_guest import fallback
+from ramet_guest.channel import CONTROL_DESCRIPTOR, READY, Channel, encode_header
+from ramet_guest.children import tell_children_apart
+from ramet_guest.interrupts import Gate
+from ramet_guest.output import SPARES, Output, unbuffer_c_stdio
+
+
+def main(options_json: str, folder: str) -> None:
+    """`folder` holds the guest package, and perhaps a `site-packages` with IPython."""
+    options: dict[str, Any] = json.loads(options_json)
+    repl = prepare(options, folder)
+    announce(repl)
+    repl.serve()
+
+
+def prepare(options: dict[str, Any], folder: str) -> Any:
+    """Everything up to READY."""
+    # As in a REPL: modules are found in the current folder, and no script was given.
+    sys.path.insert(0, "")
+    sys.argv[:] = [""]
+    for descriptor in (CONTROL_DESCRIPTOR, *SPARES.values()):
+        os.set_inheritable(descriptor, False)
+    unbuffer_c_stdio()
+    fallback.install(os.path.join(folder, "site-packages"))
+
+    # From here on IPython is needed.
+    from ramet_guest import magics, memory, warmup
+    from ramet_guest.repl import Repl
+    from ramet_guest.shell import make_shell
+    from ramet_guest.sources import teach_inspect
+
+    channel = Channel(CONTROL_DESCRIPTOR)
+    gate = Gate()
+    output = Output()
+    repl = Repl(channel, output, gate, make_shell())
+    magics.register(repl)
+    teach_inspect(repl.sources)
+    tell_children_apart(channel)
+    gate.install()
+    for name in options.get("preload", ()):
+        importlib.import_module(name)
+    if options.get("warm_up", True):
+        warmup.run(repl)
+    memory.settle(everything=bool(options.get("builtin", False)))
+    return repl
+
+
+def announce(repl: Any) -> None:
+    import IPython
+
+    header = {"pid": repl.channel.pid, "version": platform.python_version(), "ipython": IPython.__version__}
+    repl.channel.send(READY, encode_header(header))

@@ -1,0 +1,175 @@
+"""Frames on the control socket.
+
+    u32 length of all that follows | u8 version | u8 kind | u32 header length | header (JSON, ASCII) | blob
+
+All numbers are little-endian. The channel is used by the main thread; other threads may only publish results.
+"""
+
+import json
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, NamedTuple, NoReturn
+
+VERSION = 1
+CONTROL_DESCRIPTOR = 1000
+
+# Engine to guest.
+CONFIGURE = 1
+RUN = 2
+# Guest to engine.
+READY = 1
+CONFIGURED = 2
+RESULT = 3
+DONE = 4
+
+MAXIMUM_FRAME_BYTES = (64 << 20) + (64 << 10)
+CHUNK_BYTES = 32 << 10
+MAXIMUM_HELD_BYTES = 64 << 10
+
+_PREFIX = struct.Struct("<IBBI")
+_AFTER_LENGTH = _PREFIX.size - 4
+_encode_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+_scan_json: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
+_getpid = os.getpid
+_poll = select.poll
+
+
+class Frame(NamedTuple):
+    kind: int
+    header: dict[str, Any]
+    blob: bytes
+
+
+class Channel:
+    """The guest's end of the control socket. Owned by the process whose pid is `pid`; forked copies have none."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.pid = _getpid()
+        self._lock = Lock()
+        self._pending = b""
+        self._held = b""
+        # The id of the running cell. None between cells: results of background threads are dropped then.
+        self.cell: int | None = None
+        self.attach(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor))
+
+    def attach(self, control: socket.socket) -> socket.socket | None:
+        """Talks over `control` from now on; returns the one used before."""
+        before = getattr(self, "_socket", None)
+        self._socket: socket.socket | None = control
+        self._receive = control.recv
+        self._send_all = control.sendall
+        return before
+
+    def abandon(self) -> None:
+        """Closes our copy of the socket. We are a forked child: only the parent may answer."""
+        control, self._socket = self._socket, None
+        if control is not None:
+            control.close()
+
+    def receive(self) -> Frame:
+        """Blocks until a whole frame has come. The engine's leaving ends this process."""
+        data = self._pending
+        while len(data) < _PREFIX.size:
+            data = self._more(data)
+        length, version, kind, header_length = _PREFIX.unpack_from(data)
+        header_end = _PREFIX.size + header_length
+        end = 4 + length
+        if version != VERSION or header_end > end or length > MAXIMUM_FRAME_BYTES:
+            leave(1)
+        if len(data) < end:
+            data = self._rest(data, end)
+        self._pending = data[end:]
+        header: dict[str, Any] = _scan_json(data[_PREFIX.size : header_end].decode("ascii"), 0)[0]
+        return Frame(kind, header, data[header_end:end])
+
+    def _more(self, data: bytes) -> bytes:
+        chunk = self._receive(CHUNK_BYTES)
+        if not chunk:
+            leave(0)
+        # Kept at once: a user's signal handler may raise out of the next wait.
+        self._pending = data = data + chunk if data else chunk
+        return data
+
+    def _rest(self, data: bytes, end: int) -> bytes:
+        # Rare (large cells), so a list of pieces that an exception out of recv would lose is worth its simplicity:
+        # joining 50 MB from 32 KiB chunks one by one would copy gigabytes.
+        pieces = [data]
+        missing = end - len(data)
+        while missing > 0:
+            chunk = self._receive(min(missing, 1 << 20))
+            if not chunk:
+                leave(0)
+            pieces.append(chunk)
+            missing -= len(chunk)
+        return b"".join(pieces)
+
+    def readable(self) -> bool:
+        """Whether a frame is waiting."""
+        control = self._socket
+        if control is None:
+            return False
+        if self._pending:
+            return True
+        poll = _poll()
+        poll.register(control.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def fileno(self) -> int:
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def send(self, kind: int, header: bytes, blob: bytes = b"") -> None:
+        """Sends one frame whole. Interrupts that arrive inside this function wait until it is over."""
+        frame = pack(kind, header, blob)
+        with self._lock:
+            # A copy made behind Python's back (fork by C code) must not answer for the REPL.
+            if self._socket is not None and _getpid() == self.pid:
+                self._send_all(frame)
+
+    def publish(self, header: bytes, blob: bytes, last: bool = False) -> None:
+        """Sends a RESULT of the running cell; between cells nobody waits for one and it is dropped.
+
+        `header` has a %d for the cell's id. The `last` result of a cell travels with the answer that follows at once:
+        one wake-up of the engine instead of two.
+        """
+        with self._lock:
+            if self.cell is None or self._socket is None or _getpid() != self.pid:
+                return
+            header = header % self.cell
+            frame = pack(RESULT, header, blob)
+            if last and len(frame) <= MAXIMUM_HELD_BYTES:
+                self._held += frame
+                return
+            held, self._held = self._held, b""
+            self._send_all(held + frame)
+
+    def done(self, exit_code: int, error: dict[str, str] | None, interrupted: bool) -> None:
+        """Ends the running cell. Everything it wrote is in the pipes already."""
+        if error is None and not interrupted:
+            header = b'{"id":%d,"exit_code":%d,"error":null,"interrupted":false}' % (self.cell or 0, exit_code)
+        else:
+            header = encode_header(
+                {"id": self.cell, "exit_code": exit_code, "error": error, "interrupted": interrupted}
+            )
+        with self._lock:
+            self.cell = None
+            held, self._held = self._held, b""
+            if self._socket is not None and _getpid() == self.pid:
+                self._send_all(held + pack(DONE, header))
+
+
+def pack(kind: int, header: bytes, blob: bytes = b"") -> bytes:
+    length = len(header)
+    return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length) + header + blob
+
+
+def encode_header(header: dict[str, Any]) -> bytes:
+    return _encode_json(header).encode("ascii")
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process at once: the engine is gone or speaks nonsense, nobody is left to tell."""
+    os._exit(code)

@@ -1,0 +1,145 @@
+"""From the text of a cell to code objects, all of them before anything runs."""
+
+from __future__ import annotations
+
+import __future__
+import ast
+import builtins
+import re
+from types import CodeType
+from typing import Any, NamedTuple
+
+from ramet_guest.sources import Sources
+
+_compile = compile
+_ONLY_AST = ast.PyCF_ONLY_AST
+_TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_CO_COROUTINE = 0x80
+_FUTURES = 0
+for _name in __future__.all_feature_names:
+    _FUTURES |= getattr(__future__, _name).compiler_flag
+
+_FIRST_WORD = re.compile(r"[ \t]*([A-Za-z_]\w*)")
+_AFTER_NAME = re.compile(r"\s*[=.(\[,:]")
+_builtin_names: dict[str, Any] = vars(builtins)
+# Cells that use these expect a running event loop although they do not await.
+_NEEDS_LOOP = frozenset(("create_task", "ensure_future", "get_running_loop"))
+
+
+class Program(NamedTuple):
+    """A compiled cell: statements, then perhaps an expression whose value is shown."""
+
+    body: CodeType | None
+    value: CodeType | None
+    needs_loop: bool
+    # The body is one line that shows its value itself.
+    is_line: bool = False
+
+
+class Compiler:
+    """Compiles cells; remembers `from __future__` imports of earlier ones, as a module would."""
+
+    def __init__(self, shell: Any, namespace: dict[str, Any], sources: Sources) -> None:
+        self._shell = shell
+        self._namespace = namespace
+        self._sources = sources
+        self.flags = 0
+        self._transformers: list[Any] = shell.ast_transformers
+
+    def compile(self, source: str) -> Program:
+        """Raises SyntaxError (or ValueError, RecursionError, MemoryError from the compiler) and runs nothing."""
+        name = self._sources.next_name()
+        if "\r" in source:
+            source = source.replace("\r\n", "\n").replace("\r", "\n")
+        # Simple statements on one line, the most frequent cells, need no tree: twice as quick.
+        if "\n" not in source and ";" not in source and ":" not in source and not self._transformers:
+            program = self._compile_line(source, name)
+            if program is not None:
+                return program
+        try:
+            source, tree = self._parse(source, name)
+        finally:
+            self._sources.keep(name, source)
+        return self._compile_tree(source, tree, name)
+
+    def _compile_line(self, source: str, name: str) -> Program | None:
+        """One simple statement, in the mode of Python's own prompt: an expression's value goes to `sys.displayhook`.
+
+        (In compound statements that mode would show every expression, hence no colon; nor a semicolon.)
+        """
+        if self._is_magic_line(source):
+            return None
+        try:
+            body = _compile(source, name, "single", self.flags | _TOP_LEVEL_AWAIT, True)
+        except (SyntaxError, ValueError):
+            return None
+        self.flags |= body.co_flags & _FUTURES
+        self._sources.keep(name, source)
+        return Program(body, None, needs_loop(body), True)
+
+    def _parse(self, source: str, name: str) -> tuple[str, ast.Module]:
+        """Valid Python is Python; only what does not parse is read as a notebook cell."""
+        flags = self.flags | _ONLY_AST
+        if "\n" in source or not self._is_magic_line(source):
+            try:
+                return source, _compile(source, name, "exec", flags, True)
+            except IndentationError:
+                dedented = dedent(source)
+                try:
+                    return dedented, _compile(dedented, name, "exec", flags, True)
+                except (SyntaxError, ValueError):
+                    pass
+            except (SyntaxError, ValueError):
+                pass
+        # IPython drops leading empty lines; tracebacks count them.
+        empty = source[: len(source) - len(source.lstrip())].count("\n")
+        transformed = "\n" * empty + self._shell.transform_cell(source)
+        return transformed, _compile(transformed, name, "exec", flags, True)
+
+    def _is_magic_line(self, line: str) -> bool:
+        """`ls` and `pwd` are valid Python but meant as magics unless a name hides them."""
+        match = _FIRST_WORD.match(line)
+        if match is None:
+            return False
+        word = match[1]
+        if word in self._namespace or word in _builtin_names:
+            return False
+        return self._shell.find_line_magic(word) is not None and not _AFTER_NAME.match(line, match.end())
+
+    def _compile_tree(self, source: str, tree: ast.Module, name: str) -> Program:
+        if self._transformers:
+            tree = self._shell.transform_ast(tree)
+        statements = tree.body
+        last: ast.Expr | None = None
+        if statements and isinstance(statements[-1], ast.Expr) and not ends_with_semicolon(source, statements[-1]):
+            last = statements[-1]
+            del statements[-1]
+        body = value = None
+        flags = self.flags
+        if statements:
+            body = _compile(tree, name, "exec", flags | _TOP_LEVEL_AWAIT, True)
+            flags |= body.co_flags & _FUTURES
+        if last is not None:
+            value = _compile(ast.Expression(last.value), name, "eval", flags | _TOP_LEVEL_AWAIT, True)
+        self.flags = flags
+        return Program(body, value, needs_loop(body) or needs_loop(value))
+
+
+def needs_loop(code: CodeType | None) -> bool:
+    return code is not None and (bool(code.co_flags & _CO_COROUTINE) or not _NEEDS_LOOP.isdisjoint(code.co_names))
+
+
+def ends_with_semicolon(source: str, last: ast.Expr) -> bool:
+    if ";" not in source or last.end_lineno is None or last.end_col_offset is None:
+        return False
+    # Columns of the tree count UTF-8 bytes.
+    line = source.split("\n")[last.end_lineno - 1].encode()
+    return line[last.end_col_offset :].lstrip(b" \t)").startswith(b";")
+
+
+def dedent(source: str) -> str:
+    """Takes the first line's indentation off every line that has it; keeps the number of lines."""
+    lines = source.split("\n")
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    margin = first[: len(first) - len(first.lstrip())]
+    return "\n".join(line.removeprefix(margin) for line in lines)

@@ -1,0 +1,52 @@
+"""IPython for interpreters that lack it, from a folder beside the guest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+# IPython and what it needs, and nothing else: the folder must not lend other packages to user code.
+SERVED = frozenset(
+    (
+        "IPython",
+        "asttokens",
+        "decorator",
+        "executing",
+        "ipython_pygments_lexers",
+        "jedi",
+        "matplotlib_inline",
+        "parso",
+        "pexpect",
+        "prompt_toolkit",
+        "psutil",
+        "ptyprocess",
+        "pure_eval",
+        "pygments",
+        "stack_data",
+        "traitlets",
+        "typing_extensions",
+        "wcwidth",
+    )
+)
+
+
+class FallbackFinder:
+    """Placed last on `sys.meta_path`, so whatever the interpreter has itself comes first."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None or name not in SERVED:
+            return None
+        return PathFinder.find_spec(name, [self._folder], target)
+
+
+def install(folder: str) -> None:
+    if os.path.isdir(folder):
+        sys.meta_path.append(FallbackFinder(folder))

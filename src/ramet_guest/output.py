@@ -1,0 +1,144 @@
+"""What cells print: text streams over descriptors 1 and 2 that keep every byte, in order.
+
+The streams hold nothing back: a line buffer would put Python's output after that of child processes and C code that
+wrote later. The raw writer goes on after short writes: a signal or a freeze shortens writes to a pipe.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import io
+import os
+import select
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+STDOUT = 1
+STDERR = 2
+SPARES = {STDOUT: 1001, STDERR: 1002}
+ERRORS = "ramet"
+_IONBF = 2  # stdio.h
+
+_fstat = os.fstat
+_raw_write = io.FileIO.write
+
+
+class PipeWriter(io.FileIO):
+    """A raw file over descriptor 1 or 2 that writes all it is given and cannot be closed."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        written = _raw_write(self, data)
+        # bytes is what print and the text layer give us; anything else may count items instead of bytes.
+        if type(data) is bytes and written == len(data):
+            return written
+        return self._write_rest(data, written)
+
+    def _write_rest(self, data: ReadableBuffer, written: int | None) -> int:
+        view = memoryview(data).cast("B")
+        total = written or 0
+        while total < len(view):
+            if written is None:
+                # Somebody made the pipe non-blocking (asyncio's connect_write_pipe does).
+                poll = select.poll()
+                poll.register(self.fileno(), select.POLLOUT)
+                poll.poll()
+            written = _raw_write(self, view[total:])
+            total += written or 0
+        return total
+
+    def close(self) -> None:
+        """Does nothing: a wrapper that user code put around this file closes it when it is collected."""
+
+
+class CellStream(io.TextIOWrapper):
+    """`sys.stdout` or `sys.stderr` of cells: unbuffered, and open whatever user code does to it."""
+
+    mode = "w"
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        writer = PipeWriter(descriptor, "w", closefd=False)
+        super().__init__(writer, "utf-8", ERRORS, newline="\n", write_through=True)
+        writer.name = name
+        self._writer = writer
+
+    def close(self) -> None:
+        self.flush()
+
+    def detach(self) -> PipeWriter:  # type: ignore[override]
+        """Gives the raw file away and keeps it as well: `TextIOWrapper(sys.stdout.detach())` is a common idiom."""
+        self.flush()
+        return self._writer
+
+
+def escape_surrogates(error: UnicodeError) -> tuple[bytes, int]:
+    """Writes U+DC80..U+DCFF as the bytes they stand for (file names) and other lone surrogates as backslash escapes."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    escaped = bytearray()
+    for character in error.object[error.start : error.end]:
+        number = ord(character)
+        if 0xDC80 <= number <= 0xDCFF:
+            escaped.append(number - 0xDC00)
+        else:
+            escaped += character.encode("ascii", "backslashreplace")
+    return bytes(escaped), error.end
+
+
+class Output:
+    """The two streams of cells. Puts them back where they belong before and after each cell."""
+
+    def __init__(self) -> None:
+        codecs.register_error(ERRORS, escape_surrogates)
+        self.stdout = CellStream(STDOUT, "<stdout>")
+        self.stderr = CellStream(STDERR, "<stderr>")
+        self.install()
+        sys.__stdout__ = self.stdout  # type: ignore[misc]
+        sys.__stderr__ = self.stderr  # type: ignore[misc]
+        self.remember()
+
+    def install(self) -> None:
+        sys.stdout = self.stdout
+        sys.stderr = self.stderr
+
+    def replaced(self) -> bool:
+        return getattr(sys, "stdout", None) is not self.stdout or getattr(sys, "stderr", None) is not self.stderr
+
+    def remember(self) -> None:
+        """Notes which pipes are behind 1 and 2. A thaw gives new ones."""
+        self._stdout_inode = _fstat(STDOUT).st_ino
+        self._stderr_inode = _fstat(STDERR).st_ino
+
+    def mend(self) -> None:
+        """Puts the pipes back under 1 and 2 if the last cell closed or redirected them."""
+        try:
+            if _fstat(STDOUT).st_ino == self._stdout_inode and _fstat(STDERR).st_ino == self._stderr_inode:
+                return
+        except OSError:
+            pass
+        for descriptor, inode in ((STDOUT, self._stdout_inode), (STDERR, self._stderr_inode)):
+            try:
+                same = _fstat(descriptor).st_ino == inode
+            except OSError:
+                same = False
+            if not same:
+                os.dup2(SPARES[descriptor], descriptor, inheritable=True)
+
+    def error_text(self, text: str) -> None:
+        """Writes to the cell's stderr; straight to the descriptor when the user's `sys.stderr` is broken."""
+        try:
+            stream = sys.stderr
+            stream.write(text)
+            stream.flush()
+        except Exception:
+            self.stderr.write(text)
+
+
+def unbuffer_c_stdio() -> None:
+    """Has `printf` and `puts` of C code write at once: they would otherwise sit in a buffer until exit."""
+    library = ctypes.CDLL(None)
+    for name in ("stdout", "stderr"):
+        library.setvbuf(ctypes.c_void_p.in_dll(library, name), None, _IONBF, 0)

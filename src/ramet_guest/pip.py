@@ -1,0 +1,130 @@
+"""`%pip`: installs into the sandbox's private layer; fails at once when there is no network to install from."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import re
+import shlex
+import site
+import sys
+
+from ramet_guest.output import Output
+from ramet_guest.processes import Processes
+
+_SETTINGS = {
+    "PIP_RETRIES": "0",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",  # The layer is private: nothing of the system can break.
+}
+_NEED_INDEX = frozenset(("install", "download", "wheel", "index", "search"))
+_OPTIONS_WITH_VALUE = frozenset(
+    ("-c", "--constraint", "-t", "--target", "-d", "--dest", "--prefix", "--root", "--log", "--proxy", "--progress-bar")
+)
+_LOCAL_HOST = re.compile(r"localhost|\b127\.\d+\.\d+\.\d+|\[::1\]")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[\w,.-]*\])?(?:==([\w.+!-]+))?\Z")
+HINT = """\
+ERROR: pip was not run: this sandbox has no network, so no package index can be reached
+
+hint: mount a folder of wheels and use `%pip install --no-index --find-links /wheels NAME`
+"""
+
+
+def run_pip(line: str, processes: Processes, output: Output) -> int:
+    """Runs pip with the arguments of the line; its exit code."""
+    arguments = shlex.split(line)
+    if not has_network() and needs_index(arguments):
+        output.error_text(HINT)
+        return 1
+    # The user's own settings win.
+    environment = {**_SETTINGS, **os.environ}
+    code = processes.run([sys.executable, "-m", "pip", *arguments], sys.executable, environment)
+    importlib.invalidate_caches()
+    show_user_packages()
+    return code
+
+
+def show_user_packages() -> None:
+    """pip falls back to the user's folder, which Python leaves out if it did not exist at start."""
+    folder = site.getusersitepackages()
+    if site.ENABLE_USER_SITE and folder not in sys.path and os.path.isdir(folder):
+        site.addsitedir(folder)
+
+
+def has_network(ipv4_routes: str = "/proc/net/route", ipv6_routes: str = "/proc/net/ipv6_route") -> bool:
+    """Whether any route leaves this machine. If the kernel does not say, pip may find out itself."""
+    try:
+        with open(ipv4_routes) as lines:
+            next(lines, None)
+            if any(not line.startswith("lo\t") for line in lines if line.strip()):
+                return True
+    except OSError:
+        return True
+    try:
+        with open(ipv6_routes) as lines:
+            return any(line.split()[-1] != "lo" for line in lines if line.strip())
+    except OSError:  # No IPv6 in this kernel.
+        return False
+
+
+def needs_index(arguments: list[str]) -> bool:
+    """Whether pip would have to ask an index that is out of reach."""
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    if not words or words[0] not in _NEED_INDEX:
+        return False
+    settings = [value for name, value in os.environ.items() if name.lower().startswith("pip_") or is_proxy(name)]
+    if "--no-index" in arguments or os.environ.get("PIP_NO_INDEX", "0").lower() in ("1", "true", "yes", "on"):
+        return False
+    if any(_LOCAL_HOST.search(text) for text in (*arguments, *settings)):
+        return False
+    wanted = requirements(arguments)
+    if "-r" in arguments or any(argument.startswith(("-r", "--requirement")) for argument in arguments):
+        return not any(mentions_no_index(argument) for argument in arguments)
+    upgrade = any(argument in ("-U", "--upgrade", "--force-reinstall") for argument in arguments)
+    return not wanted or not all(is_local(name) or (not upgrade and is_installed(name)) for name in wanted)
+
+
+def is_proxy(name: str) -> bool:
+    return name.lower() in ("http_proxy", "https_proxy", "all_proxy")
+
+
+def requirements(arguments: list[str]) -> list[str]:
+    """What is to be installed, without the subcommand, options and their values."""
+    found = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in _OPTIONS_WITH_VALUE:
+            skip = True
+        elif not argument.startswith("-"):
+            found.append(argument)
+    return found[1:]
+
+
+def mentions_no_index(path: str) -> bool:
+    try:
+        with open(path.removeprefix("--requirement=").removeprefix("-r"), encoding="utf-8", errors="replace") as lines:
+            return any(line.strip().startswith("--no-index") for line in lines)
+    except OSError:
+        return False
+
+
+def is_local(name: str) -> bool:
+    path = name.partition("[")[0]
+    looks_like_path = os.sep in path or path.endswith((".whl", ".gz", ".zip"))
+    return name.startswith("file:") or (looks_like_path and os.path.exists(path))
+
+
+def is_installed(name: str) -> bool:
+    match = _REQUIREMENT.match(name)
+    if match is None:
+        return False
+    try:
+        version = importlib.metadata.version(match[1])
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return match[2] is None or match[2] == version

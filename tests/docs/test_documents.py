@@ -1,0 +1,54 @@
+"""The documents say what is true: their examples run, their links lead somewhere, the files they name are there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+
+_PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_PATH = re.compile(r"`((?:src|tests|bench|docs|examples|tools|\.ci)/[\w./-]*)`")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def with_examples() -> list[Path]:
+    return [document for document in DOCUMENTS if _PYTHON_BLOCK.search(document.read_text())]
+
+
+@pytest.mark.parametrize("document", with_examples(), ids=name_of)
+def test_examples_in_a_document_run(document: Path, tmp_path: Path) -> None:
+    """All Python blocks of one document, in order, are one program; ``` blocks of other kinds are not run."""
+    blocks = _PYTHON_BLOCK.findall(document.read_text())
+    program = tmp_path / "blocks.py"
+    program.write_text("\n".join(blocks))
+    ended = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, f"{name_of(document)}:\n{ended.stdout}\n{ended.stderr}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example_runs_and_prints(example: Path, tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_in_a_document_lead_to_files(document: Path) -> None:
+    links = [link for link in _LINK.findall(document.read_text()) if "://" not in link and not link.startswith("#")]
+    dead = [link for link in links if not (document.parent / link.split("#")[0]).exists()]
+    assert not dead
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_files_that_a_document_names_exist(document: Path) -> None:
+    missing = [path for path in _PATH.findall(document.read_text()) if not (ROOT / path).exists()]
+    assert not missing

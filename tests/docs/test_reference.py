@@ -1,0 +1,45 @@
+"""The reference is complete: every public name, error, option and command of the package stands in it."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import ramet
+from ramet import errors
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+
+def page(name: str) -> str:
+    return (REFERENCE / name).read_text()
+
+
+def error_classes() -> list[type[errors.RametError]]:
+    found = [value for value in vars(errors).values() if isinstance(value, type)]
+    return [value for value in found if issubclass(value, errors.RametError)]
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: str(kind.__name__))
+def test_every_error_and_its_code_is_in_the_reference(kind: type[errors.RametError]) -> None:
+    assert re.search(rf"`{kind.__name__}` *\| *`{kind.code}`", page("errors.md"))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "".join(path.read_text() for path in REFERENCE.glob("*.md"))
+    missing = [name for name in ramet.__all__ if not re.search(rf"`{name}\b", pages)]
+    assert not missing
+
+
+def test_every_argument_of_a_sandbox_is_in_the_reference() -> None:
+    arguments = [name for name in inspect.signature(ramet.Sandbox).parameters if name != "self"]
+    missing = [name for name in arguments if f"| `{name}` |" not in page("sdk.md")]
+    assert not missing
+
+
+@pytest.mark.parametrize("kind", [ramet.Result, ramet.RichResult, ramet.SandboxInfo, ramet.FileInfo])
+def test_every_field_of_a_result_is_in_the_reference(kind: type) -> None:
+    pages = page("sdk.md") + page("files.md")
+    missing = [name for name in dir(kind) if not name.startswith("_") and name != "read" and f"`{name}`" not in pages]
+    assert not missing
