@@ -50,7 +50,7 @@ def state_stays(sandbox: Sandbox) -> None:
 
 def output_as_it_happens(sandbox: Sandbox) -> None:
     heading("Output arrives while the cell runs")
-    code = "import time\nfor i in range(4):\n    print('step', i)\n    time.sleep(0.15)"
+    code = "import time\nfor i in range(4):\n    print(f'step {i}\\n', end='')\n    time.sleep(0.15)"
     started = time.perf_counter()
     for event in sandbox.run_code_stream(code):
         if event.type == "stdout":
@@ -101,7 +101,9 @@ def walls(sandbox: Sandbox) -> None:
         ]
         for what, language, code in attempts:
             tried = sandbox.run_code(code, language=language)
-            print(f"  {what:20} {(tried.stderr.strip() or f'exit code {tried.exit_code}').splitlines()[-1]}")
+            # A traceback tells in its last line what came back, a shell command in its first.
+            told = tried.stderr.strip().splitlines() or [f"exit code {tried.exit_code}"]
+            print(f"  {what:20} {told[0 if language == 'bash' else -1]}")
     print("  and afterwards      ", sandbox.run_code("print('the sandbox answers')").stdout, end="")
     for name, value in sandbox.info().walls.items():
         print(f"  {name:20} {value}")

@@ -87,7 +87,10 @@ class Channel:
         return Frame(kind, header, data[header_end:end])
 
     def _more(self, data: bytes) -> bytes:
-        chunk = self._receive(CHUNK_BYTES)
+        try:
+            chunk = self._receive(CHUNK_BYTES)
+        except OSError:  # user code closed or replaced our descriptor: nobody can reach us any more
+            leave(1)
         if not chunk:
             leave(0)
         # Kept at once: a user's signal handler may raise out of the next wait.
@@ -158,7 +161,10 @@ class Channel:
             self.cell = None
             held, self._held = self._held, b""
             if self._socket is not None and _getpid() == self.pid:
-                self._send_all(held + pack(DONE, header))
+                try:
+                    self._send_all(held + pack(DONE, header))
+                except OSError:
+                    leave(1)
 
 
 def pack(kind: int, header: bytes, blob: bytes = b"") -> bytes:

@@ -1,8 +1,8 @@
 """From the text of a cell to code objects, all of them before anything runs."""
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import builtins
 import re

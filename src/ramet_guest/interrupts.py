@@ -31,6 +31,12 @@ _UNTOUCHED = ("<frozen importlib", _GUEST_FOLDER)
 class Interrupted(BaseException):
     """Ends a cell that went on after KeyboardInterrupt."""
 
+    # Tracebacks show the bare name.
+    __module__ = "builtins"
+
+    def __str__(self) -> str:
+        return "the cell went on after KeyboardInterrupt"
+
 
 class Gate:
     """The door into user code. Used by the main thread only; its state is read by the signal handlers."""

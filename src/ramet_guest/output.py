@@ -68,7 +68,7 @@ class CellStream(io.TextIOWrapper):
     def close(self) -> None:
         self.flush()
 
-    def detach(self) -> PipeWriter:  # type: ignore[override]
+    def detach(self) -> PipeWriter:
         """Gives the raw file away and keeps it as well: `TextIOWrapper(sys.stdout.detach())` is a common idiom."""
         self.flush()
         return self._writer

@@ -94,7 +94,11 @@ class Repl:
         pid = _getpid()
         if pid != self.channel.pid:
             self.channel.pid = pid
-            thawing.refresh(self)
+            try:
+                thawing.refresh(self)
+            except Exception as error:
+                # The frame must be answered all the same.
+                self.show(error)
         if frame.kind == frames.RUN:
             self.answer(frame)
         elif frame.kind == frames.CONFIGURE:

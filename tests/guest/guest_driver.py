@@ -106,7 +106,7 @@ class Guest:
         self._reset()
         kind, self.ready, _ = self._frame(time.monotonic() + PATIENCE_SECONDS)
         assert kind == READY, f"no READY but {kind}: {self._err.decode()}"
-        assert not self._out and not self._err, (self._out, self._err)
+        assert not self._out + self._err, (self._out, self._err)
         if cwd is not None:
             assert self.configure(cwd=cwd) is None
 
@@ -147,6 +147,14 @@ class Guest:
         while text.encode() not in self._out:
             self._pump(deadline, frames=False)
 
+    def wait_until_asleep(self) -> None:
+        """Waits until the guest's main thread waits in the kernel."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            if time.monotonic() > deadline:
+                raise TookTooLong("the guest does not sleep")
+            time.sleep(0.001)
+
     def read_stdout(self, minimum_bytes: int) -> bytes:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(self._out) < minimum_bytes:
@@ -158,6 +166,17 @@ class Guest:
 
     def interrupt(self) -> None:
         self.signal(signal.SIGINT)
+
+    def finish_by_signal(self, number: int) -> Outcome:
+        """Interrupts until the cell ends, as the engine does: one that arrives in the instant before a system call
+        begins to wait is seen only when the call returns."""
+        for _ in range(20):
+            self.signal(number)
+            try:
+                return self.finish(patience_seconds=1)
+            except TookTooLong:
+                continue
+        raise TookTooLong(f"not ended by signal {number}: {self._out[-500:]!r} {self._err[-500:]!r}")
 
     def configure(self, env: Mapping[str, str] | None = None, cwd: str | None = None) -> str | None:
         self.send(CONFIGURE, {"env": env, "cwd": cwd})

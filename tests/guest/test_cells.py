@@ -33,9 +33,8 @@ def test_indented_code_runs_with_its_own_line_numbers(guest: Guest) -> None:
 def test_a_syntax_error_runs_nothing(guest: Guest) -> None:
     outcome = guest.run("print('ran')\nreturn 5")
     assert (outcome.stdout, outcome.exit_code) == ("", 1)
-    assert outcome.stderr == "  File \"<cell 1>\", line 2\n    return 5\nSyntaxError: 'return' outside function\n" or (
-        "SyntaxError: 'return' outside function" in outcome.stderr and "    return 5\n" in outcome.stderr
-    )
+    assert 'File "<cell 1>", line 2\n    return 5\n' in outcome.stderr
+    assert outcome.stderr.endswith("SyntaxError: 'return' outside function\n")
 
 
 def test_an_exception_shows_only_the_users_frames(guest: Guest) -> None:
@@ -45,14 +44,16 @@ def test_an_exception_shows_only_the_users_frames(guest: Guest) -> None:
     assert outcome.error == {"name": "ZeroDivisionError", "message": "division by zero"}
     files = [line.split('"')[1] for line in outcome.stderr.splitlines() if line.startswith("  File")]
     assert files == ["<cell 2>", "<cell 1>"]
-    assert "    f(x)\n" in outcome.stderr and "    return a / 0\n" in outcome.stderr
+    assert "    f(x)\n" in outcome.stderr
+    assert "    return a / 0\n" in outcome.stderr
     assert guest.run("x").value == "1"
 
 
 def test_a_chain_of_exceptions_shows_only_the_users_frames(guest: Guest) -> None:
     outcome = guest.run("try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e")
     assert "ramet_guest" not in outcome.stderr
-    assert "direct cause" in outcome.stderr and "KeyError: 'a'" in outcome.stderr
+    assert "direct cause" in outcome.stderr
+    assert "KeyError: 'a'" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,8 @@ def test_system_exit_sets_the_exit_code(guest: Guest, statement: str, code: int,
         "import sys; sys.setprofile(lambda *a: 1 / 0)",
         "import sys; del sys.displayhook, sys.stdout, sys.stderr\n5",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)",
-        "import json, linecache, traceback, os\njson.dumps = linecache.getline = traceback.walk_tb = os.getpid = None\n1/0",
+        "import json, linecache, traceback, os\n"
+        "json.dumps = linecache.getline = traceback.walk_tb = os.getpid = None\n1/0",
     ],
 )
 def test_the_repl_survives(guest: Guest, statement: str) -> None:
@@ -113,7 +115,7 @@ def test_top_level_await_and_asyncio_run_work(guest: Guest) -> None:
 
 def test_a_task_goes_on_between_cells(guest: Guest, tmp_path: Path) -> None:
     guest.run(
-        "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    print('task', flush=True)\nt = asyncio.create_task(f())"
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    print('task')\nt = asyncio.create_task(f())"
     )
     guest.wait_for_stdout("task")
     assert guest.run("t.done()").value == "True"
@@ -164,7 +166,7 @@ def test_environment_and_folder_are_passed_as_data(start_guest: Callable[..., Gu
     guest = start_guest(cwd=None)
     awkward = "a'b\"c$(id)\n\udcff\u20ac"
     assert guest.configure(env={"AWKWARD": awkward}, cwd=str(tmp_path)) is None
-    assert guest.run("import os\nos.environ['AWKWARD'] == %r, os.getcwd()" % awkward).value == f"(True, '{tmp_path}')"
+    assert guest.run(f"import os\nos.environ['AWKWARD'] == {awkward!r}, os.getcwd()").value == f"(True, '{tmp_path}')"
     assert "No such file" in str(guest.configure(cwd="/no/such/folder"))
 
 
@@ -197,7 +199,7 @@ def test_the_first_cell_of_a_warmed_up_template_is_cell_one(start_guest: Callabl
     guest = start_guest(warm_up=True, builtin=True)
     outcome = guest.run("print(sorted(n for n in dir() if not n.startswith('__')))\nundefined")
     assert 'File "<cell 1>", line 2' in outcome.stderr
-    assert outcome.stdout == "['_', '___', '_dh', '_ih', '_oh']\n" or "x" not in eval(outcome.stdout)
+    assert outcome.stdout == "['_', '_dh', '_ih', '_oh']\n"
     assert guest.run("import gc; gc.collect(); print('ok')").stdout == "ok\n"
 
 

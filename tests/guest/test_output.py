@@ -36,10 +36,16 @@ def test_output_is_not_lost_when_the_pipe_does_not_block(guest: Guest) -> None:
 
 
 def test_output_streams_while_the_cell_runs(guest: Guest) -> None:
-    guest.start("import os\nprint('first', end='')\nos.read(os.open('gate', os.O_RDONLY), 1)\nprint('second')")
-    # The fifo does not exist yet, so the cell fails; only the order matters here.
-    guest.wait_for_stdout("first")
-    assert guest.finish().stdout.startswith("first")
+    read_end, write_end = os.pipe()
+    fifo = f"/proc/{os.getpid()}/fd/{read_end}"
+    try:
+        guest.start(f"import os\nprint('first', end='')\nos.read(os.open({fifo!r}, os.O_RDONLY), 1)\nprint('second')")
+        guest.wait_for_stdout("first")
+        os.write(write_end, b"x")
+        assert guest.finish().stdout == "firstsecond\n"
+    finally:
+        os.close(read_end)
+        os.close(write_end)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,8 @@ def test_output_streams_while_the_cell_runs(guest: Guest) -> None:
         "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8'); print('wrapped')",
         "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='ascii')",
         "import sys; del sys.stdout",
-        "import sys\nclass Bad:\n    def write(self, t): raise RuntimeError\n    flush = write\nsys.stdout = sys.stderr = Bad()",
+        "import sys\nclass Bad:\n    def write(self, t): raise RuntimeError\n    flush = write\n"
+        "sys.stdout = sys.stderr = Bad()",
     ],
 )
 def test_damage_to_the_streams_does_not_outlast_its_cell(guest: Guest, damage: str) -> None:
@@ -81,7 +88,9 @@ def test_something_that_looks_like_a_frame_is_only_output(guest: Guest) -> None:
 
 
 def test_control_descriptors_are_not_inherited(guest: Guest) -> None:
-    assert guest.run("!ls /proc/self/fd").stdout.split() == ["0", "1", "2", "3"]
+    inherited = set(guest.run("!ls /proc/self/fd").stdout.split())
+    assert {"0", "1", "2"} <= inherited
+    assert not {"1000", "1001", "1002"} & inherited
 
 
 def test_exceptions_in_threads_are_shown(guest: Guest) -> None:
@@ -98,9 +107,6 @@ def test_threads_may_display(guest: Guest) -> None:
 
 
 def test_output_between_cells_does_not_disturb_the_next(guest: Guest) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    os.close(write_end)
     guest.run(
         "import threading\ngo = threading.Event()\n"
         "def f():\n    go.wait()\n    print('late')\n    display(1)\n"

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ def test_pip_asks_an_index_only_when_it_must(
 
 
 @pytest.fixture
-def offline_python(tmp_path: Path) -> Iterator[str]:
+def offline_python(tmp_path: Path) -> str:
     """An interpreter that starts in a network namespace of its own."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-rn", "true"], capture_output=True).returncode != 0:
@@ -68,7 +68,7 @@ def offline_python(tmp_path: Path) -> Iterator[str]:
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nexec {unshare} -rn {sys.executable} "$@"\n')
     script.chmod(0o755)
-    yield str(script)
+    return str(script)
 
 
 def test_without_a_network_pip_fails_at_once_with_a_hint(
@@ -77,7 +77,8 @@ def test_without_a_network_pip_fails_at_once_with_a_hint(
     guest = start_guest(python=offline_python)
     outcome = guest.run("%pip install some-made-up-package\nprint('not reached')")
     assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert "this sandbox has no network" in outcome.stderr and "hint: " in outcome.stderr
+    assert "this sandbox has no network" in outcome.stderr
+    assert "hint: " in outcome.stderr
     assert guest.run("%pip --version").exit_code == 0
 
 

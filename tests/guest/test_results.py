@@ -42,7 +42,8 @@ def test_every_mime_form_comes_back(guest: Guest) -> None:
 
 def test_display_update_and_clear_are_told_apart(guest: Guest) -> None:
     outcome = guest.run(
-        "from IPython.display import clear_output\nh = display('a', display_id='my')\nh.update('b')\nclear_output()\ndisplay(1, 2)"
+        "from IPython.display import clear_output\nh = display('a', display_id='my')\n"
+        "h.update('b')\nclear_output()\ndisplay(1, 2)"
     )
     assert [(shown.what, shown.display_id) for shown in outcome.results] == [
         ("display", "my"),

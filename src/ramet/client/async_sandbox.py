@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from os import PathLike
 from types import TracebackType
 
@@ -85,7 +85,7 @@ class AsyncSandbox:
 
     def run_code_stream(
         self, code: str, language: str = "python", timeout: float | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Run a cell and give its events as they happen. It starts when the first one is asked for.
 
         Closing the iterator early interrupts the cell.
@@ -161,7 +161,7 @@ class AsyncFiles:
         handle = self._sandbox._created()
         return await asynchronous.perform(handle.engine, handle.open().read(path))
 
-    def read_stream(self, path: str, chunk: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    def read_stream(self, path: str, chunk: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         """The file in pieces of at most ``chunk`` bytes, in constant memory."""
         handle = self._sandbox._created()
         return asynchronous.iterate(handle.engine, handle.open().read_stream(path, chunk))

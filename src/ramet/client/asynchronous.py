@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from ramet.client.exchange import Exchange
@@ -34,7 +34,7 @@ async def perform(engine: EmbeddedEngine, operation: Operation[Returned], source
         call.leave()
 
 
-async def iterate(engine: EmbeddedEngine, operation: Operation[None]) -> AsyncIterator[Any]:
+async def iterate(engine: EmbeddedEngine, operation: Operation[None]) -> AsyncGenerator[Any, None]:
     """Carry out an operation and give what it emits. Giving up early closes the connection: the engine notices."""
     call = _Call(engine, operation, None)
     try:

@@ -24,7 +24,8 @@ class Exchange:
     @property
     def wanted_bytes(self) -> int:
         """A good size for the next read."""
-        return max(_READ_BYTES, min(self._decoder.missing_bytes, _READ_BYTES_AT_MOST))
+        missing_bytes = self._decoder.missing_bytes if self._decoder.in_frame else 0
+        return min(missing_bytes, _READ_BYTES_AT_MOST) if missing_bytes > _READ_BYTES else _READ_BYTES
 
     def feed(self, data: bytes) -> None:
         self._frames = self._decoder.feed(data)

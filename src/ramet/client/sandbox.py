@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from os import PathLike
 from types import TracebackType
 
@@ -54,7 +54,9 @@ class Sandbox:
         """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted."""
         return blocking.perform(self._engine, self._open().run(code, language, timeout))
 
-    def run_code_stream(self, code: str, language: str = "python", timeout: float | None = None) -> Iterator[Event]:
+    def run_code_stream(
+        self, code: str, language: str = "python", timeout: float | None = None
+    ) -> Generator[Event, None, None]:
         """Run a cell and give its events as they happen. It starts when the first one is asked for.
 
         Closing the iterator early interrupts the cell.
@@ -113,7 +115,7 @@ class Files:
     def read(self, path: str) -> bytes:
         return blocking.perform(self._engine, self._open().read(path))
 
-    def read_stream(self, path: str, chunk: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def read_stream(self, path: str, chunk: int = CHUNK_BYTES) -> Generator[bytes, None, None]:
         """The file in pieces of at most ``chunk`` bytes, in constant memory."""
         return blocking.iterate(self._engine, self._open().read_stream(path, chunk))
 

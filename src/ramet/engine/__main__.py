@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -43,6 +44,8 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     os.umask(0o022)
     _allow_many_descriptors()
     machine = start_machine or (lambda: _real_machine(chosen.broker, chosen.cgroups, chosen.guest))
+    # What exists now stays: the collector need not look at it again and again.
+    gc.freeze()
     asyncio.run(serve(primary, owner, machine, settings))
 
 

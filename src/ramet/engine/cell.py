@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+from ramet.engine.ladder import Ladder
 from ramet.errors import RametError
 from ramet.protocol.calls import Outcome
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import Truncated
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(NamedTuple):
     """What a sink kept for the result."""
 
     stdout: bytes = b""
@@ -54,4 +54,9 @@ class Cell:
     on_outcome: Callable[[Outcome], None]
     on_error: Callable[[RametError], None]
     # The caller went away: nobody reads the outcome.
-    abandoned: bool = field(default=False)
+    abandoned: bool = False
+    # From its start on, set by the REPL that runs it
+    cell_id: int = 0
+    background: bytes = b""  # what was printed before it began
+    began: float = 0.0
+    ladder: Ladder | None = None  # only if it has a deadline or was interrupted

@@ -104,7 +104,10 @@ class Channel:
 
     def _read(self) -> bytes | None:
         try:
-            return self._socket.recv(max(_READ_BYTES, min(self._decoder.missing_bytes, _READ_BYTES_AT_MOST)))
+            missing_bytes = self._decoder.missing_bytes if self._decoder.in_frame else 0
+            return self._socket.recv(
+                min(missing_bytes, _READ_BYTES_AT_MOST) if missing_bytes > _READ_BYTES else _READ_BYTES
+            )
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:

@@ -22,7 +22,7 @@ class Collecting:
     def __init__(self, settings: Settings, make_spill: Callable[[int], Spill | None]) -> None:
         self._settings = settings
         self._make_spill = make_spill
-        self._streams = (HeadAndTail(settings.output_bytes), HeadAndTail(settings.output_bytes))
+        self._streams: list[HeadAndTail | None] = [None, None]
         self._spills: dict[int, Spill] = {}
         self._rich: list[Rich] = []
         self._rich_bytes = 0
@@ -30,6 +30,8 @@ class Collecting:
 
     def output(self, stream: int, data: bytes) -> None:
         kept = self._streams[stream]
+        if kept is None:
+            kept = self._streams[stream] = HeadAndTail(self._settings.output_bytes)
         if kept.total_bytes + len(data) > kept.limit_bytes:
             if not kept.cut:
                 self._begin_spill(stream, kept)
@@ -97,12 +99,17 @@ class Collecting:
     def _collected(self, paths: dict[int, str | None]) -> Collected:
         stdout, stderr = self._streams
         truncated = None
-        if stdout.cut or stderr.cut or self._rich_dropped:
+        if paths or self._rich_dropped or any(kept is not None and kept.cut for kept in self._streams):
             truncated = Truncated(
-                stdout_bytes=stdout.total_bytes,
-                stderr_bytes=stderr.total_bytes,
+                stdout_bytes=stdout.total_bytes if stdout is not None else 0,
+                stderr_bytes=stderr.total_bytes if stderr is not None else 0,
                 stdout_path=paths.get(STDOUT),
                 stderr_path=paths.get(STDERR),
                 results_dropped=self._rich_dropped,
             )
-        return Collected(stdout.kept(), stderr.kept(), tuple(self._rich), truncated)
+        return Collected(
+            stdout.kept() if stdout is not None else b"",
+            stderr.kept() if stderr is not None else b"",
+            tuple(self._rich),
+            truncated,
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import struct
+import select
+import sys
 import termios
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ STDOUT = 0
 STDERR = 1
 
 _READ_BYTES = 256 * 1024
+_TAKE_BYTES = 64 * 1024  # what a pipe holds unless somebody made it larger
 
 
 class Pipes:
@@ -24,6 +26,9 @@ class Pipes:
     def __init__(self, stdout: int, stderr: int, quiet_seconds: float, on_data: Callable[[int, bytes], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._open = {STDOUT: stdout, STDERR: stderr}
+        self._poll = select.poll()
+        for descriptor in self._open.values():
+            self._poll.register(descriptor, select.POLLIN)
         self._quiet_seconds = quiet_seconds
         self._on_data = on_data
         self._watching = False
@@ -57,18 +62,23 @@ class Pipes:
 
     def take_what_is_there(self) -> None:
         """Hand over exactly the bytes that are in the pipes now: what is written later belongs to somebody else."""
-        for stream, descriptor in list(self._open.items()):
-            remaining = _bytes_in_pipe(descriptor)
-            while remaining > 0:
-                data = _read(descriptor, remaining)
-                if not data:
-                    break
-                remaining -= len(data)
+        # One poll for both, since mostly at least one is empty. A read takes all that is there at one moment, as the
+        # kernel holds the lock of the pipe meanwhile; only when it came back full may there be more: FIONREAD says.
+        for descriptor, _ in self._poll.poll(0):
+            stream = STDOUT if descriptor == self._open.get(STDOUT) else STDERR
+            data = _read(descriptor, _TAKE_BYTES)
+            if data == b"":
+                self._end(stream, descriptor)
+            remaining = _bytes_in_pipe(descriptor) if data and len(data) == _TAKE_BYTES else 0
+            while data:
                 self._on_data(stream, data)
+                data = _read(descriptor, remaining) if remaining > 0 else None
+                remaining -= len(data) if data else 0
 
     def detach(self) -> None:
         self._ignore()
         self._open.clear()
+        self._poll = select.poll()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -91,8 +101,13 @@ class Pipes:
         if data:
             self._on_data(stream, data)
         elif data is not None:
-            self._loop.remove_reader(descriptor)
-            self._open.pop(stream, None)
+            self._end(stream, descriptor)
+
+    def _end(self, stream: int, descriptor: int) -> None:
+        """All writers are gone; a pipe in that state would be readable for ever."""
+        self._loop.remove_reader(descriptor)
+        self._poll.unregister(descriptor)
+        del self._open[stream]
 
 
 def _read(descriptor: int, count: int) -> bytes | None:
@@ -102,9 +117,5 @@ def _read(descriptor: int, count: int) -> bytes | None:
         return None
 
 
-_int = struct.Struct("i")
-
-
 def _bytes_in_pipe(descriptor: int) -> int:
-    answer: int = _int.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))[0]
-    return answer
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)

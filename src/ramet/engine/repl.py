@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
@@ -23,8 +22,7 @@ from ramet.protocol.results import CellError
 BROKEN_PROTOCOL = "broken protocol"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How a cell ended."""
 
     exit_code: int
@@ -35,24 +33,19 @@ class Ending:
     duration_seconds: float
 
 
-@dataclass(slots=True)
-class _Running:
-    cell: Cell
-    cell_id: int
-    ladder: Ladder
-    on_end: Callable[[Ending], None]
-    began: float
-
-
 class Repl:
     """One life of a sandbox's REPL. Runs one cell at a time; after its death it is thrown away."""
 
-    def __init__(self, body: Body, settings: Settings, background: Tail) -> None:
+    def __init__(
+        self, body: Body, settings: Settings, background: Tail, on_end: Callable[[Cell, Ending], None]
+    ) -> None:
         self._body = body
         self._settings = settings
         self._background = background
+        self._on_cell_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._running: _Running | None = None
+        self._running: Cell | None = None
+        self._held = False
         self._last_id = 0
         self._broken = False
         self._configured: asyncio.Future[str | None] | None = None
@@ -81,30 +74,33 @@ class Repl:
             allowed = "allowed: a folder that exists in the sandbox"
             raise InvalidArgument(f"cwd: {error:.1000}", hint=allowed, details={"argument": "cwd"})
 
-    def run(self, cell: Cell, cell_id: int, on_end: Callable[[Ending], None]) -> None:
-        """Start a cell; ``on_end`` is called when it has ended, whatever way."""
-        self._last_id = cell_id
-        ladder = Ladder(self._body, self._settings)
-        self._running = _Running(cell, cell_id, ladder, on_end, perf_counter())
+    def run(self, cell: Cell, cell_id: int) -> None:
+        """Start a cell. How it ended, whatever way, is told to ``on_end``."""
+        self._pipes.take_what_is_there()
+        self._running = cell
+        self._last_id = cell.cell_id = cell_id
+        cell.began = perf_counter()
+        self._channel.send(guest.run(cell_id, cell.language, cell.code))
+        # The guest is at work from here on; the rest costs the caller nothing.
+        cell.background = self._background.take()
         if cell.sink.live:
             self._pipes.watch()
         else:
             self._pipes.rest()
-        self._channel.send(guest.run(cell_id, cell.language, cell.code))
         if cell.timeout_seconds is not None:
-            ladder.begin_after(cell.timeout_seconds)
-
-    def take_background(self) -> bytes:
-        """What was printed between two cells, up to this moment."""
-        self._pipes.take_what_is_there()
-        return self._background.take()
+            self._ladder(cell).begin_after(cell.timeout_seconds)
 
     def interrupt(self) -> bool:
         """Interrupt the running cell. False if none runs."""
         if self._running is None:
             return False
-        self._running.ladder.begin("interrupt")
+        self._ladder(self._running).begin("interrupt")
         return True
+
+    def _ladder(self, cell: Cell) -> Ladder:
+        if cell.ladder is None:
+            cell.ladder = Ladder(self._body, self._settings)
+        return cell.ladder
 
     def detach(self) -> None:
         """Let go of the body's descriptors, which are about to be closed."""
@@ -112,7 +108,8 @@ class Repl:
         self._channel.detach()
         self._pipes.detach()
         if self._running is not None:
-            self._running.ladder.stop()
+            if self._running.ladder is not None:
+                self._running.ladder.stop()
             self._running = None
 
     # What comes from the guest
@@ -131,53 +128,46 @@ class Repl:
                 raise ProtocolError(f"a frame for cell {message.cell_id}, which was never started")
             return
         if isinstance(message, guest.Rich):
-            running.cell.sink.rich(message)
+            running.sink.rich(message)
             self._hold_if_full(running)
             return
         self._pipes.take_what_is_there()
-        cause = running.ladder.cause
-        interrupted = cause is not None or message.interrupted
-        if interrupted and cause is None:
+        cause = running.ladder.cause if running.ladder is not None else None
+        if message.interrupted and cause is None:
             cause = "interrupt"
-        self._finish(running, message.exit_code, "kept", cause, message.error, interrupted)
+        seconds = perf_counter() - running.began
+        self._finish(running, Ending(message.exit_code, "kept", cause, message.error, cause is not None, seconds))
 
     def _on_output(self, stream: int, data: bytes) -> None:
         running = self._running
         if running is None:
             self._background.add(data)
             return
-        running.cell.sink.output(stream, data)
+        running.sink.output(stream, data)
         self._hold_if_full(running)
 
-    def _hold_if_full(self, running: _Running) -> None:
-        if running.cell.sink.full(self._go_on):
+    def _hold_if_full(self, running: Cell) -> None:
+        if running.sink.full(self._go_on):
+            self._held = True
             self._pipes.hold()
             self._channel.pause()
 
     def _go_on(self) -> None:
-        if self.alive:
+        if self._held and self.alive:
+            self._held = False
             self._pipes.release()
             self._channel.resume()
 
     # The end, of a cell and of the REPL
 
-    def _finish(
-        self,
-        running: _Running,
-        exit_code: int,
-        state: Literal["kept", "lost"],
-        cause: str | None,
-        error: CellError | None,
-        interrupted: bool,
-    ) -> None:
+    def _finish(self, running: Cell, ending: Ending) -> None:
         self._running = None
-        running.ladder.stop()
-        if state == "kept":
-            self._pipes.release()
-            self._channel.resume()
+        if running.ladder is not None:
+            running.ladder.stop()
+        self._go_on()
+        self._on_cell_end(running, ending)
+        if self.alive and self._running is None:
             self._pipes.rest()
-        seconds = perf_counter() - running.began
-        running.on_end(Ending(exit_code, state, cause, error, interrupted, seconds))
 
     def _on_end_of_control(self, error: ProtocolError | None) -> None:
         if error is not None:
@@ -210,9 +200,11 @@ class Repl:
         self._pipes.detach()
         if running is not None:
             exit_code, cause = self._verdict(death, running.ladder)
-            self._finish(running, exit_code, "lost", cause, None, running.ladder.cause is not None)
+            interrupted = running.ladder is not None and running.ladder.cause is not None
+            seconds = perf_counter() - running.began
+            self._finish(running, Ending(exit_code, "lost", cause, None, interrupted, seconds))
 
-    def _verdict(self, death: Death, ladder: Ladder) -> tuple[int, str]:
+    def _verdict(self, death: Death, ladder: Ladder | None) -> tuple[int, str]:
         if death.signal is None:
             return (death.exit_code or 0), "exit"
         exit_code = 128 + death.signal
@@ -220,6 +212,6 @@ class Repl:
             return exit_code, "out of memory"
         if self._broken:
             return exit_code, BROKEN_PROTOCOL
-        if ladder.killed and ladder.cause is not None:
+        if ladder is not None and ladder.killed and ladder.cause is not None:
             return exit_code, ladder.cause
         return exit_code, f"signal {death.signal}"

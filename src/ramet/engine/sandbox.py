@@ -25,7 +25,7 @@ class Sandbox:
         self.body = body
         self._settings = settings
         self._background = Tail(settings.background_bytes)
-        self._repl = Repl(body, settings, self._background)
+        self._repl = Repl(body, settings, self._background, self._on_cell_end)
         self._queue: deque[Cell] = deque()
         self._current: Cell | None = None
         self._cells_begun = 0
@@ -125,20 +125,17 @@ class Sandbox:
 
     def _start(self, cell: Cell) -> None:
         self._cells_begun += 1
-        cell_id = self._cells_begun
-        background = self._repl.take_background()
+        self._repl.run(cell, self._cells_begun)
 
-        def on_end(ending: Ending) -> None:
-            # Nearly always at once; a large output has to reach its file first.
-            cell.sink.collect(lambda collected: self._deliver(cell, cell_id, ending, collected, background))
+    def _on_cell_end(self, cell: Cell, ending: Ending) -> None:
+        # Nearly always at once; a large output has to reach its file first.
+        cell.sink.collect(lambda collected: self._deliver(cell, ending, collected))
 
-        self._repl.run(cell, cell_id, on_end)
-
-    def _deliver(self, cell: Cell, cell_id: int, ending: Ending, collected: Collected, background: bytes) -> None:
+    def _deliver(self, cell: Cell, ending: Ending, collected: Collected) -> None:
         if cell is not self._current:
             return  # the sandbox was closed meanwhile
         outcome = Outcome(
-            cell_id=cell_id,
+            cell_id=cell.cell_id,
             exit_code=ending.exit_code,
             state=ending.state,
             interrupted=ending.interrupted,
@@ -148,7 +145,7 @@ class Sandbox:
             duration_seconds=ending.duration_seconds,
             stdout=collected.stdout,
             stderr=collected.stderr,
-            background=background,
+            background=cell.background,
             rich=collected.rich,
             truncated=collected.truncated,
         )
@@ -169,7 +166,7 @@ class Sandbox:
         try:
             await self.body.revive()
             if self._closing is None:
-                self._repl = Repl(self.body, self._settings, self._background)
+                self._repl = Repl(self.body, self._settings, self._background, self._on_cell_end)
                 self._restarted = True
                 await self.configure()
         except RametError as cause:

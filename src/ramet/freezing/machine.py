@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from ramet.errors import RametError
 from ramet.freezing import _core
-from ramet.freezing.template import FrozenTemplate, boot_template, describe, end_process
+from ramet.freezing.processes import end_process
+from ramet.freezing.template import FrozenTemplate, boot_template, describe
 from ramet.isolation import cgroups
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.pods import Pod, PodMaker
@@ -23,7 +24,9 @@ from ramet.isolation.walls import read_walls
 from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
 _THAW_SECONDS = 10.0
-_PODS_READY = 4
+_PODS_READY = 2  # empty pods, for sandboxes with other limits and for the ones below
+_SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte
+_REFILL_AFTER_SECONDS = 0.01  # whoever took one is about to use it: making the next at once would slow that down
 _FIRST_PID, _LAST_PID = 1000, 30_000
 _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
 
@@ -42,6 +45,7 @@ class _Life:
     """One REPL process with its shadow; a sandbox has another after a revival."""
 
     shadow_pidfd: int
+    shadow_end: asyncio.Future[None] | None
     repl: int  # in the engine's numbering
     repl_pidfd: int
     pid: int  # in the pod
@@ -60,6 +64,11 @@ class Machine:
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
         self._templates: dict[TemplateSpec, asyncio.Task[FrozenTemplate]] = {}
         self._pids = itertools.cycle(range(_FIRST_PID, _LAST_PID))
+        self._ready: dict[tuple[TemplateSpec, Limits], list[Body]] = {}
+        self._refills: dict[tuple[TemplateSpec, Limits], asyncio.Task[None]] = {}
+        self._closed = False
+        self._hits = 0
+        self._misses = 0
         self.last_thaw_microseconds: tuple[float, ...] = ()
 
     @classmethod
@@ -85,7 +94,36 @@ class Machine:
             raise
 
     async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
-        """A sandbox: a pod, and the template thawed into it."""
+        """A sandbox: one that was thawed ahead of time, or a new one."""
+        key = (template, limits)
+        ready = self._ready.setdefault(key, [])
+        while ready and not mounts:
+            body = ready.pop()
+            if not body.death.done():
+                self._hits += 1
+                self._refill(key)
+                return body
+            await body.close()
+        self._misses += 1
+        body = await self._make(template, limits, mounts)
+        if not mounts:
+            self._refill(key)
+        return body
+
+    def _refill(self, key: tuple[TemplateSpec, Limits]) -> None:
+        if not self._closed and (key not in self._refills or self._refills[key].done()):
+            self._refills[key] = asyncio.create_task(self._fill(key))
+
+    async def _fill(self, key: tuple[TemplateSpec, Limits]) -> None:
+        """Thaw ahead for whoever asks next for the same kind."""
+        await asyncio.sleep(_REFILL_AFTER_SECONDS)
+        # What cannot be made ahead is tried again, and told, when somebody asks for it.
+        with contextlib.suppress(Exception):
+            while len(self._ready[key]) < _SANDBOXES_READY and not self._closed:
+                self._ready[key].append(await self._make(*key, ()))
+
+    async def _make(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
+        """A pod, and the template thawed into it."""
         frozen = await self._frozen(template)
         pod = await self._maker.take(template.interpreter, limits, mounts)
         try:
@@ -115,16 +153,23 @@ class Machine:
         except _core.FreezeError as error:
             raise RametError(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
         self.last_thaw_microseconds = spent
-        return _Life(shadow_pidfd, repl, repl_pidfd, pid, loop.create_future(), kills_before)
+        pod.let_go()
+        return _Life(shadow_pidfd, None, repl, repl_pidfd, pid, loop.create_future(), kills_before)
 
     async def close(self) -> None:
+        self._closed = True
+        for task in self._refills.values():
+            task.cancel()
+        await asyncio.gather(*self._refills.values(), return_exceptions=True)
+        bodies = [body for waiting in self._ready.values() for body in waiting]
+        await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
         await self._maker.close()
         for task in self._templates.values():
             task.cancel()
         done = await asyncio.gather(*self._templates.values(), return_exceptions=True)
         for frozen in done:
             if isinstance(frozen, FrozenTemplate):
-                await frozen.close()
+                await frozen.close(self._tracer)
         self._holder.close()
         self._tracer.shutdown(wait=True)
 
@@ -132,8 +177,8 @@ class Machine:
         return {
             "cgroup_version": self._delegation.version,
             "cgroup_controllers": sorted(self._delegation.folders),
-            "pool_hits": self._maker.hits,
-            "pool_misses": self._maker.misses,
+            "pool_hits": self._hits,
+            "pool_misses": self._misses,
             "last_thaw_microseconds": list(self.last_thaw_microseconds),
         }
 
@@ -197,8 +242,7 @@ class Body:
         status = os.waitid(os.P_PIDFD, life.repl_pidfd, os.WEXITED)
         os.close(life.repl_pidfd)
         life.repl_pidfd = -1
-        end_process(life.shadow_pidfd)
-        life.shadow_pidfd = -1
+        life.shadow_end = end_process(life.shadow_pidfd)
         if status is None or status.si_code == os.CLD_EXITED:
             death = Death(status.si_status if status is not None else None, None, False)
         else:
@@ -216,10 +260,15 @@ class Body:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
 
-    async def revive(self) -> None:
-        """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
+    async def _ended(self) -> None:
         self.kill()
         await self._life.death
+        if self._life.shadow_end is not None:
+            await self._life.shadow_end
+
+    async def revive(self) -> None:
+        """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
+        await self._ended()
         await self._pod.empty()
         self._life = await self._machine._thaw(self._frozen, self._pod)
         self._watch()
@@ -230,8 +279,7 @@ class Body:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        self.kill()
-        await self._life.death
+        await self._ended()
         await self._pod.close()
 
     def usage(self) -> dict[str, int]:

@@ -6,18 +6,20 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramet.errors import TemplateFailed
 from ramet.freezing import _core
+from ramet.freezing.processes import end_process
 from ramet.isolation.holder import Holder
 from ramet.isolation.launch import HELPER
 from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.seccomp import compile_filter
 from ramet.isolation.skeleton import GUEST_FOLDER, system_folders
+from ramet.isolation.syscall_numbers import X86_64
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.specs import Limits, TemplateSpec
 
@@ -29,6 +31,7 @@ _OWN_DESCRIPTORS = {0, 1, 2, CONTROL, CONTROL + 1, CONTROL + 2}
 _KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
 FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
 _BOOT_SECONDS = 120.0
+_IDLE_SECONDS = 10.0
 _FREEZE_SECONDS = 10.0
 _NICENESS = 5  # sandboxes yield to the engine: threads that spin must not delay its answers
 _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
@@ -37,26 +40,16 @@ _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 
 class FrozenTemplate:
     """A stopped interpreter and what is needed to wake copies of it. Owned by the machine."""
 
-    def __init__(self, spec: TemplateSpec, pid: int, snapshot: CapsuleType, files: tuple[FileRecipe, ...], pod: Pod) -> None:
+    def __init__(self, spec: TemplateSpec, snapshot: CapsuleType, files: tuple[FileRecipe, ...], pod: Pod) -> None:
         self.spec = spec
         self.snapshot = snapshot
         self.files = files
         self.thread_ids = frozenset(_core.thread_ids(snapshot))
-        self._pidfd = os.pidfd_open(pid)
         self._pod = pod
 
-    async def close(self) -> None:
-        end_process(self._pidfd)
+    async def close(self, tracer: ThreadPoolExecutor) -> None:
+        await asyncio.get_running_loop().run_in_executor(tracer, _core.end_template, self.snapshot)
         await self._pod.close()
-
-
-def end_process(pidfd: int) -> None:
-    """Kill and reap a child of the engine, and close the descriptor. A stopped task dies at once."""
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    os.close(pidfd)
 
 
 async def boot_template(spec: TemplateSpec, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, cpus: float) -> FrozenTemplate:
@@ -69,16 +62,17 @@ async def boot_template(spec: TemplateSpec, holder: Holder, maker: PodMaker, tra
         pidfd = os.pidfd_open(pid)
         ends.sent()
         await _wait_until_ready(spec, ends, pidfd)
+        await _wait_until_idle(spec, pid)
         files = _recipes(spec, pid)
         loop = asyncio.get_running_loop()
         try:
             snapshot = await loop.run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
         except _core.FreezeError as error:
             raise TemplateFailed(f"template {spec.name!r} booted but could not be frozen: {describe(error)}") from error
-        return FrozenTemplate(spec, pid, snapshot, files, pod)
+        return FrozenTemplate(spec, snapshot, files, pod)
     except BaseException:
         if pidfd >= 0:
-            end_process(os.dup(pidfd))
+            await end_process(os.dup(pidfd))
         await pod.close()
         raise
     finally:
@@ -171,6 +165,17 @@ async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
     finally:
         for descriptor in (pidfd, ends.stdout, ends.stderr):
             loop.remove_reader(descriptor)
+
+
+async def _wait_until_idle(spec: TemplateSpec, pid: int) -> None:
+    """READY is the guest's last word, but it may still be saying it: it is frozen in its next call, the wait for a cell."""
+    waiting = f"{X86_64['recvfrom']} {CONTROL:#x} "
+    try:
+        async with asyncio.timeout(_IDLE_SECONDS):
+            while not Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").startswith(waiting):
+                await asyncio.sleep(0.001)
+    except TimeoutError as error:
+        raise TemplateFailed(f"template {spec.name!r} did not come to rest after its boot") from error
 
 
 def _ending(pidfd: int) -> str:

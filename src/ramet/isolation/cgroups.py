@@ -16,6 +16,7 @@ from ramet.protocol.specs import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _CPU_PERIOD_MICROSECONDS = 100_000
+_SHADOWS = 1  # a sandbox's shadow is in its groups too, and must not take one of the processes that were promised
 _CPU_SHARES = 512  # half of the usual 1024: sandboxes yield to the engine
 
 
@@ -222,7 +223,7 @@ def _settings(version: int, controller: str, limits: Limits) -> list[tuple[str, 
                 ("memory.limit_in_bytes", limits.memory_bytes, True),
                 ("memory.memsw.limit_in_bytes", limits.memory_bytes, False),
             ],
-            "pids": [("pids.max", limits.pids, True)],
+            "pids": [("pids.max", limits.pids + _SHADOWS, True)],
             "cpu": [
                 ("cpu.cfs_period_us", _CPU_PERIOD_MICROSECONDS, True),
                 ("cpu.cfs_quota_us", quota, True),
@@ -231,6 +232,6 @@ def _settings(version: int, controller: str, limits: Limits) -> list[tuple[str, 
         }[controller]
     return {
         "memory": [("memory.max", limits.memory_bytes, True), ("memory.swap.max", 0, False)],
-        "pids": [("pids.max", limits.pids, True)],
+        "pids": [("pids.max", limits.pids + _SHADOWS, True)],
         "cpu": [("cpu.max", f"{quota} {_CPU_PERIOD_MICROSECONDS}", True), ("cpu.weight", 50, False)],
     }[controller]

@@ -14,8 +14,12 @@ import ramet.isolation
 from ramet.errors import HostNotCapable
 from ramet.isolation import cgroups, interpreter, skeleton
 
+NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has it too
+
 # As root, uid 0 of the engine's namespace is this host uid: one that no distribution hands out, below systemd's ranges' end.
 ENGINE_UID = 1_500_000_000
+
+_NEEDED_CAPABILITIES = 1 << 21 | 1 << 7 | 1 << 6  # CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID
 
 HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
@@ -50,6 +54,22 @@ class EngineProcess:
         return os.pread(self._log, size, max(0, end - size)).decode("utf-8", "replace").strip()
 
 
+def engine_uid() -> int | None:
+    """The host uid that will be root of the engine's namespace, when we are root and may choose; None: our own."""
+    if os.geteuid() != 0:
+        return None
+    with open("/proc/self/status", encoding="ascii") as lines:
+        held = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    if held & _NEEDED_CAPABILITIES != _NEEDED_CAPABILITIES:
+        return None
+    with open("/proc/self/uid_map", encoding="ascii") as lines:
+        ranges = [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]
+    if any(first <= ENGINE_UID < first + count for first, count in ranges):
+        return ENGINE_UID
+    last = max(first + count - 1 for first, count in ranges)  # in a container: the last id it has
+    return last if last > 0 else None
+
+
 def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineProcess:
     """Start an engine that serves `primary`. Failures show as the end of that socket; `stderr_tail` says why."""
     if not HELPER.is_file():
@@ -59,12 +79,12 @@ def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineP
     guest = package.with_name("ramet_guest")
     shown = (*skeleton.system_folders(), *found.trees)
     trees = [*shown, *(str(folder) for folder in (package, guest) if not any(folder.is_relative_to(tree) for tree in shown))]
-    as_root = os.geteuid() == 0
+    base_uid = engine_uid()
     cgroups.sweep_dead()
-    delegation = cgroups.delegate(ENGINE_UID if as_root else None)
+    delegation = cgroups.delegate(base_uid)
     command = [str(HELPER), "launch", "--owner", str(os.getpid()), "--primary", str(primary.fileno())]
-    if as_root:
-        command += ["--base-uid", str(ENGINE_UID)]
+    if base_uid is not None:
+        command += ["--base-uid", str(base_uid)]
     for tree in trees:
         command += ["--tree", tree]
     for at, to in (*skeleton.system_links(), *found.links):

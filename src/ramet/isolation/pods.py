@@ -17,6 +17,7 @@ from ramet.protocol.specs import Interpreter, Limits, MountSpec
 _INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
 _SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
 _CLOSE_SECONDS = 10.0
+_REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next one at once would slow that down
 
 
 @dataclass(slots=True)
@@ -78,6 +79,10 @@ class Pod:
         await self._tell("F", self.ends.theirs)
         self.ends.sent()
 
+    def let_go(self) -> None:
+        """A REPL has taken its lines; the init drops its copies. It does not answer to this."""
+        send_packet(self._command, "C")
+
     async def _tell(self, text: str, descriptors: Sequence[int]) -> None:
         async with self._turn:
             send_packet(self._command, text, descriptors)
@@ -127,34 +132,31 @@ class PodMaker:
         self._pool: dict[tuple[Interpreter, Limits], list[Pod]] = {}
         self._refills: dict[tuple[Interpreter, Limits], asyncio.Task[None]] = {}
         self._closed = False
-        self.hits = 0
-        self.misses = 0
 
     async def take(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec]) -> Pod:
         """A pod from the pool, or a new one."""
         key = (interpreter, limits)
         pods = self._pool.setdefault(key, [])
         if pods and not mounts:
-            self.hits += 1
             pod = pods.pop()
         else:
-            self.misses += 1
             pod = await self.make(interpreter, limits, mounts)
-        self._refill(key)
+        self._refill(key, _REFILL_AFTER_SECONDS)
         return pod
 
-    def _refill(self, key: tuple[Interpreter, Limits]) -> None:
+    def _refill(self, key: tuple[Interpreter, Limits], after_seconds: float) -> None:
         if not self._closed and (key not in self._refills or self._refills[key].done()):
-            self._refills[key] = asyncio.create_task(self._fill(key))
+            self._refills[key] = asyncio.create_task(self._fill(key, after_seconds))
 
     async def fill(self, interpreter: Interpreter, limits: Limits) -> None:
         """Wait until the pool has its full number."""
         self._pool.setdefault((interpreter, limits), [])
-        self._refill((interpreter, limits))
+        self._refill((interpreter, limits), 0.0)
         await self._refills[interpreter, limits]
 
-    async def _fill(self, key: tuple[Interpreter, Limits]) -> None:
+    async def _fill(self, key: tuple[Interpreter, Limits], after_seconds: float) -> None:
         pods = self._pool[key]
+        await asyncio.sleep(after_seconds)
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
             while len(pods) < self._ready and not self._closed:
@@ -172,7 +174,8 @@ class PodMaker:
     async def _make(self, layout: Layout, limits: Limits, mounts: Sequence[MountSpec], opened: Sequence[int], boot: bool) -> Pod:
         group = None
         if self._delegation != NONE and not boot:
-            group = PodGroup.create(self._delegation, f"pod-{next(self._numbers)}", limits)
+            name = f"pod-{next(self._numbers)}"
+            group = await asyncio.to_thread(PodGroup.create, self._delegation, name, limits)
         doors = group.open_doors() if group is not None else []
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)

@@ -19,7 +19,7 @@ from typing import Literal
 
 from ramet.errors import ProtocolError, RametError, error_from_code
 from ramet.protocol import fields
-from ramet.protocol.frames import Frame, encode
+from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 from ramet.protocol.guest import Rich, read_mimes
 from ramet.protocol.results import CellError, Result, RichResult, Truncated, decode_form
 
@@ -57,9 +57,9 @@ CONNECT = b"C"  # carries the engine's end of a new connection
 FORGET = b"F"  # followed by the id of a sandbox whose handle was forgotten: close it, no answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
-    """A finished cell as the engine knows it: bytes are not decoded yet."""
+    """A finished cell as the engine knows it: bytes are not decoded yet. Not frozen, which would triple its price."""
 
     cell_id: int
     exit_code: int
@@ -77,21 +77,34 @@ class Outcome:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    header: dict[str, object] = {
-        "id": outcome.cell_id,
-        "exit_code": outcome.exit_code,
-        "state": outcome.state,
-        "interrupted": outcome.interrupted,
-        "cause": outcome.cause,
-        "restarted": outcome.restarted,
-        "duration": outcome.duration_seconds,
-        "lengths": [len(outcome.stdout), len(outcome.stderr), len(outcome.background)],
-        "error": None if outcome.error is None else asdict(outcome.error),
-        "truncated": None if outcome.truncated is None else asdict(outcome.truncated),
-        "rich": [rich_header(rich) for rich in outcome.rich],
-    }
+    """What is as usual is left out: most results are short, and each field costs both sides."""
+    plain = (
+        f'{{"id":{outcome.cell_id},"exit_code":{outcome.exit_code},"duration":{outcome.duration_seconds!r},'
+        f'"lengths":[{len(outcome.stdout)},{len(outcome.stderr)},{len(outcome.background)}]'
+    )
+    more = _unusual(outcome)
+    text = f"{plain},{encode_header(more)[1:]}" if more else plain + "}"
     parts = (outcome.stdout, outcome.stderr, outcome.background, *(rich.blob for rich in outcome.rich))
-    return encode(RESULT, header, b"".join(parts))
+    return encode_text(RESULT, text, b"".join(parts))
+
+
+def _unusual(outcome: Outcome) -> dict[str, object]:
+    header: dict[str, object] = {}
+    if outcome.state != "kept":
+        header["state"] = outcome.state
+    if outcome.interrupted:
+        header["interrupted"] = True
+    if outcome.cause is not None:
+        header["cause"] = outcome.cause
+    if outcome.restarted:
+        header["restarted"] = True
+    if outcome.error is not None:
+        header["error"] = {"name": outcome.error.name, "message": outcome.error.message}
+    if outcome.truncated is not None:
+        header["truncated"] = asdict(outcome.truncated)
+    if outcome.rich:
+        header["rich"] = [rich_header(rich) for rich in outcome.rich]
+    return header
 
 
 def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
@@ -108,7 +121,7 @@ def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
     if len(texts) != 3:
         raise ProtocolError(f"a result with {len(texts)} texts, expected 3")
     results = []
-    for value in fields.array(header, "rich"):
+    for value in fields.array(header, "rich") if "rich" in header else ():
         if not isinstance(value, dict):
             raise ProtocolError("a rich result is an object")
         end = start + fields.natural(value, "bytes")
@@ -122,10 +135,10 @@ def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
         exit_code=fields.whole(header, "exit_code"),
         value=next((result.text for result in reversed(results) if result.what == "value"), streamed_value),
         results=tuple(results),
-        interrupted=fields.flag(header, "interrupted"),
-        state="kept" if fields.text(header, "state") == "kept" else "lost",
+        interrupted="interrupted" in header,
+        state="lost" if "state" in header else "kept",
         cause=fields.optional_text(header, "cause"),
-        restarted=fields.flag(header, "restarted"),
+        restarted="restarted" in header,
         truncated=None if truncated is None else Truncated.read(truncated),
         background=texts[2],
         error=None if error is None else CellError.read(error),

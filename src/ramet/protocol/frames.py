@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ramet.errors import ProtocolError
 
@@ -27,8 +27,7 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One decoded frame. The header is a JSON object of which nothing has been checked yet."""
 
     kind: int
@@ -56,14 +55,20 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+encode_header = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
 
 
 def encode(kind: int, header: Mapping[str, object], blob: bytes = b"") -> bytes:
     """One frame as one piece of bytes, so that one write sends it."""
-    text = _encode_json(header).encode("ascii")
-    return b"".join((_PREFIX.pack(_AFTER_LENGTH + len(text) + len(blob), VERSION, kind, len(text)), text, blob))
+    return encode_text(kind, encode_header(header), blob)
+
+
+def encode_text(kind: int, header: str, blob: bytes = b"") -> bytes:
+    """The same for a header that is JSON in ASCII already: the frames of every cell are worth writing by hand."""
+    length = len(header)
+    prefix = _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length)
+    return b"".join((prefix, header.encode("ascii"), blob))
 
 
 class FrameDecoder:
@@ -87,6 +92,13 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take in what was read and give the frames that are complete now, lazily: the bytes are kept either way."""
+        if not self._buffer and len(data) >= _PREFIX.size:
+            length, version, kind, header_length = _PREFIX.unpack_from(data)
+            if len(data) == 4 + length:
+                # Exactly one frame, as a small answer nearly always comes: nothing to buffer, nothing to copy twice.
+                self._check_prefix(length, version, header_length)
+                blob_start = _PREFIX.size + header_length
+                return iter((Frame(kind, _header(data[_PREFIX.size : blob_start]), data[blob_start:]),))
         self._buffer += data
         return self._complete()
 
@@ -120,7 +132,10 @@ class FrameDecoder:
 
 def _header(data: bytes) -> Mapping[str, object]:
     try:
-        header = _decode_json(data.decode("ascii"))
+        text = data.decode("ascii")
+        header, end = _decode_json(text)
+        if end != len(text):
+            raise ValueError(f"something follows it at {end}")
     except RecursionError:
         raise ProtocolError("frame header is nested too deeply") from None
     except ValueError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
-from ramet.protocol.frames import Frame, encode
+from ramet.protocol.frames import Frame, encode, encode_text
 from ramet.protocol.results import CellError
 
 # engine -> guest
@@ -46,8 +47,7 @@ class Rich:
     blob: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The cell has ended and has written its last byte."""
 
     cell_id: int
@@ -61,7 +61,8 @@ def configure(environment: Mapping[str, str] | None, cwd: str | None) -> bytes:
 
 
 def run(cell_id: int, language: str, code: bytes) -> bytes:
-    return encode(RUN, {"id": cell_id, "language": language}, code)
+    """``language`` is one of those that ``checks`` knows: nothing that JSON would have to escape."""
+    return encode_text(RUN, f'{{"id":{cell_id},"language":"{language}"}}', code)
 
 
 def read(frame: Frame) -> Configured | Rich | Done:
@@ -93,18 +94,14 @@ def read_mimes(values: list[object], blob_bytes: int) -> tuple[tuple[str, str, i
 
 
 def _done(header: Mapping[str, object], blob: bytes) -> Done:
-    exit_code = fields.whole(header, "exit_code")
+    cell_id, exit_code = fields.whole(header, "id"), fields.whole(header, "exit_code")
     if not 0 <= exit_code <= 255:
         raise ProtocolError(f"exit code {exit_code}, expected 0 to 255")
     if blob:
         raise ProtocolError("a frame that ends a cell has no blob")
     error = fields.optional_mapping(header, "error")
-    return Done(
-        cell_id=fields.whole(header, "id"),
-        exit_code=exit_code,
-        error=None if error is None else CellError.read(error),
-        interrupted=fields.flag(header, "interrupted"),
-    )
+    failure = None if error is None else CellError.read(error)
+    return Done(cell_id, exit_code, failure, fields.flag(header, "interrupted"))
 
 
 def _mime(value: object) -> tuple[str, str, int]:

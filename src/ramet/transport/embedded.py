@@ -14,11 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from ramet.errors import EngineClosed, EngineLost, ForkedProcess
+from ramet.errors import EngineClosed, EngineLost, ForkedProcess, HostNotCapable
 from ramet.protocol import calls
 
 _IDLE_CONNECTIONS_AT_MOST = 8
 _CLOSE_SECONDS = 5.0
+NOT_CAPABLE = 71  # exit code of ``ramet-pod launch`` when the host refused a step
 
 
 class EngineProcess(Protocol):
@@ -123,14 +124,21 @@ class EmbeddedEngine:
             with suppress(OSError):
                 self._primary.send(calls.FORGET + sandbox_id.encode("ascii"), socket.MSG_DONTWAIT)
 
-    def lost(self) -> EngineLost | EngineClosed:
+    def lost(self) -> EngineLost | EngineClosed | HostNotCapable:
         """The error to raise when the engine has hung up, with all that can be learnt about why."""
         with self._lock:
             if self._ended is None:
                 self._lost = True
                 self._ended = self._obituary()
                 self._let_go()
+        if self._process.wait(0.0) == NOT_CAPABLE:
+            return self._not_capable()
         return (EngineLost if self._lost else EngineClosed)(self._ended)
+
+    def _not_capable(self) -> HostNotCapable:
+        from ramet.isolation import doctor
+
+        return HostNotCapable(f"this host does not let us build a sandbox: {self._process.stderr_tail()}", hint=doctor.hint())
 
     def close(self) -> None:
         """End the engine and with it all its sandboxes."""

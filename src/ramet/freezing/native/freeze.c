@@ -50,6 +50,13 @@ void snapshot_free(snapshot *taken) {
     taken->thread_count = 0;
 }
 
+void end_template(snapshot *taken) {
+    kill(taken->shadow, SIGKILL);
+    for (int i = 0; i < taken->thread_count; i++)
+        if (taken->threads[i].tid != taken->shadow) kill_and_reap(taken->threads[i].tid);
+    kill_and_reap(taken->shadow);
+}
+
 /* Main first: it is the one that runs our calls. */
 static int seize_threads(pid_t pid, snapshot *taken, failure *why) {
     char path[64];

@@ -33,6 +33,7 @@ static PyObject *core_freeze_template(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || freeze_template(pid, control, taken, &why);
     deadline_end();
+    if (result) end_template(taken);
     Py_END_ALLOW_THREADS;
     if (result) {
         snapshot_free(taken);
@@ -40,6 +41,16 @@ static PyObject *core_freeze_template(PyObject *self, PyObject *arguments) {
         return raise_failure(&why);
     }
     return PyCapsule_New(taken, capsule_name, capsule_free);
+}
+
+static PyObject *core_end_template(PyObject *self, PyObject *capsule) {
+    (void)self;
+    snapshot *taken = PyCapsule_GetPointer(capsule, capsule_name);
+    if (!taken) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    end_template(taken);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
 }
 
 static int read_limits(PyObject *limits, thaw_plan *plan) {
@@ -107,6 +118,7 @@ static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS, "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
      "thaw(snapshot, pod_init, pod_root, main_pid, cgroups, limits, files, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+    {"end_template", core_end_template, METH_O, "end_template(snapshot): kill and reap the frozen template"},
     {"thread_ids", core_thread_ids, METH_O, "thread_ids(snapshot) -> ids of its threads, main first"},
     {NULL, NULL, 0, NULL},
 };

@@ -30,6 +30,8 @@ typedef struct {
 
 /* Stops every thread of an idle template for ever and reads its state. */
 int freeze_template(pid_t pid, int control, snapshot *taken, failure *why);
+/* Ends a frozen template. Each stopped thread must be reaped by the thread that traces it before the process can be. */
+void end_template(snapshot *taken);
 void snapshot_free(snapshot *taken);
 
 /* A read-only file that the template had open: made anew from its path, inside the pod. */

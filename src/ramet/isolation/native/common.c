@@ -13,7 +13,7 @@ void fail(const char *format, ...) {
     } else {
         dprintf(2, "ramet-pod: %s\n", text + 6);
     }
-    _exit(1);
+    _exit(EXIT_NOT_CAPABLE);
 }
 
 ssize_t receive_packet(int socket_fd, char *text, size_t size, int *descriptors, int *count) {

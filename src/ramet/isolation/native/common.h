@@ -1,9 +1,10 @@
 /* What every part of the helper program shares: raw system calls that older C libraries lack, and one way to report a failure.
  *
- * The helper is one small program with three lives (see main.c):
+ * The helper is one small program with four lives (see main.c):
  *   launch   outside all walls, starts the engine and hands it mounts
  *   holder   pid 1 of E1, makes pods
  *   spawn    starts the interpreter that becomes a template
+ *   probe    tries what this host allows (ramet doctor)
  */
 #ifndef RAMET_COMMON_H
 #define RAMET_COMMON_H
@@ -92,4 +93,8 @@ int launch_main(int argc, char **argv);
 int holder_start(int argc, char **argv);
 int holder_main(int argc, char **argv);
 int spawn_main(int argc, char **argv);
+int probe_main(void);
+
+/* Exit code of a step that this host does not allow. */
+enum { EXIT_NOT_CAPABLE = 71 };
 #endif

@@ -273,8 +273,10 @@ int launch_main(int argc, char **argv) {
     if (read(link[0], &engine, sizeof engine) == sizeof engine) {
         waitpid(builder, NULL, 0);
         status = watch(engine, owner_pidfd, channel[0], user_namespace);
-    } else {
-        waitpid(builder, NULL, 0);
+    } else { /* it has said on standard error what did not work */
+        int ended = 0;
+        waitpid(builder, &ended, 0);
+        status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
     }
     for (int i = 0; i < plan.cgroup_count; i++) remove_cgroup(plan.cgroups[i]);
     return status;

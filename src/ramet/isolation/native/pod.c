@@ -14,7 +14,7 @@
 #include <sys/ioctl.h>
 
 #define MAX_PLACES 48
-enum { INIT_COMMAND = 3, INIT_FIRST_GIVEN = 4 }; /* numbers in the init's descriptor table; the thaw knows them too */
+enum { INIT_COMMAND = 3, INIT_FIRST_GIVEN = 4, LINES = 3 }; /* numbers in the init's descriptor table; the thaw knows them too */
 
 struct place {
     enum { BIND, OVERLAY, MOUNT } kind;
@@ -185,7 +185,12 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     for (;;) {
         ssize_t length = receive_packet(INIT_COMMAND, text, sizeof text, given, &count);
         if (length <= 0) _exit(0);
-        if (text[0] == 'K') kill(-1, SIGKILL);
+        /* Until nobody is left: a thaw takes ids that the dead may still hold. */
+        for (int attempt = 0; text[0] == 'K' && attempt < 5000 && !kill(-1, SIGKILL); attempt++) usleep(200);
+        if (text[0] == 'C') { /* the REPL has its lines: a copy here would hide that it closed them */
+            close_range(INIT_FIRST_GIVEN, INIT_FIRST_GIVEN + LINES - 1, 0);
+            continue;
+        }
         for (int i = 0; i < count; i++) { /* 'F': descriptors for the next thaw, in the order of the first ones */
             if (text[0] == 'F') dup3(given[i], INIT_FIRST_GIVEN + i, O_CLOEXEC);
             close(given[i]);

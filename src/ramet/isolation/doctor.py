@@ -1,0 +1,109 @@
+"""What this host can do for a sandbox: tried, not read from versions, each with the command that would mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+
+from ramet.isolation import cgroups, launch
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a sandbox needs or profits from."""
+
+    name: str
+    ok: bool
+    needed: bool  # without it there is no sandbox
+    detail: str
+    fix: str | None = None
+
+
+_WHAT = {
+    "user-namespace": "user namespaces for ordinary users",
+    "nested-user-namespace": "user namespaces inside one another",
+    "mount": "mounts in a user namespace",
+    "read-only-tree": "read-only views of host folders",
+    "proc": "an own /proc in a pid namespace",
+    "overlay": "a writable layer in memory over read-only folders",
+    "network-namespace": "an own network with loopback only",
+    "seccomp": "a filter of system calls",
+    "ptrace": "stopping a process to freeze it",
+    "thread-ids": "waking threads under their old ids",
+}
+
+
+def examine() -> list[Finding]:
+    """Every finding, the needed ones first."""
+    done = subprocess.run([str(launch.HELPER), "probe"], capture_output=True, text=True, check=False, env={}, timeout=60)
+    found = []
+    for line in done.stdout.splitlines():
+        answer, _, rest = line.partition(" ")
+        name, _, reason = rest.partition(" ")
+        ok = answer == "ok"
+        found.append(Finding(name, ok, True, _WHAT.get(name, name) + (f": {reason}" if reason else ""), None if ok else _fix(name)))
+    if len(found) < len(_WHAT):
+        found.append(Finding("probe", False, True, f"the probe ended early: {done.stderr.strip()}", "install Ramet again"))
+    found.append(_control_groups())
+    found.append(_identity())
+    return found
+
+
+def hint() -> str:
+    """What to do about the first thing that is missing, for an error message."""
+    for finding in examine():
+        if finding.needed and not finding.ok:
+            return f"{finding.detail}. {finding.fix or ''}".strip() + " (more: ramet doctor)"
+    return "run: ramet doctor"
+
+
+def _setting(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _fix(name: str) -> str:
+    if name in ("user-namespace", "nested-user-namespace", "mount", "read-only-tree", "network-namespace"):
+        if _setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+            return "run: sudo sysctl -w kernel.unprivileged_userns_clone=1"
+        if _setting("/proc/sys/user/max_user_namespaces") in ("0", "1", "2"):
+            return "run: sudo sysctl -w user.max_user_namespaces=65536"
+        if _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+            return "run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+        return "in a container: allow user namespaces (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+    if name == "proc":
+        return "in a container: unmask /proc (docker run --security-opt systempaths=unconfined)"
+    if name == "overlay":
+        return f"needs Linux 6.6 or newer (this is {platform.release()})"
+    if name == "ptrace" and _setting("/proc/sys/kernel/yama/ptrace_scope") == "3":
+        return "kernel.yama.ptrace_scope=3 can only be undone by a reboot: set it to 1 in /etc/sysctl.d"
+    if name in ("ptrace", "seccomp", "thread-ids"):
+        return "in a container: docker run --security-opt seccomp=unconfined"
+    return "see docs/limits.md"
+
+
+def _control_groups() -> Finding:
+    made = cgroups.delegate(None)
+    for folder in made.paths():
+        cgroups.sweep(folder)
+    if made == cgroups.NONE:
+        return Finding(
+            "control-groups", False, False,
+            "no writable control group: memory and processes are limited by rlimits per process, CPU not at all",
+            "with systemd: systemd-run --user --scope -p Delegate=yes -- your command",
+        )  # fmt: skip
+    missing = [name for name in cgroups.CONTROLLERS if name not in made.folders]
+    detail = f"control groups version {made.version}: {', '.join(sorted(made.folders))}"
+    return Finding("control-groups", not missing, False, detail + (f"; without {', '.join(missing)}" if missing else ""))
+
+
+def _identity() -> Finding:
+    base = launch.engine_uid()
+    who = f"the host's unused uid {base}" if base is not None else f"your own uid {os.geteuid()}"
+    shared = "all sandboxes share it: inotify instances and pipe memory are counted together"
+    return Finding("identity", True, False, f"sandboxes run as {who}; {shared}")

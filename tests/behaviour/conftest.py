@@ -1,0 +1,84 @@
+"""Sandboxes for the tests of what a user sees, over both faces of the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from ramet import Sandbox
+from ramet.transport import embedded
+
+from tests.behaviour.faces import AnySandbox, AwaitedSandbox, LoopThread, MakeSandbox
+
+# SIGINT again, hard interrupt, kill: the same ladder as a user has, climbed faster.
+SHORT_WAITS = ["--interrupt-seconds", "0.3,0.3,0.6"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_interrupt_waits() -> Iterator[None]:
+    before = list(embedded.engine_options)
+    if not before:
+        embedded.close_engine()  # it has the long waits
+        embedded.engine_options[:] = SHORT_WAITS
+    yield
+    embedded.engine_options[:] = before
+
+
+@pytest.fixture(scope="session")
+def loop_thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def make_sandbox() -> Iterator[Callable[..., Sandbox]]:
+    """Makes sandboxes with options; closes them after the test."""
+    made: list[Sandbox] = []
+
+    def make(*arguments: Any, **options: Any) -> Sandbox:
+        sandbox = Sandbox(*arguments, **options)
+        made.append(sandbox)
+        return sandbox
+
+    yield make
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
+def sandbox(make_sandbox: Callable[..., Sandbox]) -> Sandbox:
+    return make_sandbox()
+
+
+@pytest.fixture(params=["sync", "async"])
+def make_any_sandbox(request: pytest.FixtureRequest, loop_thread: LoopThread) -> Iterator[MakeSandbox]:
+    """Makes sandboxes with options, over each face in turn; closes them after the test."""
+    made: list[AnySandbox] = []
+
+    def make(*arguments: Any, **options: Any) -> AnySandbox:
+        sandbox: AnySandbox
+        if request.param == "sync":
+            sandbox = Sandbox(*arguments, **options)
+        else:
+            sandbox = AwaitedSandbox(loop_thread, *arguments, **options)
+        made.append(sandbox)
+        return sandbox
+
+    yield make
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
+def any_sandbox(make_any_sandbox: MakeSandbox) -> AnySandbox:
+    return make_any_sandbox()
+
+
+@pytest.fixture
+def in_background() -> Iterator[Callable[..., Future[Any]]]:
+    """Starts a call in a thread; its future is waited for with a bound."""
+    with ThreadPoolExecutor(32) as threads:
+        yield threads.submit

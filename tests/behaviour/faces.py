@@ -1,0 +1,131 @@
+"""Two faces, one behaviour: AsyncSandbox with the calls of Sandbox, so that one test runs over both."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from os import PathLike
+from typing import Any, TypeVar
+
+from ramet import AsyncSandbox, Event, FileInfo, Result, Sandbox, SandboxInfo
+
+Returned = TypeVar("Returned")
+
+# No call of these tests takes longer by itself; a call that does is a failure, not a hanging run.
+CALL_SECONDS = 90
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="loop of the tests")
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Returned]) -> Future[Returned]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, coroutine: Coroutine[Any, Any, Returned]) -> Returned:
+        return self.submit(coroutine).result(CALL_SECONDS)
+
+    def iterate(self, source: AsyncIterator[Returned]) -> Iterator[Returned]:
+        """Closing this closes the source, as `async with aclosing(...)` does."""
+        try:
+            while True:
+                try:
+                    item = self.call(_next(source))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            self.call(_close(source))
+
+    def close(self) -> None:
+        self.call(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _next(source: AsyncIterator[Returned]) -> Returned:
+    return await anext(source)
+
+
+async def _close(source: AsyncIterator[Any]) -> None:
+    close: Callable[[], Coroutine[Any, Any, None]] | None = getattr(source, "aclose", None)
+    if close is not None:
+        await close()
+
+
+class AwaitedSandbox:
+    """An AsyncSandbox whose calls are awaited on a loop in another thread."""
+
+    def __init__(self, loop: LoopThread, *arguments: Any, **options: Any) -> None:
+        self._loop = loop
+        self.awaited = loop.call(AsyncSandbox.create(*arguments, **options))
+        self.files = AwaitedFiles(loop, self.awaited)
+
+    @property
+    def id(self) -> str:
+        return self.awaited.id
+
+    def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
+        return self._loop.call(self.awaited.run_code(code, language=language, timeout=timeout))
+
+    def run_code_stream(self, code: str, language: str = "python", timeout: float | None = None) -> Iterator[Event]:
+        return self._loop.iterate(self.awaited.run_code_stream(code, language=language, timeout=timeout))
+
+    def interrupt(self) -> bool:
+        return self._loop.call(self.awaited.interrupt())
+
+    def upload(self, data: str | PathLike[str] | bytes, remote_path: str) -> None:
+        self._loop.call(self.awaited.upload(data, remote_path))
+
+    def download(self, remote_path: str) -> bytes:
+        return self._loop.call(self.awaited.download(remote_path))
+
+    def info(self) -> SandboxInfo:
+        return self._loop.call(self.awaited.info())
+
+    def close(self) -> None:
+        self._loop.call(self.awaited.close())
+
+
+class AwaitedFiles:
+    def __init__(self, loop: LoopThread, sandbox: AsyncSandbox) -> None:
+        self._loop = loop
+        self._files = sandbox.files
+
+    def read(self, path: str) -> bytes:
+        return self._loop.call(self._files.read(path))
+
+    def read_stream(self, path: str, chunk: int = 65536) -> Iterator[bytes]:
+        return self._loop.iterate(self._files.read_stream(path, chunk))
+
+    def write(self, path: str, data: Any) -> None:
+        self._loop.call(self._files.write(path, data))
+
+    def stat(self, path: str) -> FileInfo:
+        return self._loop.call(self._files.stat(path))
+
+    def exists(self, path: str) -> bool:
+        return self._loop.call(self._files.exists(path))
+
+    def mkdir(self, path: str, parents: bool = True) -> None:
+        self._loop.call(self._files.mkdir(path, parents))
+
+    def remove(self, path: str, recursive: bool = False) -> None:
+        self._loop.call(self._files.remove(path, recursive))
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._loop.call(self._files.rename(path, new_path))
+
+    def list(self, path: str = ".") -> list[FileInfo]:
+        return self._loop.call(self._files.list(path))
+
+
+AnySandbox = Sandbox | AwaitedSandbox
+MakeSandbox = Callable[..., AnySandbox]

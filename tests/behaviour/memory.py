@@ -1,0 +1,56 @@
+"""How much memory processes have used at most, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ramet.transport import embedded
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that it started, directly or not."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # ended meanwhile
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found.extend(parents.get(one, ()))
+    return found
+
+
+def engine_pid() -> int:
+    """Of the engine itself, which the launcher, a child of this process, has started."""
+    for pid in descendants(embedded.default_engine().pid):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if any(b"ramet.engine" in part for part in command) and b"launch" not in command:
+            return pid
+    raise AssertionError("there is no engine")
+
+
+def forget_peak(pid: int) -> None:
+    """Starts counting VmHWM anew (proc_pid_clear_refs(5))."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+class Peaks:
+    """The growth of the peaks of this process and of the engine, from the making of this object on."""
+
+    def __init__(self) -> None:
+        self._pids = {"client": os.getpid(), "engine": engine_pid()}
+        for pid in self._pids.values():
+            forget_peak(pid)
+        self._before = {name: peak_bytes(pid) for name, pid in self._pids.items()}
+
+    def growth_bytes(self) -> dict[str, int]:
+        return {name: peak_bytes(pid) - self._before[name] for name, pid in self._pids.items()}

@@ -1,0 +1,102 @@
+"""A REPL that dies is a result; the next cell runs in a fresh one of the same sandbox and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from ramet import Sandbox
+
+from tests.behaviour.faces import AnySandbox, MakeSandbox
+
+DEATHS = [
+    ("import os; print('last words', flush=True); os._exit(3)", 3, "exit"),
+    ("import os; print('last words', flush=True); os._exit(0)", 0, "exit"),
+    ("import os; print('last words', flush=True); os.kill(os.getpid(), 9)", 137, "signal 9"),
+    ("import ctypes; print('last words', flush=True); ctypes.string_at(0)", 139, "signal 11"),
+    ("import os; print('last words', flush=True); os.abort()", 134, "signal 6"),
+    ("import os; print('last words', flush=True); os.kill(os.getpid(), 15)", 143, "signal 15"),
+    ("import os; print('last words', flush=True); os.execv('/bin/true', ['true'])", 0, "exit"),
+]
+
+
+@pytest.mark.parametrize(("code", "exit_code", "cause"), DEATHS)
+def test_a_death_is_a_result_and_the_next_cell_says_restarted(
+    any_sandbox: AnySandbox, code: str, exit_code: int, cause: str
+) -> None:
+    any_sandbox.run_code("kept = 1\nopen('/root/file', 'w').write('files stay')")
+    lost = any_sandbox.run_code(code, timeout=60)
+    assert (lost.state, lost.exit_code, lost.cause) == ("lost", exit_code, cause)
+    assert (lost.stdout, lost.ok, lost.interrupted, lost.restarted) == ("last words\n", False, False, False)
+    fresh = any_sandbox.run_code("'kept' in globals(), open('/root/file').read()")
+    assert (fresh.value, fresh.restarted, fresh.state) == ("(False, 'files stay')", True, "kept")
+    assert any_sandbox.run_code("1").restarted is False
+
+
+def test_out_of_memory_is_a_cause_of_its_own(make_any_sandbox: MakeSandbox) -> None:
+    small = make_any_sandbox(memory_mib=128)
+    small.files.write("/root/file", b"kept")
+    lost = small.run_code("print('last words', flush=True)\nblocks = []\nwhile True: blocks.append(bytearray(1 << 20))")
+    if "cgroup" not in str(small.info().walls["memory"]):
+        assert lost.error is not None
+        assert lost.error.name == "MemoryError"
+        return
+    assert (lost.state, lost.cause, lost.exit_code, lost.stdout) == ("lost", "out of memory", 137, "last words\n")
+    fresh = small.run_code("open('/root/file').read()")
+    assert (fresh.value, fresh.restarted) == ("'kept'", True)
+    assert small.run_code("x = bytearray(30 << 20)").ok
+
+
+def test_a_death_in_bash_of_the_repl_is_told_too(any_sandbox: AnySandbox) -> None:
+    lost = any_sandbox.run_code("kill -9 $PPID; sleep 60", language="bash", timeout=60)
+    assert (lost.state, lost.cause) == ("lost", "signal 9")
+    assert any_sandbox.run_code("1").restarted
+
+
+def test_a_death_during_a_stream_is_its_exit_event(any_sandbox: AnySandbox) -> None:
+    events = list(any_sandbox.run_code_stream("import os\nprint('last words')\nos._exit(4)"))
+    last = events[-1]
+    assert last.type == "exit"
+    assert (last.code, last.result.state, last.result.cause) == (4, "lost", "exit")
+    assert "".join(event.data for event in events if event.type == "stdout") == "last words\n"
+
+
+def test_a_repl_that_dies_between_cells_is_told_by_the_next_result(any_sandbox: AnySandbox) -> None:
+    any_sandbox.run_code("import os, threading\nthreading.Timer(0.05, lambda: os._exit(5)).start()")
+    from tests.behaviour.waiting import wait_until
+
+    wait_until(lambda: any_sandbox.info().state == "lost", "the REPL died between cells")
+    assert any_sandbox.run_code("1").restarted is True
+
+
+def test_env_and_cwd_are_there_again_after_a_death(make_any_sandbox: MakeSandbox) -> None:
+    sandbox = make_any_sandbox(env={"WORD": "given"}, cwd="/tmp")
+    sandbox.run_code("import os; os.environ['WORD'] = 'changed'; os.chdir('/'); os._exit(1)")
+    assert sandbox.run_code("import os; (os.environ['WORD'], os.getcwd())").value == "('given', '/tmp')"
+
+
+def test_mounts_are_there_after_a_death(make_sandbox: Callable[..., Sandbox], tmp_path: object) -> None:
+    sandbox = make_sandbox(mounts={"/data": str(tmp_path)})
+    sandbox.run_code("import os; os._exit(1)")
+    assert sandbox.run_code("import os; os.listdir('/data')").value == "[]"
+
+
+def test_other_processes_of_the_sandbox_end_with_the_repl(any_sandbox: AnySandbox) -> None:
+    any_sandbox.run_code("import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)")
+    assert any_sandbox.run_code("pgrep -c sleep", language="bash").stdout == "1\n"
+    any_sandbox.run_code("import os; os._exit(1)")
+    assert any_sandbox.run_code("pgrep -c sleep || true", language="bash").stdout == "0\n"
+
+
+def test_a_repl_can_die_many_times(any_sandbox: AnySandbox) -> None:
+    for number in range(10):
+        result = any_sandbox.run_code(f"import os; os._exit({number})")
+        assert (result.exit_code, result.state, result.restarted) == (number, "lost", number > 0)
+    assert any_sandbox.run_code("6 * 7").value == "42"
+
+
+def test_a_neighbour_notices_nothing_of_a_death(any_sandbox: AnySandbox, sandbox: Sandbox) -> None:
+    sandbox.run_code("x = 1")
+    any_sandbox.run_code("import os; os._exit(1)")
+    result = sandbox.run_code("x")
+    assert (result.value, result.restarted) == ("1", False)

@@ -1,0 +1,63 @@
+"""What tests of several folders need: one engine per session, fresh sandboxes, and a neighbour that must not notice anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ramet import Sandbox
+from ramet.transport import embedded
+
+# SIGINT again, hard interrupt, kill: the ladder that users have, climbed faster.
+_SHORT_WAITS = ["--interrupt-seconds", "0.3,0.3,0.6"]
+_ANSWER_SECONDS = 10
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_waits_of_the_engine() -> Iterator[None]:
+    if not embedded.engine_options:
+        embedded.engine_options[:] = _SHORT_WAITS
+    yield
+    embedded.close_engine()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    """A fresh sandbox."""
+    with Sandbox() as fresh:
+        yield fresh
+
+
+class Neighbour:
+    """Another sandbox of the same engine, with something in its memory that only it can answer for."""
+
+    def __init__(self) -> None:
+        self.sandbox = Sandbox()
+        self.sandbox.run_code("witness = 41")
+        self._engine = embedded.default_engine()
+        self._thread = ThreadPoolExecutor(1)
+
+    def assert_unharmed(self) -> None:
+        """It answers within a bounded time, remembers, and the engine is the one it was."""
+        answer = self._thread.submit(self.sandbox.run_code, "witness + 1", timeout=_ANSWER_SECONDS)
+        result = answer.result(_ANSWER_SECONDS + 5)
+        assert (result.value, result.state, result.restarted) == ("42", "kept", False)
+        assert embedded.default_engine() is self._engine
+
+    def close(self) -> None:
+        self.sandbox.close()
+        self._thread.shutdown()
+
+
+@pytest.fixture
+def neighbour() -> Iterator[Neighbour]:
+    other = Neighbour()
+    yield other
+    other.close()
+
+
+@pytest.fixture
+def neighbour_still_answers(neighbour: Neighbour) -> Callable[[], None]:
+    """Fails unless the neighbour answers within a bounded time, with its memory intact, from the same engine."""
+    return neighbour.assert_unharmed

@@ -1,0 +1,87 @@
+"""The engine believes nothing that a guest says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ramet.errors import ProtocolError
+from ramet.protocol import guest
+from ramet.protocol.frames import Frame
+from ramet.protocol.results import CellError
+
+DONE: dict[str, object] = {"id": 4, "exit_code": 0, "error": None, "interrupted": False}
+RICH: dict[str, object] = {"id": 4, "what": "value", "mimes": [["text/plain", "s", 3]], "display_id": None}
+
+
+def test_the_end_of_a_cell_is_read() -> None:
+    header = {**DONE, "exit_code": 1, "error": {"name": "ValueError", "message": "no"}}
+    assert guest.read(Frame(guest.DONE, header, b"")) == guest.Done(4, 1, CellError("ValueError", "no"), False)
+
+
+def test_a_rich_result_is_read() -> None:
+    read = guest.read(Frame(guest.RESULT, RICH, b"abc"))
+    assert read == guest.Rich(4, "value", None, (("text/plain", "s", 3),), b"abc")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": None},
+        {"id": "4"},
+        {"id": True},
+        {"id": 4.0},
+        {"exit_code": 256},
+        {"exit_code": -1},
+        {"exit_code": False},
+        {"error": "text"},
+        {"error": {"name": 1, "message": ""}},
+        {"error": {"name": "x"}},
+        {"interrupted": 1},
+        {"interrupted": None},
+    ],
+)
+def test_the_end_of_a_cell_with_a_wrong_type_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError):
+        guest.read(Frame(guest.DONE, {**DONE, **change}, b""))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"what": "other"},
+        {"what": None},
+        {"display_id": 3},
+        {"mimes": None},
+        {"mimes": [["text/plain", "s", 4]]},
+        {"mimes": [["text/plain", "s", -1], ["a", "b", 4]]},
+        {"mimes": [["text/plain", "z", 3]]},
+        {"mimes": [["text/plain", [], 3]]},
+        {"mimes": [["text/plain", "s"]]},
+        {"mimes": ["text/plain"]},
+        {"mimes": [["x" * 300, "s", 3]]},
+        {"mimes": [["text/plain", "s", True], ["a", "b", 2]]},
+        {"mimes": [["a", "s", 0]] * 65 + [["b", "s", 3]]},
+    ],
+)
+def test_a_rich_result_with_a_wrong_type_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError):
+        guest.read(Frame(guest.RESULT, {**RICH, **change}, b"abc"))
+
+
+@pytest.mark.parametrize("kind", [0, guest.READY, 5, 255])
+def test_an_unknown_kind_is_refused(kind: int) -> None:
+    with pytest.raises(ProtocolError):
+        guest.read(Frame(kind, DONE, b""))
+
+
+def test_random_headers_are_read_or_refused_and_never_crash() -> None:
+    dice = random.Random(3)
+    values: list[object] = [None, True, 0, 4, -1, 2.5, "", "value", [], [[]], [["a", "s", 3]], {}, {"name": "x"}]
+    for _ in range(5000):
+        header = {name: dice.choice(values) for name in (*DONE, *RICH)}
+        try:
+            guest.read(Frame(dice.randrange(6), header, dice.choice((b"", b"abc"))))
+        except ProtocolError:
+            pass

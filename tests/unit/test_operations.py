@@ -1,0 +1,138 @@
+"""The client's operations, played without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from ramet.client import operations
+from ramet.client.operations import RECEIVE, Emit, Operation
+from ramet.errors import FileNotFound, ProtocolError, SandboxClosed, file_error
+from ramet.protocol import calls
+from ramet.protocol.calls import Outcome, encode_outcome
+from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
+from ramet.protocol.guest import Rich
+from ramet.protocol.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
+
+
+def play(operation: Operation[Any], *answers: bytes, pulls: Iterable[bytes] = ()) -> tuple[object, list[Any], bytes]:
+    """Carry out an operation against given answers: what it returned, emitted and sent."""
+    frames = FrameDecoder(FROM_ENGINE).feed(b"".join(answers))
+    source = iter(pulls)
+    emitted, sent = [], b""
+    try:
+        step = next(operation)
+        while True:
+            if isinstance(step, bytes):
+                sent += step
+                step = next(operation)
+            elif isinstance(step, Emit):
+                emitted.append(step.item)
+                step = next(operation)
+            else:
+                step = operation.send(next(frames) if step is RECEIVE else next(source, None))
+    except StopIteration as stop:
+        return stop.value, emitted, sent
+
+
+def output(stream: int, data: bytes) -> bytes:
+    return encode(calls.OUTPUT, {"stream": stream}, data)
+
+
+def test_a_result_survives_its_frame() -> None:
+    value = Rich(7, "value", None, (("text/plain", "s", 2), ("image/png", "b", 3), ("application/json", "j", 7)), b"42")
+    value = Rich(7, "value", None, value.mimes, b'42\x89PN{"a":1}')
+    outcome = Outcome(
+        cell_id=7,
+        exit_code=3,
+        state="lost",
+        interrupted=True,
+        cause="timeout",
+        restarted=True,
+        error=CellError("E", "é"),
+        duration_seconds=1e-7,
+        stdout="aé".encode() + b"\xff",
+        stderr=b"err",
+        background=b"bg",
+        rich=(value,),
+        truncated=Truncated(10, 20, "/p", None, 1),
+    )
+    result, _, _ = play(operations.run("sbx", b"code", "python", None), encode_outcome(outcome))
+    assert isinstance(result, Result)
+    assert (result.stdout, result.stderr, result.background) == ("aé\ufffd", "err", "bg")
+    assert (result.exit_code, result.state, result.cause, result.restarted) == (3, "lost", "timeout", True)
+    assert result.error == CellError("E", "é")
+    assert result.truncated == outcome.truncated
+    assert result.value == "42"
+    assert result.results[0].png == b"\x89PN"
+    assert result.results[0].json == {"a": 1}
+    assert not result.ok
+
+
+def test_a_usual_result_has_the_usual_values() -> None:
+    outcome = Outcome(cell_id=1, exit_code=0, state="kept", stdout=b"42\n", duration_seconds=0.5)
+    result, _, _ = play(operations.run("sbx", b"", "python", None), encode_outcome(outcome))
+    assert isinstance(result, Result)
+    assert result.ok
+    assert (result.stdout, result.interrupted, result.restarted, result.cause) == ("42\n", False, False, None)
+
+
+def test_a_stream_joins_characters_that_were_cut_and_replaces_what_never_was_one() -> None:
+    euro = "€".encode()
+    end = encode_outcome(Outcome(cell_id=1, exit_code=0, state="kept"))
+    _, events, _ = play(
+        operations.stream("sbx", b"", "python", None),
+        output(0, b"a" + euro[:1]),
+        output(1, euro[:2]),
+        output(0, euro[1:]),
+        output(1, b"!"),
+        output(0, euro[:2]),
+        end,
+    )
+    texts = [(event.type, event.data) for event in events if isinstance(event, OutputEvent)]
+    assert texts == [("stdout", "a"), ("stdout", "€"), ("stderr", "\ufffd!"), ("stdout", "\ufffd")]
+    assert isinstance(events[-1], ExitEvent)
+
+
+def test_the_value_of_a_streamed_cell_is_in_its_last_event() -> None:
+    shown = encode(calls.RICH, {"what": "value", "mimes": [["text/plain", "s", 2]]}, b"42")
+    end = encode_outcome(Outcome(cell_id=1, exit_code=0, state="kept"))
+    _, events, _ = play(operations.stream("sbx", b"", "python", None), shown, end)
+    assert isinstance(events[0], ResultEvent)
+    assert events[-1].result.value == "42"
+
+
+def test_what_the_engine_refused_is_raised() -> None:
+    with pytest.raises(SandboxClosed, match="gone"):
+        play(operations.interrupt("sbx"), calls.encode_error(SandboxClosed("gone")))
+    with pytest.raises(FileNotFound):
+        play(
+            operations.read("sbx", "/a"), encode(calls.CHUNK, {}, b"x"), calls.encode_error(file_error("read", "/a", 2))
+        )
+
+
+def test_an_answer_out_of_step_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError):
+        play(operations.run("sbx", b"", "python", None), encode(calls.ANSWER, {}))
+
+
+def test_a_file_is_read_in_pieces_of_the_size_asked_for() -> None:
+    chunk = encode(calls.CHUNK, {}, b"abcdefg")
+    _, pieces, _ = play(operations.read_stream("sbx", "/a", 3), chunk, chunk, encode(calls.ANSWER, {}))
+    assert pieces == [b"abc", b"def", b"g"] * 2
+
+
+def test_a_file_is_written_piece_by_piece() -> None:
+    _, _, sent = play(
+        operations.write_stream("sbx", "/a"), encode(calls.ANSWER, {}), pulls=[b"ab", b"", b"x" * 300_000]
+    )
+    frames = list(FrameDecoder(FROM_ENGINE).feed(sent))
+    assert [frame.kind for frame in frames] == [calls.WRITE, *[calls.CHUNK] * 3, calls.END]
+    assert b"".join(frame.blob for frame in frames) == b"ab" + b"x" * 300_000
+
+
+def test_a_missing_file_does_not_exist() -> None:
+    gone = calls.encode_error(file_error("stat", "/a", 2))
+    assert play(operations.exists("sbx", "/a"), gone)[0] is False
