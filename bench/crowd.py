@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.measure import Unavailable
+from bench.ours import thawed
 from ramet import Sandbox
 
 _PANDAS_CELL = """
@@ -45,8 +46,8 @@ def memory_of_each(count: int) -> Memory:
     return Memory(count, statistics.median(unique), max(unique))
 
 
-def create_among(alive_counts: list[int], samples: int) -> dict[int, float]:
-    """Median seconds of one create while so many sandboxes are alive, by their number."""
+def create_among(alive_counts: list[int], samples: int, settle_seconds: float) -> dict[int, float]:
+    """Median seconds of a create that thaws while so many sandboxes are alive, by their number."""
     medians: dict[int, float] = {}
     with ExitStack() as stack:
         alive = 0
@@ -56,10 +57,7 @@ def create_among(alive_counts: list[int], samples: int) -> dict[int, float]:
                 alive += 1
             taken: list[float] = []
             for _ in range(samples):
-                time.sleep(0.02)  # as in measure(): the pool makes its next pod
-                started = time.perf_counter()
-                sandbox = Sandbox()
-                taken.append(time.perf_counter() - started)
-                sandbox.close()
+                time.sleep(settle_seconds)
+                taken.append(thawed())
             medians[wanted] = statistics.median(taken)
     return medians

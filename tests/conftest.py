@@ -1,4 +1,4 @@
-"""What tests of several folders need: one engine per session, fresh sandboxes, and a neighbour that must not notice anything."""
+"""What tests of several folders need: one engine per session, fresh sandboxes, a neighbour that must notice nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from ramet import Sandbox
 from ramet.transport import embedded
 

@@ -1,4 +1,4 @@
-"""Child processes of the guest itself: bash cells, `!command`, `%pip`.
+"""Child processes of the guest itself: bash cells, `!command`, `%pip`, `os.system`.
 
 Each runs in a process group of its own, so that an interrupt can end all of it, and is waited for by its pid alone:
 what it left in the background goes on, as after a script in a terminal.
@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import signal
+import threading
 from collections.abc import Mapping
 
 from ramet_guest.interrupts import Gate
@@ -22,6 +23,7 @@ SECONDS_BETWEEN_SIGNALS = 0.3
 _DEFAULTED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 _posix_spawn = os.posix_spawn
 _waitpid = os.waitpid
+_system = os.system
 _waitstatus_to_exitcode = os.waitstatus_to_exitcode
 
 
@@ -37,6 +39,17 @@ class Processes:
 
     def run(self, arguments: list[str], program: str, environment: Mapping[str, str] | None = None) -> int:
         """Runs a program to its end; its exit code, or 128 + n if signal n ended it."""
+        code = _waitstatus_to_exitcode(self._run(arguments, program, environment))
+        return code if code >= 0 else 128 - code
+
+    def system(self, command: str | bytes) -> int:
+        """Stands in for `os.system`: the C library's ignores SIGINT and waits on, so only a kill would end the cell."""
+        if threading.get_ident() != threading.main_thread().ident:
+            return _system(command)
+        return self._run(["sh", "-c", os.fsdecode(command)], "/bin/sh", None)
+
+    def _run(self, arguments: list[str], program: str, environment: Mapping[str, str] | None) -> int:
+        """The wait status of a program that ran to its end."""
         gate = self._gate
         # An interrupt between the start and the wait would leave the program running with nobody to end it.
         gate.held = True
@@ -62,8 +75,7 @@ class Processes:
                 raise
         finally:
             gate.held = False
-        code = _waitstatus_to_exitcode(status)
-        return code if code >= 0 else 128 - code
+        return status
 
     def run_bash(self, script: str) -> int:
         """Runs a script in a fresh bash."""

@@ -72,6 +72,7 @@ class Repl:
         shell.show_error = self.report
         shell.run_nested = self.run_nested
         shell.run_command = self.processes.run_bash
+        os.system = self.processes.system
         gate.protect(Channel.send, Channel.publish, Channel.done)
         gate.cell_waits = channel.readable
         threading.excepthook = ThreadReports(output.error_text)

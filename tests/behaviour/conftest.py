@@ -8,22 +8,8 @@ from typing import Any
 
 import pytest
 from ramet import Sandbox
-from ramet.transport import embedded
 
 from tests.behaviour.faces import AnySandbox, AwaitedSandbox, LoopThread, MakeSandbox
-
-# SIGINT again, hard interrupt, kill: the same ladder as a user has, climbed faster.
-SHORT_WAITS = ["--interrupt-seconds", "0.3,0.3,0.6"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def short_interrupt_waits() -> Iterator[None]:
-    before = list(embedded.engine_options)
-    if not before:
-        embedded.close_engine()  # it has the long waits
-        embedded.engine_options[:] = SHORT_WAITS
-    yield
-    embedded.engine_options[:] = before
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +32,6 @@ def make_sandbox() -> Iterator[Callable[..., Sandbox]]:
     yield make
     for sandbox in made:
         sandbox.close()
-
-
-@pytest.fixture
-def sandbox(make_sandbox: Callable[..., Sandbox]) -> Sandbox:
-    return make_sandbox()
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -27,7 +27,9 @@ def test_names_modules_functions_and_classes_persist(any_sandbox: AnySandbox) ->
 
 
 def test_functions_and_classes_of_cells_can_be_pickled(any_sandbox: AnySandbox) -> None:
-    any_sandbox.run_code("class Point:\n    def __init__(self, x):\n        self.x = x\ndef twice(n):\n    return 2 * n")
+    any_sandbox.run_code(
+        "class Point:\n    def __init__(self, x):\n        self.x = x\ndef twice(n):\n    return 2 * n"
+    )
     any_sandbox.run_code("import pickle; kept = pickle.dumps((Point(4), twice))")
     assert any_sandbox.run_code("point, function = pickle.loads(kept); (point.x, function(5))").value == "(4, 10)"
 
@@ -175,3 +177,10 @@ def test_results_carry_the_number_of_their_cell_and_a_duration(any_sandbox: AnyS
     first, second = any_sandbox.run_code("1"), any_sandbox.run_code("2")
     assert second.cell_id == first.cell_id + 1
     assert first.duration_seconds > 0
+
+
+def test_os_system_gives_the_wait_status_as_in_any_python(any_sandbox: AnySandbox) -> None:
+    code = "import os, threading; [os.system(c) for c in ('exit 3', 'kill -9 $$', 'true')]"
+    assert any_sandbox.run_code(code).value == "[768, 9, 0]"
+    in_thread = "found = []; t = threading.Thread(target=lambda: found.append(os.system('exit 2'))); t.start(); t.join(30); found"
+    assert any_sandbox.run_code(in_thread).value == "[512]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ramet import Sandbox
 
+from ramet import Sandbox
 from tests.walls.attempts import armed
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ramet import Sandbox
 
+from ramet import Sandbox
 from tests.walls.attempts import armed, value
 
 
@@ -38,7 +38,9 @@ def test_a_datagram_to_the_loopback_of_the_host_arrives_nowhere(walled: Sandbox)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.setblocking(False)
-        walled.run_code(f"socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {server.getsockname()[1]}))")
+        walled.run_code(
+            f"socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {server.getsockname()[1]}))"
+        )
         with pytest.raises(BlockingIOError):
             server.recv(1)
 

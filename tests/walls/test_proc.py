@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from ramet import Sandbox
 
+from ramet import Sandbox
 from tests.walls.attempts import value
 
 
@@ -32,8 +32,21 @@ from tests.walls.attempts import value
     ],
 )
 def test_kernel_settings_cannot_be_written(walled: Sandbox, path: str) -> None:
-    assert value(walled, f"refusal(writing, '/proc/sys/{path}', b'1')") in ("EROFS", "ENOENT")
-    assert value(walled, f"refusal(writing, '/proc/self/root/proc/sys/{path}', b'1')") in ("EROFS", "ENOENT")
+    if value(walled, f"os.path.exists('/proc/sys/{path}')"):
+        refused = (
+            "EROFS" if path == "kernel/ns_last_pid" else "EACCES"
+        )  # the only one that everybody may write elsewhere
+        assert value(walled, f"refusal(writing, '/proc/sys/{path}', b'1')") == refused
+        assert value(walled, f"refusal(writing, '/proc/self/root/proc/sys/{path}', b'1')") == refused
+
+
+@pytest.mark.parametrize("folder", ["sys", "bus", "irq"])
+def test_kernel_settings_are_read_only_even_for_their_owner(walled: Sandbox, folder: str) -> None:
+    """A second wall: the mount itself takes no writes."""
+    options = value(
+        walled, f"[line.split()[5] for line in open('/proc/self/mountinfo') if line.split()[4] == '/proc/{folder}']"
+    )
+    assert [option.split(",")[0] for option in options] == ["ro"]
 
 
 @pytest.mark.parametrize("kind", ["user", "pid", "uts", "ipc", "net", "mnt", "cgroup", "time"])
@@ -70,7 +83,9 @@ def test_hardware_cannot_be_steered(walled: Sandbox, name: str) -> None:
 
 def test_there_is_no_cgroup_file_system(walled: Sandbox) -> None:
     assert value(walled, "refusal(os.listdir, '/sys/fs/cgroup')") == "ENOENT"
-    assert value(walled, "[line for line in open('/proc/self/mountinfo') if ' cgroup' in line.partition(' - ')[2]]") == []
+    assert (
+        value(walled, "[line for line in open('/proc/self/mountinfo') if ' cgroup' in line.partition(' - ')[2]]") == []
+    )
 
 
 def test_the_name_of_the_machine_is_not_the_hosts(walled: Sandbox) -> None:
@@ -80,7 +95,7 @@ def test_the_name_of_the_machine_is_not_the_hosts(walled: Sandbox) -> None:
 def test_the_maps_of_ids_cannot_be_written(walled: Sandbox) -> None:
     for name in ("uid_map", "gid_map", "projid_map"):
         assert value(walled, f"refusal(writing, '/proc/self/{name}', b'0 0 1')") == "EPERM"
-    assert value(walled, "refusal(writing, '/proc/self/setgroups', b'allow')") == "EPERM"
+    assert value(walled, "refusal(writing, '/proc/self/setgroups', b'allow')") == "EACCES"
 
 
 def test_memory_of_the_own_process_can_be_read_and_that_of_the_init_not(walled: Sandbox) -> None:
@@ -92,9 +107,20 @@ def test_memory_of_the_own_process_can_be_read_and_that_of_the_init_not(walled: 
 # Descriptors and environment
 
 
+# Without the one that lists them.
+_OPEN = """
+import os
+paths = {int(name): f'/proc/self/fd/{name}' for name in os.listdir('/proc/self/fd')}
+{number: os.readlink(path) for number, path in paths.items() if os.path.lexists(path)}
+"""
+
+
 def test_exactly_our_six_descriptors_are_open(walled: Sandbox) -> None:
     with Sandbox() as fresh:
-        seen = value(fresh, "import os; {int(n): os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}')}")
+        seen = value(
+            fresh,
+            _OPEN,
+        )
     assert sorted(seen) == [0, 1, 2, 1000, 1001, 1002]
     assert seen[0] == "/dev/null"
     assert seen[1] == seen[1001]
@@ -108,7 +134,10 @@ def test_a_child_process_inherits_only_the_three_standard_descriptors(walled: Sa
 
 
 def test_the_template_with_libraries_leaves_no_descriptor_open(datasci: Sandbox) -> None:
-    seen = value(datasci, "import os; sorted(int(n) for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}'))")
+    seen = value(
+        datasci,
+        "import os; sorted(int(n) for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}'))",
+    )
     assert seen == [0, 1, 2, 1000, 1001, 1002]
 
 
@@ -128,7 +157,7 @@ def test_variables_of_the_owner_are_in_no_environment(monkeypatch: pytest.Monkey
     try:
         with Sandbox() as sandbox:
             search = f"""
-import os
+import os, re
 word = {canary[:20]!r}
 found = [name for name, text in os.environ.items() if word in text or 'CANARY' in name]
 for name in ('environ', 'cmdline', 'auxv'):
@@ -142,7 +171,8 @@ for line in open('/proc/self/maps'):
                 data = memory.read(last - first)
             except OSError:
                 continue
-        found += [line] if ('RAMET_' + 'CANARY').encode() in data and b'canary-' + bytes.fromhex('{canary[7:].encode().hex()}') in data else []
+        # A pattern that does not match its own text: this cell lies in the memory that is searched.
+        found += re.findall(rb'RAMET_CANAR[Y]=canary-[0-9a-f]{{32}}', data)
 found
 """
             assert value(sandbox, search) == []
@@ -150,18 +180,11 @@ found
         engine.close()
 
 
-def test_the_environment_holds_only_what_the_engine_set(walled: Sandbox) -> None:
-    names = set(value(walled, "sorted(os.environ)"))
-    inherited = {name for name in os.environ if name not in ("HOME", "PATH", "LANG", "TERM", "USER", "LOGNAME", "SHELL")}
-    assert not {name for name in names & inherited if value(walled, f"os.environ[{name!r}]") == os.environ[name]}
-
-
 def test_the_initial_environment_of_the_process_is_that_of_the_template(walled: Sandbox) -> None:
-    first = value(walled, "sorted(entry.split(b'=')[0].decode() for entry in reading('/proc/self/environ').split(b'\\0') if entry)")
+    first = value(
+        walled,
+        "sorted(entry.split(b'=')[0].decode() for entry in reading('/proc/self/environ').split(b'\\0') if entry)",
+    )
     assert "HOME" in first
     assert not {name for name in first if name.startswith(("PYTEST", "RAMET", "SSH", "SUDO", "XDG"))}
-
-
-def test_no_trace_of_the_owner_is_in_the_own_control_group_path(walled: Sandbox) -> None:
-    paths = value(walled, "[line.strip().split(':', 2)[2] for line in open('/proc/self/cgroup')]")
-    assert set(paths) == {"/"}
+    assert "PYTEST_CURRENT_TEST" in os.environ

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ramet import Sandbox
 
+from ramet import Sandbox
 from tests.walls.attempts import attempt, ending, value
 
 _AT_FDCWD = -100
@@ -88,7 +88,9 @@ def test_the_namespaces_of_the_init_cannot_be_opened(walled: Sandbox, name: str)
 
 
 def test_a_namespace_does_not_give_its_parent(walled: Sandbox) -> None:
-    ask_parent = "[refusal(fcntl.ioctl, os.open('/proc/self/ns/user', os.O_RDONLY), request) for request in (0xb702, 0xb701)]"
+    ask_parent = (
+        "[refusal(fcntl.ioctl, os.open('/proc/self/ns/user', os.O_RDONLY), request) for request in (0xb702, 0xb701)]"
+    )
     assert value(walled, ask_parent) == ["EPERM", "EPERM"]
 
 
@@ -186,7 +188,7 @@ def test_x32_system_calls_do_not_exist(walled: Sandbox, number: int) -> None:
 
 def test_the_filter_holds_for_programs_that_a_cell_starts(walled: Sandbox) -> None:
     code = "subprocess.run([sys.executable, '-c', 'import ctypes, os; c = ctypes.CDLL(None, use_errno=True); " + (
-        'print(c.unshare(0x10000000), ctypes.get_errno())\'], capture_output=True, text=True).stdout'
+        "print(c.unshare(0x10000000), ctypes.get_errno())'], capture_output=True, text=True).stdout"
     )
     assert value(walled, code) == "-1 1\n"
 

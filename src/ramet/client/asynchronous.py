@@ -69,7 +69,12 @@ class _Call:
                 elif isinstance(step, Emit):
                     return step.item
                 elif step is PULL:
-                    step = operation.send(await self._pull())
+                    try:
+                        piece = await self._pull()
+                    except Exception as error:
+                        step = operation.throw(error)
+                    else:
+                        step = operation.send(piece)
                 else:
                     while (frame := exchange.next_frame()) is None:
                         exchange.feed(await self._receive(exchange.wanted_bytes))

@@ -59,7 +59,11 @@ def _take(
         _send(engine, connection, step)
         return next(operation)
     if step is PULL:
-        return operation.send(next(source, None) if source is not None else None)
+        try:
+            piece = next(source, None) if source is not None else None
+        except Exception as error:
+            return operation.throw(error)
+        return operation.send(piece)
     while (frame := exchange.next_frame()) is None:
         exchange.feed(_receive(engine, connection, exchange.wanted_bytes))
     return operation.send(frame)

@@ -4,7 +4,7 @@ A driver (``blocking`` or ``asynchronous``) performs the steps that an operation
 
     bytes      send them
     RECEIVE    give me the next frame
-    PULL       give me the next piece of the data that is uploaded, None after the last
+    PULL       give me the next piece of the data that is uploaded, None after the last; its error is thrown in
     Emit(x)    hand x to whoever iterates over this operation
 
 and the value it returns is the operation's result. Arguments are checked before, in ``checked``.
@@ -149,11 +149,17 @@ def write(sandbox_id: str, path: str, data: bytes) -> Operation[None]:
 def write_stream(sandbox_id: str, path: str) -> Operation[None]:
     """A file of any size, pulled piece by piece."""
     yield encode(calls.WRITE, {"sandbox": sandbox_id, "path": path, "more": True})
-    while (piece := (yield PULL)) is not None:
-        if not isinstance(piece, bytes):
-            raise TypeError("the driver gave something that is not bytes")
-        for start in range(0, len(piece), calls.CHUNK_BYTES):
-            yield encode(calls.CHUNK, {}, piece[start : start + calls.CHUNK_BYTES])
+    try:
+        while (piece := (yield PULL)) is not None:
+            if not isinstance(piece, bytes):
+                raise TypeError("the driver gave something that is not bytes")
+            for start in range(0, len(piece), calls.CHUNK_BYTES):
+                yield encode(calls.CHUNK, {}, piece[start : start + calls.CHUNK_BYTES])
+    except Exception:
+        # The source broke. The engine must have let go of the file before the caller hears of it and writes it again.
+        yield encode(calls.ABORT, {})
+        yield from _frame()
+        raise
     yield from _ask(encode(calls.END, {}))
 
 

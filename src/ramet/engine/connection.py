@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 import traceback
@@ -24,6 +25,9 @@ from ramet.protocol.frames import TO_ENGINE, Frame, encode
 from ramet.protocol.specs import SandboxSpec
 
 _STREAM_NAMES = ("stdout", "stderr")
+# What the kernel says when there is no more of something: descriptors, memory, processes, mounts.
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC))
+_NO_ROOM_HINT = "close some sandboxes, or raise the limits of this machine (ulimit -n, memory)"
 
 
 class Connection:
@@ -45,7 +49,7 @@ class Connection:
         self._on_end(None)
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.kind in (calls.CHUNK, calls.END):
+        if frame.kind in (calls.CHUNK, calls.END, calls.ABORT):
             if self._transfer is None:
                 raise ProtocolError("data for a file that is not being written")
             self._transfer.received(frame)
@@ -161,6 +165,9 @@ class Connection:
         except RametError as error:
             self._fail(error)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                self._fail(LimitReached(f"the engine has no room for this: {error.strerror}", hint=_NO_ROOM_HINT))
+                return
             traceback.print_exc(file=sys.stderr)
             self._fail(RametError(f"the engine failed at this: {type(error).__name__}: {error}"))
 

@@ -53,7 +53,7 @@ class Transfer:
 
     async def receive(self) -> bytes | None:
         """The next piece of what the client uploads, None after the last."""
-        while not self._received:
+        while not self._received or self._abandoned:
             if self._abandoned:
                 raise ExecutionCancelled("the client went away")
             self._wake = self._loop.create_future()
@@ -66,7 +66,9 @@ class Transfer:
         return piece
 
     def received(self, frame: Frame) -> None:
-        if frame.kind == calls.END:
+        if frame.kind == calls.ABORT:
+            self.abandon()
+        elif frame.kind == calls.END:
             self._received.append(None)
         else:
             self._received.append(frame.blob)

@@ -1,13 +1,14 @@
 """The C extension. Every function must be called from one and the same thread."""
 
-from types import CapsuleType
+class Snapshot:
+    """Opaque: a capsule."""
 
 class FreezeError(RuntimeError):
     """args: what was tried, and an errno or 0."""
 
-def freeze_template(pid: int, control_descriptor: int, seconds: float, /) -> CapsuleType: ...
+def freeze_template(pid: int, control_descriptor: int, seconds: float, /) -> Snapshot: ...
 def thaw(
-    snapshot: CapsuleType,
+    snapshot: Snapshot,
     pod_init: int,
     pod_root: int,
     main_pid: int,
@@ -17,5 +18,5 @@ def thaw(
     seconds: float,
     /,
 ) -> tuple[int, int, int, int, tuple[float, float, float, float]]: ...
-def thread_ids(snapshot: CapsuleType, /) -> tuple[int, ...]: ...
-def end_template(snapshot: CapsuleType, /) -> None: ...
+def thread_ids(snapshot: Snapshot, /) -> tuple[int, ...]: ...
+def end_template(snapshot: Snapshot, /) -> None: ...

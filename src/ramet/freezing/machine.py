@@ -29,6 +29,9 @@ _SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waitin
 _REFILL_AFTER_SECONDS = 0.01  # whoever took one is about to use it: making the next at once would slow that down
 _FIRST_PID, _LAST_PID = 1000, 30_000
 _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
+_DESCRIPTORS_AT_LEAST = 1024  # the guest's own are just above 1000
+_PENDING_SIGNALS = 2048
+_MESSAGE_QUEUE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,8 @@ class Machine:
 
     async def close(self) -> None:
         self._closed = True
-        for task in self._refills.values():
-            task.cancel()
+        for refill in self._refills.values():
+            refill.cancel()
         await asyncio.gather(*self._refills.values(), return_exceptions=True)
         bodies = [body for waiting in self._ready.values() for body in waiting]
         await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
@@ -186,15 +189,33 @@ class Machine:
 def _resource_limits(limits: Limits, delegation: cgroups.Delegation) -> tuple[tuple[int, int, int], ...]:
     """Limits per process; without control groups they are all there is."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hard = min(_DESCRIPTORS[1], most) if most != resource.RLIM_INFINITY else _DESCRIPTORS[1]
+    # Half of the engine's: descriptors on their way through sockets are counted for all of one uid, against the limit
+    # of whoever sends the next, so a sandbox that sends all it may must leave the engine room to make another.
+    hard = (
+        _DESCRIPTORS[1]
+        if most == resource.RLIM_INFINITY
+        else min(_DESCRIPTORS[1], max(most // 2, _DESCRIPTORS_AT_LEAST))
+    )
     chosen = [
         (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_NPROC, limits.pids, limits.pids),
+        # Whatever the owner's session may do: real-time threads of a sandbox would take the processors from everybody.
+        (resource.RLIMIT_NICE, 0, 0),
+        (resource.RLIMIT_RTPRIO, 0, 0),
+        # Counted for all sandboxes together as well: none may take what the others need.
+        _at_most(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
+        _at_most(resource.RLIMIT_MSGQUEUE, _MESSAGE_QUEUE_BYTES),
     ]
     if "memory" not in delegation.folders:
         chosen.append((resource.RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes))
     return tuple(chosen)
+
+
+def _at_most(kind: int, wanted: int) -> tuple[int, int, int]:
+    _, most = resource.getrlimit(kind)
+    value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    return kind, value, value
 
 
 class Body:
@@ -247,7 +268,11 @@ class Body:
             death = Death(status.si_status if status is not None else None, None, False)
         else:
             group = self._pod.group
-            starved = status.si_status == signal.SIGKILL and group is not None and group.out_of_memory_kills() > life.kills_before
+            starved = (
+                status.si_status == signal.SIGKILL
+                and group is not None
+                and group.out_of_memory_kills() > life.kills_before
+            )
             death = Death(None, status.si_status, starved)
         if not life.death.done():
             life.death.set_result(death)
@@ -283,7 +308,7 @@ class Body:
         await self._pod.close()
 
     def usage(self) -> dict[str, int]:
-        """What the control group and the kernel's accounting of the REPL's memory say. Reading it costs milliseconds."""
+        """What the control group and the kernel say of the REPL's memory. Reading it costs milliseconds."""
         found = self._pod.group.usage() if self._pod.group is not None else {}
         if self._life.repl_pidfd < 0:
             return found
@@ -295,8 +320,12 @@ class Body:
                         private += int(line.split()[1]) * 1024
             found["private_bytes"] = private
             with open(f"/proc/{self._life.repl}/status", encoding="ascii") as lines:
-                found["page_table_bytes"] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmPTE:"))
+                found["page_table_bytes"] = next(
+                    int(line.split()[1]) * 1024 for line in lines if line.startswith("VmPTE:")
+                )
         return found
 
     def walls(self) -> dict[str, object]:
-        return read_walls(self._life.repl if self._life.repl_pidfd >= 0 else None, self._pod.limits, self._machine._delegation)
+        return read_walls(
+            self._life.repl if self._life.repl_pidfd >= 0 else None, self._pod.limits, self._machine._delegation
+        )

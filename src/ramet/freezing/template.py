@@ -1,4 +1,4 @@
-"""Booting an interpreter into a template: started behind the walls' filter, warmed up by the guest, then frozen for ever."""
+"""Booting an interpreter into a template: started behind the filter, warmed up by the guest, then frozen for ever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ramet.errors import TemplateFailed
 from ramet.freezing import _core
@@ -22,9 +21,6 @@ from ramet.isolation.skeleton import GUEST_FOLDER, system_folders
 from ramet.isolation.syscall_numbers import X86_64
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.specs import Limits, TemplateSpec
-
-if TYPE_CHECKING:
-    from types import CapsuleType
 
 CONTROL = 1000  # the guest's end of the control socket; ramet_guest and native/thaw.c know it too
 _OWN_DESCRIPTORS = {0, 1, 2, CONTROL, CONTROL + 1, CONTROL + 2}
@@ -40,7 +36,7 @@ _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 
 class FrozenTemplate:
     """A stopped interpreter and what is needed to wake copies of it. Owned by the machine."""
 
-    def __init__(self, spec: TemplateSpec, snapshot: CapsuleType, files: tuple[FileRecipe, ...], pod: Pod) -> None:
+    def __init__(self, spec: TemplateSpec, snapshot: _core.Snapshot, files: tuple[FileRecipe, ...], pod: Pod) -> None:
         self.spec = spec
         self.snapshot = snapshot
         self.files = files
@@ -52,8 +48,10 @@ class FrozenTemplate:
         await self._pod.close()
 
 
-async def boot_template(spec: TemplateSpec, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, cpus: float) -> FrozenTemplate:
-    """Boot, wait for the guest's word that it is ready, freeze. Raises TemplateFailed with what the interpreter printed."""
+async def boot_template(
+    spec: TemplateSpec, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, cpus: float
+) -> FrozenTemplate:
+    """Boot, wait for the guest to be ready, freeze. Raises TemplateFailed with what the interpreter printed."""
     pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
     ends = Ends.make()
     pidfd = -1
@@ -95,7 +93,9 @@ def _environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
         "USER": "root",
         "LOGNAME": "root",
         "SHELL": "/bin/bash",
-        "PATH": f"/root/.local/bin:{folder}:{system}" if folder not in system.split(":") else f"/root/.local/bin:{system}",
+        "PATH": f"/root/.local/bin:{folder}:{system}"
+        if folder not in system.split(":")
+        else f"/root/.local/bin:{system}",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "PYTHONUNBUFFERED": "1",
@@ -105,7 +105,14 @@ def _environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # As many threads as the sandbox has processors: a library that counts the host's would only fight itself.
         **dict.fromkeys(
-            ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"),
+            (
+                "OPENBLAS_NUM_THREADS",
+                "OMP_NUM_THREADS",
+                "MKL_NUM_THREADS",
+                "NUMEXPR_NUM_THREADS",
+                "POLARS_MAX_THREADS",
+                "RAYON_NUM_THREADS",
+            ),
             threads,
         ),
     }
@@ -134,7 +141,7 @@ async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
     loop = asyncio.get_running_loop()
     printed = bytearray()
     decoder = FrameDecoder(FROM_GUEST)
-    dead: asyncio.Future[None] = loop.create_future()
+    dead = asyncio.Event()
 
     def keep(descriptor: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -143,18 +150,17 @@ async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
             if not data:
                 loop.remove_reader(descriptor)
 
-    loop.add_reader(pidfd, lambda: dead.done() or dead.set_result(None))
+    loop.add_reader(pidfd, dead.set)
     for descriptor in (ends.stdout, ends.stderr):
         loop.add_reader(descriptor, keep, descriptor)
     try:
         async with asyncio.timeout(_BOOT_SECONDS):
             while True:
-                receiving = asyncio.ensure_future(loop.sock_recv(ends.control, 65536))
-                await asyncio.wait([receiving, dead], return_when=asyncio.FIRST_COMPLETED)
-                data = receiving.result() if receiving.done() else b""
+                # The line ends with the interpreter: nobody else holds its other end.
+                data = await loop.sock_recv(ends.control, 65536)
                 if not data:
-                    receiving.cancel()
-                    await asyncio.wait([dead], timeout=1.0)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(dead.wait(), 1.0)
                     for descriptor in (ends.stdout, ends.stderr):
                         keep(descriptor)
                     raise _boot_error(spec, _ending(pidfd), printed)
@@ -168,7 +174,7 @@ async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
 
 
 async def _wait_until_idle(spec: TemplateSpec, pid: int) -> None:
-    """READY is the guest's last word, but it may still be saying it: it is frozen in its next call, the wait for a cell."""
+    """READY is the guest's last word, but it may still be saying it. It is frozen in its wait for a cell."""
     waiting = f"{X86_64['recvfrom']} {CONTROL:#x} "
     try:
         async with asyncio.timeout(_IDLE_SECONDS):
@@ -188,13 +194,20 @@ def _ending(pidfd: int) -> str:
 
 def _boot_error(spec: TemplateSpec, what: str, printed: bytearray) -> TemplateFailed:
     text = printed.decode("utf-8", "replace").strip()[-4000:]
-    hint = "is every module of preload installed for this interpreter?" if spec.preload else f"does {spec.python} work by itself?"
+    hint = (
+        "is every module of preload installed for this interpreter?"
+        if spec.preload
+        else f"does {spec.python} work by itself?"
+    )
     return TemplateFailed(f"template {spec.name!r} did not boot: {what}" + (f"\n{text}" if text else ""), hint=hint)
 
 
 def _recipes(spec: TemplateSpec, pid: int) -> tuple[FileRecipe, ...]:
-    """How to open the template's files again in a sandbox. Only files of the trees that every pod shows, opened for reading:
-    anything else that is open, or a shared mapping, would be one thing for all sandboxes and is refused."""
+    """How to open the template's files again in a sandbox.
+
+    Only files of the trees that every pod shows, opened for reading: anything else that is open, or a shared mapping,
+    would be one thing for all sandboxes and is refused.
+    """
     shown = (*system_folders(), *spec.interpreter.trees)
     recipes, refused = [], []
     for name in os.listdir(f"/proc/{pid}/fd"):

@@ -1,7 +1,8 @@
 """Control groups: limits that the kernel counts, on version 2 or version 1, whichever the host has and lets us write.
 
-`delegate` runs in the owner, before the engine starts, with the owner's rights. `PodGroup` runs in the engine and only below
-what was delegated. Without a writable hierarchy there is no group, and rlimits stand in (said in `info()` and `doctor`).
+`delegate` runs in the owner, before the engine starts, with the owner's rights. `PodGroup` runs in the engine and only
+below what was delegated. Without a writable hierarchy there is no group, and rlimits stand in (`info()` and `doctor`
+say so).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramet.protocol.specs import Limits
@@ -35,7 +36,7 @@ NONE = Delegation(0, {})
 
 
 def delegate(owner_uid: int | None) -> Delegation:
-    """Make the engine's groups where we may. `owner_uid`: the host uid that the engine will have, when it is not ours."""
+    """Make the engine's groups where we may. `owner_uid`: the host uid the engine will have, when it is not ours."""
     name = f"ramet-{os.getpid()}-{secrets.token_hex(4)}"
     mounts, own = _hierarchies(), _own_groups()
     folders: dict[str, str] = {}
@@ -163,8 +164,11 @@ class PodGroup:
                 os.mkdir(folder)
             for controller, folder in group._folders.items():
                 for file, value, required in _settings(delegation.version, controller, limits):
-                    with contextlib.suppress() if required else contextlib.suppress(OSError):
+                    try:
                         _write(f"{folder}/{file}", value)
+                    except OSError:
+                        if required:
+                            raise
         except OSError:
             group.remove()
             raise
@@ -192,7 +196,10 @@ class PodGroup:
 
     def usage(self) -> dict[str, int]:
         names = {
-            1: {"memory_bytes": ("memory", "memory.usage_in_bytes"), "memory_peak_bytes": ("memory", "memory.max_usage_in_bytes")},
+            1: {
+                "memory_bytes": ("memory", "memory.usage_in_bytes"),
+                "memory_peak_bytes": ("memory", "memory.max_usage_in_bytes"),
+            },
             2: {"memory_bytes": ("memory", "memory.current"), "memory_peak_bytes": ("memory", "memory.peak")},
         }.get(self._delegation.version, {})
         found: dict[str, int] = {}
@@ -214,11 +221,12 @@ class PodGroup:
         return gone
 
 
-def _settings(version: int, controller: str, limits: Limits) -> list[tuple[str, object, bool]]:
+def _settings(version: int, controller: str, limits: Limits) -> Sequence[tuple[str, int | str, bool]]:
     """(file, value, must it work): swap is only counted on some hosts."""
     quota = int(limits.cpus * _CPU_PERIOD_MICROSECONDS)
+    settings: dict[str, list[tuple[str, int | str, bool]]]
     if version == 1:
-        return {
+        settings = {
             "memory": [
                 ("memory.limit_in_bytes", limits.memory_bytes, True),
                 ("memory.memsw.limit_in_bytes", limits.memory_bytes, False),
@@ -229,9 +237,11 @@ def _settings(version: int, controller: str, limits: Limits) -> list[tuple[str, 
                 ("cpu.cfs_quota_us", quota, True),
                 ("cpu.shares", _CPU_SHARES, False),
             ],
-        }[controller]
-    return {
+        }
+        return settings[controller]
+    settings = {
         "memory": [("memory.max", limits.memory_bytes, True), ("memory.swap.max", 0, False)],
         "pids": [("pids.max", limits.pids + _SHADOWS, True)],
         "cpu": [("cpu.max", f"{quota} {_CPU_PERIOD_MICROSECONDS}", True), ("cpu.weight", 50, False)],
-    }[controller]
+    }
+    return settings[controller]

@@ -37,15 +37,23 @@ _WHAT = {
 
 def examine() -> list[Finding]:
     """Every finding, the needed ones first."""
-    done = subprocess.run([str(launch.HELPER), "probe"], capture_output=True, text=True, check=False, env={}, timeout=60)
+    done = subprocess.run(
+        [str(launch.HELPER), "probe"], capture_output=True, text=True, check=False, env={}, timeout=60
+    )
     found = []
     for line in done.stdout.splitlines():
         answer, _, rest = line.partition(" ")
         name, _, reason = rest.partition(" ")
         ok = answer == "ok"
-        found.append(Finding(name, ok, True, _WHAT.get(name, name) + (f": {reason}" if reason else ""), None if ok else _fix(name)))
+        found.append(
+            Finding(
+                name, ok, True, _WHAT.get(name, name) + (f": {reason}" if reason else ""), None if ok else _fix(name)
+            )
+        )
     if len(found) < len(_WHAT):
-        found.append(Finding("probe", False, True, f"the probe ended early: {done.stderr.strip()}", "install Ramet again"))
+        found.append(
+            Finding("probe", False, True, f"the probe ended early: {done.stderr.strip()}", "install Ramet again")
+        )
     found.append(_control_groups())
     found.append(_identity())
     return found
@@ -75,7 +83,8 @@ def _fix(name: str) -> str:
             return "run: sudo sysctl -w user.max_user_namespaces=65536"
         if _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
             return "run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-        return "in a container: allow user namespaces (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+        options = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+        return f"in a container: allow user namespaces (docker run {options})"
     if name == "proc":
         return "in a container: unmask /proc (docker run --security-opt systempaths=unconfined)"
     if name == "overlay":
@@ -99,7 +108,9 @@ def _control_groups() -> Finding:
         )  # fmt: skip
     missing = [name for name in cgroups.CONTROLLERS if name not in made.folders]
     detail = f"control groups version {made.version}: {', '.join(sorted(made.folders))}"
-    return Finding("control-groups", not missing, False, detail + (f"; without {', '.join(missing)}" if missing else ""))
+    return Finding(
+        "control-groups", not missing, False, detail + (f"; without {', '.join(missing)}" if missing else "")
+    )
 
 
 def _identity() -> Finding:

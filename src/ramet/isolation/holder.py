@@ -66,7 +66,10 @@ class Broker:
             answer, descriptors = await asyncio.to_thread(self._ask, f"tree {kind} {path}")
         if answer == "ok" and len(descriptors) == 1:
             return descriptors[0]
-        raise RametError(f"cannot show {path} in a sandbox: {answer.removeprefix('error ')}", hint="is it there, and readable for you?")
+        raise RametError(
+            f"cannot show {path} in a sandbox: {answer.removeprefix('error ')}",
+            hint="is it there, and readable for you?",
+        )
 
     def _ask(self, request: str) -> tuple[str, list[int]]:
         send_packet(self._channel, request)
@@ -105,10 +108,14 @@ class Holder:
                 check=False,
             )
         if done.returncode:
-            raise HostNotCapable(f"cannot make the namespaces of sandboxes: {done.stderr.strip()}", hint="run: ramet doctor")
+            raise HostNotCapable(
+                f"cannot make the namespaces of sandboxes: {done.stderr.strip()}", hint="run: ramet doctor"
+            )
         answer, _ = await asyncio.to_thread(_receive, ours)
         if answer != "ready":
-            raise HostNotCapable(f"cannot make the base of sandboxes: {answer.removeprefix('error ')}", hint="run: ramet doctor")
+            raise HostNotCapable(
+                f"cannot make the base of sandboxes: {answer.removeprefix('error ')}", hint="run: ramet doctor"
+            )
         ours.setblocking(False)
         return cls(ours, int(done.stdout), broker, guest)
 
@@ -143,11 +150,12 @@ class Holder:
             self._tree_answer.set_result(text)
 
     def _fail_all(self, error: RametError) -> None:
-        waiting = [*self._pods.values(), *([self._tree_answer] if self._tree_answer is not None else [])]
+        for pod in self._pods.values():
+            if not pod.done():
+                pod.set_exception(error)
         self._pods.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        if self._tree_answer is not None and not self._tree_answer.done():
+            self._tree_answer.set_exception(error)
 
     async def make_pod(self, layout: Layout, lines: Sequence[str], descriptors: Sequence[int]) -> PodHandle:
         """A pod with this file tree; `lines` and `descriptors` as `native/pod.h` says."""
@@ -155,7 +163,11 @@ class Holder:
         places = [f"{kind} {tree} {path}" for kind, tree, path in layout.places]
         future: asyncio.Future[PodHandle] = asyncio.get_running_loop().create_future()
         self._pods[number] = future
-        send_packet(self._channel, "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines]), descriptors)
+        send_packet(
+            self._channel,
+            "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines]),
+            descriptors,
+        )
         try:
             return await asyncio.wait_for(future, _POD_SECONDS)
         except TimeoutError as error:
@@ -213,5 +225,8 @@ class Holder:
 
 def _pod_error(detail: str) -> RametError:
     if re.search(r"No space left|Too many|Cannot allocate|Resource temporarily", detail):
-        return RametError(f"cannot make a pod: {detail}", hint="the host has no room for another sandbox: close some, or raise its limits")
+        return RametError(
+            f"cannot make a pod: {detail}",
+            hint="the host has no room for another sandbox: close some, or raise its limits",
+        )
     return HostNotCapable(f"cannot make a pod: {detail}", hint="run: ramet doctor")

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 from ramet.errors import InvalidArgument
 from ramet.protocol.specs import Interpreter
@@ -16,13 +17,13 @@ from ramet.protocol.specs import Interpreter
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 
 _QUESTION = """
-import sys, json, site, sysconfig, importlib.util as u
+import sys, json, importlib.util as u
 def where(name):
     try: spec = u.find_spec(name)
     except Exception: spec = None
     return (list(spec.submodule_search_locations or []) or [spec.origin])[0] if spec else None
-print(json.dumps(dict(version=list(sys.version_info[:3]), implementation=sys.implementation.name, prefixes=[sys.prefix, sys.exec_prefix,
-sys.base_prefix, sys.base_exec_prefix], ipython=where("IPython"), user_site=site.getusersitepackages())))
+print(json.dumps(dict(version=list(sys.version_info[:3]), implementation=sys.implementation.name,
+ipython=where("IPython"), prefixes=[sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix])))
 """
 
 
@@ -35,50 +36,60 @@ def find(executable: str) -> Interpreter:
 @functools.lru_cache(maxsize=32)
 def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
     answer = _ask(executable)
-    version = tuple(answer["version"])
-    if answer["implementation"] != "cpython" or not (3, 11) <= version[:2] <= (3, 13):
+    version = ".".join(map(str, answer.version))
+    if answer.implementation != "cpython" or not (3, 11) <= answer.version[:2] <= (3, 13):
         raise InvalidArgument(
-            f"python: {executable} is {answer['implementation']} {'.'.join(map(str, version))}",
+            f"python: {executable} is {answer.implementation} {version}",
             hint="use a CPython from 3.11 to 3.13",
             details={"argument": "python"},
         )
     links: dict[str, str] = {}
-    trees = {_follow(prefix, links) for prefix in answer["prefixes"]}
+    trees = {_follow(prefix, links) for prefix in answer.prefixes}
     _follow(executable, links)
     trees = {tree for tree in trees if not _below(tree, _SYSTEM)}
     trees = {tree for tree in trees if not _below(tree, tuple(trees - {tree}))}
     shown = (*_SYSTEM, *trees)
     links = {at: to for at, to in links.items() if not _below(at, shown)}
-    ipython = answer["ipython"]
-    inside = isinstance(ipython, str) and _below(_follow(ipython, {}), shown)
+    inside = answer.ipython is not None and _below(_follow(answer.ipython, {}), shown)
     return Interpreter(
         executable=executable,
-        version=".".join(map(str, version)),
+        version=version,
         trees=tuple(sorted(trees)),
         links=tuple(sorted(links.items())),
         library=None if inside else _own_library(),
     )
 
 
-def _ask(executable: str) -> dict[str, list[int] | list[str] | str | None]:  # what the interpreter itself says
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an interpreter says of itself."""
+
+    version: tuple[int, ...]
+    implementation: str
+    prefixes: tuple[str, ...]
+    ipython: str | None
+
+
+def _ask(executable: str) -> _Answer:
     if executable == sys.executable:
         spec = importlib.util.find_spec("IPython")
-        return {
-            "version": list(sys.version_info[:3]),
-            "implementation": sys.implementation.name,
-            "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
-            "ipython": os.path.dirname(spec.origin) if spec and spec.origin else None,
-        }
+        ipython = os.path.dirname(spec.origin) if spec and spec.origin else None
+        prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+        return _Answer(sys.version_info[:3], sys.implementation.name, prefixes, ipython)
     tried = f"python: cannot ask {executable} what it is"
     try:
-        done = subprocess.run([executable, "-c", _QUESTION], capture_output=True, text=True, timeout=30, cwd="/", check=False)
+        done = subprocess.run(
+            [executable, "-c", _QUESTION], capture_output=True, text=True, timeout=30, cwd="/", check=False
+        )
         if done.returncode == 0:
-            answer: dict[str, list[int] | list[str] | str | None] = json.loads(done.stdout)
-            return answer
+            said = json.loads(done.stdout)
+            return _Answer(tuple(said["version"]), said["implementation"], tuple(said["prefixes"]), said["ipython"])
         reason = done.stderr.strip()[-500:] or f"it ended with {done.returncode}"
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
         reason = str(error)
-    raise InvalidArgument(f"{tried}: {reason}", hint="give the path of a working python3 executable", details={"argument": "python"})
+    raise InvalidArgument(
+        f"{tried}: {reason}", hint="give the path of a working python3 executable", details={"argument": "python"}
+    )
 
 
 def _own_library() -> str | None:

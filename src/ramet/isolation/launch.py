@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,23 +17,26 @@ from ramet.isolation import cgroups, interpreter, skeleton
 
 NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has it too
 
-# As root, uid 0 of the engine's namespace is this host uid: one that no distribution hands out, below systemd's ranges' end.
+# As root, uid 0 of the engine's namespace is this host uid, which no distribution hands out.
 ENGINE_UID = 1_500_000_000
+
+_SWEEP_SECONDS = 2.0
 
 _NEEDED_CAPABILITIES = 1 << 21 | 1 << 7 | 1 << 6  # CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID
 
 HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
-# Runs in the engine's interpreter, isolated from the owner's environment variables; argv: folder of the package, options.
+# Runs in the engine's interpreter, isolated from the owner's environment; argv: folder of the package, options.
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ramet.engine.__main__ import start; start()"
 
 
 class EngineProcess:
     """The launcher that stands between owner and engine. It ends when the engine ends, after cleaning up."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: int, groups: Sequence[str]) -> None:
         self._process = process
         self._log = log
+        self._groups = groups
 
     @property
     def pid(self) -> int:
@@ -41,9 +45,19 @@ class EngineProcess:
     def wait(self, timeout: float | None = None) -> int | None:
         """Its exit code, or None when it is still there after `timeout` seconds."""
         try:
-            return self._process.wait(timeout)
+            code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
+        self._sweep()
+        return code
+
+    def _sweep(self) -> None:
+        """A launcher that was killed has not cleaned up; what it watched over dies with it, a moment later."""
+        until = time.monotonic() + _SWEEP_SECONDS
+        while (left := [folder for folder in self._groups if os.path.isdir(folder)]) and time.monotonic() < until:
+            for folder in left:
+                cgroups.sweep(folder)
+            time.sleep(0.005)
 
     def kill(self) -> None:
         self._process.kill()
@@ -73,12 +87,17 @@ def engine_uid() -> int | None:
 def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineProcess:
     """Start an engine that serves `primary`. Failures show as the end of that socket; `stderr_tail` says why."""
     if not HELPER.is_file():
-        raise HostNotCapable(f"the helper program is missing: {HELPER}", hint="install Ramet again: pip install --force-reinstall ramet")
+        raise HostNotCapable(
+            f"the helper program is missing: {HELPER}", hint="install Ramet again: pip install --force-reinstall ramet"
+        )
     found = interpreter.find(sys.executable)
     package = Path(ramet.isolation.__file__).resolve().parent.parent
     guest = package.with_name("ramet_guest")
     shown = (*skeleton.system_folders(), *found.trees)
-    trees = [*shown, *(str(folder) for folder in (package, guest) if not any(folder.is_relative_to(tree) for tree in shown))]
+    trees = [
+        *shown,
+        *(str(folder) for folder in (package, guest) if not any(folder.is_relative_to(tree) for tree in shown)),
+    ]
     base_uid = engine_uid()
     cgroups.sweep_dead()
     delegation = cgroups.delegate(base_uid)
@@ -104,4 +123,4 @@ def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineP
             cgroups.sweep(folder)
         os.close(log)
         raise
-    return EngineProcess(process, log)
+    return EngineProcess(process, log, delegation.paths())

@@ -17,12 +17,12 @@ from ramet.protocol.specs import Interpreter, Limits, MountSpec
 _INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
 _SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
 _CLOSE_SECONDS = 10.0
-_REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next one at once would slow that down
+_REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next at once would slow that down
 
 
 @dataclass(slots=True)
 class Ends:
-    """The engine's ends of a REPL's three lines, and the sandbox's ends while they are on their way to the pod's init."""
+    """The engine's ends of a REPL's three lines, and the sandbox's while they are on their way to the pod's init."""
 
     control: socket.socket
     stdout: int
@@ -58,7 +58,9 @@ class Ends:
 class Pod:
     """The walls of one sandbox. Owned by one sandbox, or by the pool while it waits."""
 
-    def __init__(self, handle: PodHandle, command: socket.socket, ends: Ends, group: PodGroup | None, limits: Limits) -> None:
+    def __init__(
+        self, handle: PodHandle, command: socket.socket, ends: Ends, group: PodGroup | None, limits: Limits
+    ) -> None:
         self.handle = handle
         self.ends = ends
         self.group = group
@@ -108,11 +110,11 @@ class Pod:
 async def wait_for_end(pidfd: int, seconds: float) -> bool:
     """True when the process behind `pidfd` ended within `seconds`."""
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
     try:
         async with asyncio.timeout(seconds):
-            await ended
+            await ended.wait()
         return True
     except TimeoutError:
         return False
@@ -162,7 +164,9 @@ class PodMaker:
             while len(pods) < self._ready and not self._closed:
                 pods.append(await self.make(*key, ()))
 
-    async def make(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec], boot: bool = False) -> Pod:
+    async def make(
+        self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec], boot: bool = False
+    ) -> Pod:
         layout = await self._holder.layout(interpreter)
         opened = [await self._broker.open(mount.source, "w" if mount.writable else "r") for mount in mounts]
         try:
@@ -171,7 +175,9 @@ class PodMaker:
             for descriptor in opened:
                 os.close(descriptor)
 
-    async def _make(self, layout: Layout, limits: Limits, mounts: Sequence[MountSpec], opened: Sequence[int], boot: bool) -> Pod:
+    async def _make(
+        self, layout: Layout, limits: Limits, mounts: Sequence[MountSpec], opened: Sequence[int], boot: bool
+    ) -> Pod:
         group = None
         if self._delegation != NONE and not boot:
             name = f"pod-{next(self._numbers)}"

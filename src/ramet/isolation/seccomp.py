@@ -1,8 +1,8 @@
 """The system calls a sandbox may make: data with a reason per line, and its compilation to a kernel filter.
 
-The filter is put on once, in a template before its first instruction; everything thawed from it inherits it. What is not
-listed ends in SECCOMP_RET_TRACE: a sandbox, which nobody traces, gets ENOSYS, while calls that the engine has a task make
-under its hand pass. So no second filter has to be installed at each thaw.
+The filter is put on once, in a template before its first instruction; everything thawed from it inherits it. What is
+not listed ends in SECCOMP_RET_TRACE: a sandbox, which nobody traces, gets ENOSYS, while calls that the engine has a
+task make under its hand pass. So no second filter has to be installed at each thaw.
 """
 
 from __future__ import annotations
@@ -16,44 +16,78 @@ from ramet.isolation.syscall_numbers import X86_64
 _ALLOWED: tuple[tuple[str, str], ...] = (
     (
         "read, write and move within descriptors",
-        "read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek sendfile splice tee vmsplice copy_file_range",
+        "read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek sendfile splice tee "
+        "vmsplice copy_file_range",
     ),
-    ("open and close", "open openat openat2 creat close dup dup2 dup3 fcntl ioctl"),
-    ("wait on descriptors", "poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_wait epoll_wait_old epoll_pwait epoll_pwait2"),
-    ("look at files", "stat lstat fstat newfstatat statx statfs fstatfs access faccessat faccessat2 getdents getdents64 readlink readlinkat getcwd ustat sysfs"),
+    ("open and close (opening for creation and fcntl are checked below)", "close dup dup2 dup3 ioctl"),
+    (
+        "wait on descriptors",
+        "poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_wait "
+        "epoll_wait_old epoll_pwait epoll_pwait2",
+    ),
+    (
+        "look at files",
+        "stat lstat fstat newfstatat statx statfs fstatfs access faccessat faccessat2 getdents getdents64 "
+        "readlink readlinkat getcwd ustat sysfs",
+    ),
     (
         "change files of the pod's own tree",
-        "truncate ftruncate fallocate mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat chmod fchmod fchmodat fchmodat2 "
-        "chown fchown lchown fchownat utime utimes utimensat futimesat mknod mknodat umask chdir fchdir fsync fdatasync sync syncfs sync_file_range "
+        "truncate ftruncate fallocate mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat "
+        "symlink symlinkat "
+        "chown fchown lchown fchownat utime utimes utimensat futimesat umask chdir fchdir fsync fdatasync sync "
+        "syncfs sync_file_range "
         "flock fadvise64 readahead",
     ),
     (
         "extended attributes",
-        "setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr",
+        "setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr "
+        "lremovexattr fremovexattr",
     ),
     ("watch files (instances are bounded per pod)", "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"),
-    ("pipes and small kernel objects", "pipe pipe2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime memfd_create"),
+    (
+        "pipes and small kernel objects",
+        "pipe pipe2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime memfd_create",
+    ),
     (
         "memory of the own process",
-        "mmap munmap mprotect mremap msync brk madvise mincore mlock mlock2 munlock mlockall munlockall remap_file_pages "
-        "pkey_mprotect pkey_alloc pkey_free membarrier mbind set_mempolicy get_mempolicy set_mempolicy_home_node cachestat",
+        "mmap munmap mprotect mremap msync brk madvise mincore mlock mlock2 munlock mlockall munlockall "
+        "remap_file_pages "
+        "pkey_mprotect pkey_alloc pkey_free membarrier mbind set_mempolicy get_mempolicy "
+        "set_mempolicy_home_node cachestat",
     ),
-    ("shared memory and queues of the pod's own ipc namespace", "shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl"),
-    ("message queues of the pod's own ipc namespace", "mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr"),
+    (
+        "shared memory and queues of the pod's own ipc namespace",
+        "shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl",
+    ),
+    (
+        "message queues of the pod's own ipc namespace",
+        "mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr",
+    ),
     (
         "sockets (families are checked below; the pod has a network of its own)",
-        "socketpair bind listen accept accept4 connect getsockname getpeername sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg setsockopt getsockopt shutdown",
+        "socketpair bind listen accept accept4 connect getsockname getpeername sendto recvfrom sendmsg recvmsg "
+        "sendmmsg recvmmsg setsockopt getsockopt shutdown",
     ),
-    ("make and end processes (clone is checked below)", "fork vfork execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal"),
+    (
+        "make and end processes (clone is checked below)",
+        "fork vfork execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal",
+    ),
     (
         "signals",
-        "rt_sigaction rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_tgsigqueueinfo rt_sigsuspend rt_sigreturn sigaltstack pause restart_syscall",
+        "rt_sigaction rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_tgsigqueueinfo "
+        "rt_sigsuspend rt_sigreturn sigaltstack pause restart_syscall",
     ),
-    ("threads", "futex futex_waitv futex_wake futex_wait futex_requeue set_robust_list get_robust_list set_tid_address gettid rseq arch_prctl set_thread_area get_thread_area"),
+    (
+        "threads",
+        "futex futex_waitv futex_wake futex_wait futex_requeue set_robust_list get_robust_list set_tid_address "
+        "gettid rseq arch_prctl set_thread_area get_thread_area",
+    ),
     (
         "scheduling, within what the kernel lets an unprivileged process do",
-        "sched_yield sched_setparam sched_getparam sched_setscheduler sched_getscheduler sched_get_priority_max sched_get_priority_min "
-        "sched_rr_get_interval sched_setaffinity sched_getaffinity sched_setattr sched_getattr getpriority setpriority ioprio_set ioprio_get getcpu",
+        "sched_yield sched_setparam sched_getparam sched_setscheduler sched_getscheduler sched_get_priority_max "
+        "sched_get_priority_min "
+        "sched_rr_get_interval sched_setaffinity sched_getaffinity sched_setattr sched_getattr getpriority "
+        "setpriority ioprio_set ioprio_get getcpu",
     ),
     (
         "time",
@@ -62,8 +96,10 @@ _ALLOWED: tuple[tuple[str, str], ...] = (
     ),
     (
         "who am I (one uid, no capabilities: none of these can gain anything)",
-        "getpid getppid getuid geteuid getgid getegid getresuid getresgid getgroups setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid "
-        "setgroups getpgid setpgid getpgrp setsid getsid capget capset prctl personality uname sysinfo getrusage getrlimit setrlimit prlimit64 getrandom",
+        "getpid getppid getuid geteuid getgid getegid getresuid getresgid getgroups setuid setgid setreuid "
+        "setregid setresuid setresgid setfsuid setfsgid "
+        "setgroups getpgid setpgid getpgrp setsid getsid capget capset prctl personality uname sysinfo "
+        "getrusage getrlimit setrlimit prlimit64 getrandom",
     ),
     ("walls a program builds for itself", "seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"),
 )
@@ -72,19 +108,57 @@ _REFUSED: tuple[tuple[str, int, str], ...] = (
     (
         "the file tree is the engine's to build",
         errno.EPERM,
-        "mount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount fspick mount_setattr statmount listmount",
+        "mount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount fspick mount_setattr "
+        "statmount listmount",
     ),
     ("no namespace below a pod", errno.EPERM, "unshare"),
-    ("nobody looks into another process", errno.EPERM, "ptrace process_vm_readv process_vm_writev process_madvise kcmp"),
+    (
+        "nobody looks into another process",
+        errno.EPERM,
+        "ptrace process_vm_readv process_vm_writev process_madvise kcmp",
+    ),
     ("keyrings are not divided by namespaces", errno.EPERM, "keyctl add_key request_key"),
-    ("large attack surface, no use in a sandbox", errno.EPERM, "bpf perf_event_open userfaultfd fanotify_init fanotify_mark open_by_handle_at name_to_handle_at"),
-    ("the kernel and the machine", errno.EPERM, "init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff acct syslog iopl ioperm quotactl"),
-    ("the host's clock and names", errno.EPERM, "settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname"),
-    ("programs fall back to ordinary reads and writes", errno.ENOSYS, "io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_getevents io_destroy io_cancel"),
+    (
+        "large attack surface, no use in a sandbox",
+        errno.EPERM,
+        "bpf perf_event_open userfaultfd fanotify_init fanotify_mark open_by_handle_at name_to_handle_at",
+    ),
+    (
+        "the kernel and the machine",
+        errno.EPERM,
+        "init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff acct syslog "
+        "iopl ioperm quotactl",
+    ),
+    (
+        "the host's clock and names",
+        errno.EPERM,
+        "settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname",
+    ),
+    (
+        "its flags and mode lie in memory, where a filter cannot read them; programs fall back to openat",
+        errno.ENOSYS,
+        "openat2",
+    ),
+    (
+        "programs fall back to ordinary reads and writes",
+        errno.ENOSYS,
+        "io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_getevents io_destroy io_cancel",
+    ),
 )
 
-# Sockets that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel code are not made.
+# Sockets that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel code are
+# not made.
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+
+# A program with one of these bits in a writable folder of the host would lend the owner's power to whoever runs it
+# there.
+_MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+_CREATING = {"open": (1, 2), "openat": (2, 3)}  # which argument holds the flags, and which the mode
+_SET_ID_BITS = 0o6000
+_O_CREAT_OR_TMPFILE = 0o20000100
+
+# A lease makes everybody who opens the file wait, on the host too; a directory notice tells who does.
+_FCNTL_REFUSED = (1024, 1026)  # F_SETLEASE, F_NOTIFY
 
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* that fits clone(2)
 _CLONE_TRACED_ONLY = 0x00808000  # CLONE_PARENT, CLONE_UNTRACED: children that would not be the sandbox's
@@ -96,7 +170,7 @@ _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
 _RET_ALLOW, _RET_ERRNO, _RET_TRACE, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x7FF00000, 0x80000000
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-_AT_NUMBER, _AT_ARCH, _AT_ARGUMENT_0, _AT_ARGUMENT_2 = 0, 4, 16, 32  # offsets in struct seccomp_data (low halves)
+_AT_NUMBER, _AT_ARCH, _AT_ARGUMENT_0 = 0, 4, 16  # offsets in struct seccomp_data (low halves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +186,10 @@ class _Instruction:
 
 def _load(offset: int) -> _Instruction:
     return _Instruction(_LOAD, 0, 0, offset)
+
+
+def _load_argument(index: int) -> _Instruction:
+    return _load(_AT_ARGUMENT_0 + 8 * index)
 
 
 def _answer(value: int) -> _Instruction:
@@ -152,7 +230,7 @@ def compile_filter() -> bytes:
     program += _when_number(
         X86_64["clone"],
         [
-            _load(_AT_ARGUMENT_0),
+            _load_argument(0),
             _Instruction(_JUMP_SET, 0, 1, _CLONE_NEW_ANY),
             _answer(refuse),
             _Instruction(_JUMP_SET, 0, 1, _CLONE_TRACED_ONLY),
@@ -166,12 +244,24 @@ def compile_filter() -> bytes:
     )
     program += _when_number(
         X86_64["close_range"],
-        [_load(_AT_ARGUMENT_2), _Instruction(_JUMP_SET, 0, 1, _CLOSE_RANGE_UNSHARE), _answer(refuse), _answer(_RET_ALLOW)],
+        [_load_argument(2), _Instruction(_JUMP_SET, 0, 1, _CLOSE_RANGE_UNSHARE), _answer(refuse), _answer(_RET_ALLOW)],
     )
+    no_set_id = [_Instruction(_JUMP_SET, 0, 1, _SET_ID_BITS), _answer(refuse), _answer(_RET_ALLOW)]
+    for name, mode in _MODE_ARGUMENT.items():
+        program += _when_number(X86_64[name], [_load_argument(mode), *no_set_id])
+    for name, (flags, mode) in _CREATING.items():
+        # Without a file to create the mode is whatever the register held.
+        creates = [_load_argument(flags), _Instruction(_JUMP_SET, 1, 0, _O_CREAT_OR_TMPFILE), _answer(_RET_ALLOW)]
+        program += _when_number(X86_64[name], [*creates, _load_argument(mode), *no_set_id])
+    commands = [
+        _Instruction(_JUMP_EQUAL, len(_FCNTL_REFUSED) - index, 0, command)
+        for index, command in enumerate(_FCNTL_REFUSED)
+    ]
+    program += _when_number(X86_64["fcntl"], [_load_argument(1), *commands, _answer(_RET_ALLOW), _answer(refuse)])
     families = [_Instruction(_JUMP_EQUAL, len(_FAMILIES) - index, 0, family) for index, family in enumerate(_FAMILIES)]
     program += _when_number(
         X86_64["socket"],
-        [_load(_AT_ARGUMENT_0), *families, _answer(_RET_ERRNO | errno.EAFNOSUPPORT), _answer(_RET_ALLOW)],
+        [_load_argument(0), *families, _answer(_RET_ERRNO | errno.EAFNOSUPPORT), _answer(_RET_ALLOW)],
     )
     program.append(_answer(_RET_TRACE))
     return b"".join(instruction.encode() for instruction in program)

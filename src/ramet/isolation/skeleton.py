@@ -10,17 +10,57 @@ from pathlib import Path
 from ramet.protocol.specs import Interpreter
 
 _TOP = ("usr", "bin", "sbin", "lib", "lib64", "lib32", "libx32")
-_FOLDERS = ("etc", "root", "tmp", "home", "opt", "var/tmp", "var/lib", "var/cache", "var/log", "srv", "mnt", "media", "run", "dev", "proc", "sys")
+_FOLDERS = (
+    "etc",
+    "root",
+    "tmp",
+    "home",
+    "opt",
+    "var/tmp",
+    "var/lib",
+    "var/cache",
+    "var/log",
+    "srv",
+    "mnt",
+    "media",
+    "run",
+    "dev",
+    "proc",
+    "sys",
+)
 
 GUEST_FOLDER = "/opt/ramet/ramet_guest"
 LIBRARY_FOLDER = "/opt/ramet/site-packages"
 
-# Copied from the host when everybody may read them: what programs need to find libraries, certificates, time zones and fonts.
+# Copied from the host when everybody may read them: how programs find libraries, certificates, time zones and fonts.
 _COPIED = (
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/openssl.cnf", "ssl/certs", "ca-certificates.conf", "pki/tls/certs",
-    "pki/ca-trust", "localtime", "timezone", "mime.types", "os-release", "debian_version", "services", "protocols", "fonts", "locale.alias",
-    "bash.bashrc", "profile", "inputrc", "mailcap", "magic", "login.defs", "gai.conf", "host.conf",
-)  # fmt: skip
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "ssl/openssl.cnf",
+    "ssl/certs",
+    "ca-certificates.conf",
+    "pki/tls/certs",
+    "pki/ca-trust",
+    "localtime",
+    "timezone",
+    "mime.types",
+    "os-release",
+    "debian_version",
+    "services",
+    "protocols",
+    "fonts",
+    "locale.alias",
+    "bash.bashrc",
+    "profile",
+    "inputrc",
+    "mailcap",
+    "magic",
+    "login.defs",
+    "gai.conf",
+    "host.conf",
+)
 
 _WRITTEN = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -80,7 +120,9 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         if source.is_dir():
-            shutil.copytree(source, target, symlinks=False, ignore_dangling_symlinks=True, dirs_exist_ok=True, ignore=_private)
+            shutil.copytree(
+                source, target, symlinks=False, ignore_dangling_symlinks=True, dirs_exist_ok=True, ignore=_private
+            )
         elif source.is_file():
             shutil.copyfile(source, target)
     except (OSError, shutil.Error):

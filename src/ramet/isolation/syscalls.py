@@ -24,5 +24,9 @@ def clone_tree(path: str) -> int:
     """A detached copy of the mounts at and below `path`, as a descriptor."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return _call(
-        f"open_tree({path})", _OPEN_TREE, ctypes.c_int(_AT_FDCWD), ctypes.c_char_p(os.fsencode(path)), ctypes.c_uint(flags)
+        f"open_tree({path})",
+        _OPEN_TREE,
+        ctypes.c_int(_AT_FDCWD),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.c_uint(flags),
     )

@@ -14,9 +14,12 @@ def read_walls(repl: int | None, limits: Limits, delegation: Delegation) -> dict
     """`repl` is the REPL's id in the engine's numbering, None when it is gone."""
     kept_by = f"cgroup v{delegation.version}"
     found: dict[str, object] = {
-        "memory": f"{limits.memory_bytes} bytes, " + (kept_by if "memory" in delegation.folders else "rlimit on each process's data"),
+        "memory": f"{limits.memory_bytes} bytes, "
+        + (kept_by if "memory" in delegation.folders else "rlimit on each process's data"),
         "processes": f"{limits.pids}, " + (kept_by if "pids" in delegation.folders else "rlimit"),
-        "cpu": f"{limits.cpus:g} CPUs, {kept_by}" if "cpu" in delegation.folders else "not limited: no writable cpu cgroup",
+        "cpu": f"{limits.cpus:g} CPUs, {kept_by}"
+        if "cpu" in delegation.folders
+        else "not limited: no writable cpu cgroup",
         "disk": f"{limits.disk_bytes} bytes, size of the writable layer",
         "network": "loopback only",
     }
@@ -25,7 +28,9 @@ def read_walls(repl: int | None, limits: Limits, delegation: Delegation) -> dict
     found["namespaces"] = [name for name in _NAMESPACES if _differs(repl, name)]
     with open(f"/proc/{repl}/status", encoding="ascii", errors="replace") as lines:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
-    found["capabilities"] = "none" if int(status["CapPrm"], 16) == 0 and int(status["CapEff"], 16) == 0 else status["CapEff"]
+    found["capabilities"] = (
+        "none" if int(status["CapPrm"], 16) == 0 and int(status["CapEff"], 16) == 0 else status["CapEff"]
+    )
     found["no_new_privs"] = status.get("NoNewPrivs") == "1"
     found["seccomp"] = "filter" if status.get("Seccomp") == "2" else "off"
     return found

@@ -4,6 +4,7 @@ A connection carries one call at a time: a request, then answers up to a final o
 
     RUN       ->  [OUTPUT, RICH ...] RESULT           READ   ->  CHUNK ... ANSWER
     others    ->  ANSWER                              WRITE, CHUNK ... END  ->  ANSWER
+                                                      WRITE, CHUNK ... ABORT  ->  ERROR
                                                       LIST   ->  ENTRIES ... ANSWER
     anything  ->  ERROR instead of the final answer
 
@@ -39,6 +40,7 @@ REMOVE = 15
 RENAME = 16
 CHUNK = 20  # both directions
 END = 21
+ABORT = 22  # instead of END: the data broke off at the client
 # engine -> client
 ANSWER = 30
 ERROR = 31

@@ -138,6 +138,8 @@ def check_template(spec: TemplateSpec) -> None:
         *filter(None, [spec.interpreter.library]),
     ):
         check_path(path, "python")
+        if "\n" in path:
+            raise invalid("python", f"{path!r} has a line break", "paths without line breaks")
         if not posixpath.isabs(path):
             raise invalid("python", f"{path!r} is relative", "an absolute path of a Python interpreter")
 
@@ -149,6 +151,9 @@ def check_mount(mount: MountSpec) -> None:
         raise invalid("mounts", f"the source {mount.source!r} is relative", "an absolute path of a host folder")
     if not posixpath.isabs(mount.target):
         raise invalid("mounts", f"the target {mount.target!r} is relative", "an absolute path in the sandbox")
+    if "\n" in mount.target:
+        # A pod is described line by line to the program that makes it.
+        raise invalid("mounts", f"the target {mount.target!r} has a line break", "a path without line breaks")
     # normpath keeps two leading slashes, which POSIX lets mean something; Linux does not.
     target = "/" + posixpath.normpath(mount.target).lstrip("/")
     if ".." in mount.target.split("/"):

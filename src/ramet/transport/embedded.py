@@ -138,7 +138,9 @@ class EmbeddedEngine:
     def _not_capable(self) -> HostNotCapable:
         from ramet.isolation import doctor
 
-        return HostNotCapable(f"this host does not let us build a sandbox: {self._process.stderr_tail()}", hint=doctor.hint())
+        return HostNotCapable(
+            f"this host does not let us build a sandbox: {self._process.stderr_tail()}", hint=doctor.hint()
+        )
 
     def close(self) -> None:
         """End the engine and with it all its sandboxes."""

@@ -17,6 +17,7 @@
 #include <linux/sched.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -83,10 +84,12 @@ typedef struct {
     scratch region;
     list shadow, walls, release, thread;
     uint64_t barrier, departure;
+    uint64_t *dropped; /* by thread: the record of its capset, which holds the call's number until the call is made */
 } script;
 
 static void script_free(script *s) {
     scratch_free(&s->region);
+    free(s->dropped);
     list_free(&s->shadow), list_free(&s->walls), list_free(&s->release), list_free(&s->thread);
 }
 
@@ -178,9 +181,13 @@ static int write_walls_list(script *s, const snapshot *from, const thaw_plan *pl
         add_thread_set_up(t, thread);
         list_add(t, "name a thread", SYS_prctl, PR_SET_NAME, scratch_put(&s->region, thread->name, 16, 8), 0, 0, 0, 0);
         add_power_drop(t, capability_header, capability_data);
+        int drop = t->count - 1;
+        list_add(t, "say that the power is dropped", SYS_futex, 0, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0)->flags = 0;
         list_add(t, "wait for the others", SYS_futex, s->barrier, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0)->flags = 0;
         list_add(t, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
         if (list_place(t, &s->region, why)) return -1;
+        s->dropped[i] = t->at + (uint64_t)drop * sizeof(call);
+        ((call *)scratch_here(&s->region, t->at))[drop + 1].argument[0] = s->dropped[i];
         uint64_t departure = put_departure(&s->region, thread, t->at, t->at + (uint64_t)t->count * sizeof(call));
         int32_t wanted = thread->inner_tid;
         uint64_t set_tid = scratch_put(&s->region, &wanted, sizeof wanted, 8);
@@ -191,6 +198,10 @@ static int write_walls_list(script *s, const snapshot *from, const thaw_plan *pl
         if (!departure || !arguments) return failed(why, ENOSPC, "lay out thread %d", i);
         list_add(l, "re-create a thread", SYS_clone3, arguments, sizeof child, 0, 0, 0, ARCH_THREAD_MARK);
     }
+    /* Nobody's code runs before every thread is powerless: a thread that still waits for a processor here holds the pod's
+     * capabilities, and its list lies in memory that the sandbox may write. The result of its capset replaces the number. */
+    for (int i = 1; i < from->thread_count; i++)
+        list_add(l, "wait for a thread to drop its power", SYS_futex, s->dropped[i], FUTEX_WAIT_PRIVATE, SYS_capset, 0, 0, 0)->flags = 0;
     add_power_drop(l, capability_header, capability_data);
     return list_place(l, &s->region, why);
 }
@@ -199,6 +210,8 @@ static int write_script(script *s, const snapshot *from, const thaw_plan *plan, 
     size_t size = (64 + (size_t)plan->file_count * 2) * 1024;
     for (int i = 0; i < from->thread_count; i++) size += from->threads[i].extended_size + 4096;
     if (scratch_make(&s->region, (size + 4095) & ~4095ul, why)) return -1;
+    s->dropped = calloc((size_t)from->thread_count, sizeof *s->dropped);
+    if (!s->dropped) return failed(why, ENOMEM, "prepare lists");
     s->barrier = scratch_put(&s->region, NULL, 64, 64);
     if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why)) return -1;
     list_add(&s->release, "let the threads go", SYS_futex, s->barrier, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0)->flags = 0;

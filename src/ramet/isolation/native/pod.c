@@ -115,7 +115,8 @@ static void mount_tree(struct pod *pod, const int *mounts, int mount_count) {
     int device_tree = (int)STEP("clone /dev", open_tree_at(AT_FDCWD, "/dev", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
     STEP("mount /dev", move_mount_to(device_tree, "/new/dev"));
     close(device_tree);
-    STEP("mount devpts", mount("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"));
+    /* The kernel has a few thousand terminals for all of its instances together: a pod takes 64 of them at most. */
+    STEP("mount devpts", mount("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=64"));
     snprintf(options, sizeof options, "mode=1777,size=%llu", pod->shm_bytes);
     STEP("mount /dev/shm", mount("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options));
 }
