@@ -24,7 +24,7 @@ class Settings:
         return max(5, full // 8) if self.quick else full
 
 
-# The engine thaws a few sandboxes ahead. A create that gets one of those is what a caller usually sees, but its work was
+# The engine thaws a few sandboxes ahead. A create that gets one of those is what a caller mostly sees, but its work was
 # done before; one that thaws works while the caller waits. Both are shown, and told apart by the engine's own count.
 _READY = "thawed ahead"
 _THAWS = "thaws"

@@ -89,8 +89,13 @@ class Channel:
     def _more(self, data: bytes) -> bytes:
         try:
             chunk = self._receive(CHUNK_BYTES)
-        except OSError:  # user code closed or replaced our descriptor: nobody can reach us any more
-            leave(1)
+        except BlockingIOError:  # user code made the descriptor non-blocking
+            select.select([CONTROL_DESCRIPTOR], [], [])
+            return self._more(data)
+        except OSError as error:
+            if error.errno is None:
+                raise  # a user's signal handler raised, TimeoutError for instance; the kernel always gives a number
+            leave(1)  # user code closed or replaced our descriptor: nobody can reach us any more
         if not chunk:
             leave(0)
         # Kept at once: a user's signal handler may raise out of the next wait.
@@ -163,7 +168,9 @@ class Channel:
             if self._socket is not None and _getpid() == self.pid:
                 try:
                     self._send_all(held + pack(DONE, header))
-                except OSError:
+                except OSError as error:
+                    if error.errno is None:
+                        raise  # from a user's signal handler, see _more
                     leave(1)
 
 

@@ -6,13 +6,14 @@ wrote later. The raw writer goes on after short writes: a signal or a freeze sho
 
 from __future__ import annotations
 
+import builtins
 import codecs
 import ctypes
 import io
 import os
 import select
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -25,6 +26,7 @@ _IONBF = 2  # stdio.h
 
 _fstat = os.fstat
 _raw_write = io.FileIO.write
+_print = print
 
 
 class PipeWriter(io.FileIO):
@@ -74,6 +76,33 @@ class CellStream(io.TextIOWrapper):
         return self._writer
 
 
+def print_whole(
+    *values: object, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
+) -> None:
+    """Prints the values to a stream, or to sys.stdout by default.
+
+    sep
+      string inserted between values, default a space.
+    end
+      string appended after the last value, default a newline.
+    file
+      a file-like object (stream); defaults to the current sys.stdout.
+    flush
+      whether to forcibly flush the stream.
+    """
+    # The built-in writes each value, and the end, by itself. On a stream that holds nothing back a reader would get
+    # `42` and the line's end as two events, and other writers could come in between.
+    stream = sys.stdout if file is None else file
+    if type(stream) is CellStream and type(sep) is str and type(end) is str:
+        stream.write(sep.join([value if type(value) is str else str(value) for value in values]) + end)
+    else:
+        _print(*values, sep=sep, end=end, file=file, flush=flush)
+
+
+print_whole.__name__ = print_whole.__qualname__ = "print"
+print_whole.__module__ = "builtins"
+
+
 def escape_surrogates(error: UnicodeError) -> tuple[bytes, int]:
     """Writes U+DC80..U+DCFF as the bytes they stand for (file names) and other lone surrogates as backslash escapes."""
     if not isinstance(error, UnicodeEncodeError):
@@ -98,6 +127,7 @@ class Output:
         self.install()
         sys.__stdout__ = self.stdout  # type: ignore[misc]
         sys.__stderr__ = self.stderr  # type: ignore[misc]
+        builtins.print = print_whole
         self.remember()
 
     def install(self) -> None:

@@ -42,7 +42,7 @@ class Processes:
         code = _waitstatus_to_exitcode(self._run(arguments, program, environment))
         return code if code >= 0 else 128 - code
 
-    def system(self, command: str | bytes) -> int:
+    def system(self, command: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> int:
         """Stands in for `os.system`: the C library's ignores SIGINT and waits on, so only a kill would end the cell."""
         if threading.get_ident() != threading.main_thread().ident:
             return _system(command)

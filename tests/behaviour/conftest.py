@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from ramet import Sandbox
 
+from ramet import Sandbox
 from tests.behaviour.faces import AnySandbox, AwaitedSandbox, LoopThread, MakeSandbox
 
 

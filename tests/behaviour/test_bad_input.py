@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from ramet import AsyncSandbox, InvalidArgument, Mount, RametError, Sandbox, SandboxClosed, Template
 from ramet.transport import embedded
-
 from tests.behaviour.faces import AnySandbox
 
 WRONG_OPTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -139,12 +139,9 @@ def test_the_message_for_odd_characters_in_code_names_the_line(any_sandbox: AnyS
         any_sandbox.run_code("a\nb\n'\udfff'")
 
 
-def test_a_cell_of_fifty_megabytes_runs_or_says_how_long_one_may_be(any_sandbox: AnySandbox) -> None:
+def test_a_cell_of_fifty_megabytes_runs(any_sandbox: AnySandbox) -> None:
     code = "x = '" + "y" * 50_000_000 + "'\nlen(x)"
-    try:
-        assert any_sandbox.run_code(code, timeout=80).value == "50000000"
-    except InvalidArgument as refused:
-        assert refused.argument == "code"
+    assert any_sandbox.run_code(code, timeout=80).value == "50000000"
     assert any_sandbox.run_code("1").value == "1"
 
 

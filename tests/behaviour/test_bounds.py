@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Callable
 
 from ramet import Sandbox
-
 from tests.behaviour.faces import AnySandbox
 from tests.behaviour.memory import Peaks
+from tests.behaviour.waiting import AFTER_GO, go, wait_until
 
 MIB = 1024 * 1024
 KEPT = 10 * MIB
@@ -114,11 +114,11 @@ def test_a_long_output_of_a_cell_that_dies_is_kept_too(sandbox: Sandbox) -> None
     assert len(sandbox.download(result.truncated.stdout_path)) == KEPT + 5
 
 
-def test_output_between_cells_is_bounded(sandbox: Sandbox) -> None:
-    sandbox.run_code(
-        "import threading\ndef work():\n    print('x' * 5_000_000 + 'end', flush=True)\n"
-        "t = threading.Timer(0.01, work)\nt.start()"
-    )
-    result = sandbox.run_code("t.join(60)")
-    assert len(result.background) + len(result.stdout) > 0
+def test_output_between_cells_is_bounded_and_keeps_its_end(sandbox: Sandbox) -> None:
+    sandbox.run_code(AFTER_GO + "after_go(lambda: print('x' * 5_000_000 + 'end', flush=True))")
+    go(sandbox)
+    wait_until(lambda: sandbox.files.exists("/root/acted"), "the thread has printed")
+    result = sandbox.run_code("print('mine')")
+    assert result.stdout == "mine\n"
+    assert result.background.endswith("end\n")
     assert len(result.background) <= MIB

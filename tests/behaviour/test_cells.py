@@ -167,7 +167,8 @@ def test_builtins_that_a_cell_deletes_do_not_break_the_next_one(any_sandbox: Any
 
 
 def test_a_forked_copy_of_the_repl_does_not_answer_for_it(any_sandbox: AnySandbox) -> None:
-    code = "import os, warnings\nwarnings.simplefilter('ignore')\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint(pid > 0)"
+    any_sandbox.run_code("import os, warnings\nwarnings.simplefilter('ignore')")
+    code = "pid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint(pid > 0)"
     result = any_sandbox.run_code(code, timeout=60)
     assert sorted(result.stdout.split()) == ["False", "True"]
     assert any_sandbox.run_code("print('one answer')").stdout == "one answer\n"
@@ -182,5 +183,5 @@ def test_results_carry_the_number_of_their_cell_and_a_duration(any_sandbox: AnyS
 def test_os_system_gives_the_wait_status_as_in_any_python(any_sandbox: AnySandbox) -> None:
     code = "import os, threading; [os.system(c) for c in ('exit 3', 'kill -9 $$', 'true')]"
     assert any_sandbox.run_code(code).value == "[768, 9, 0]"
-    in_thread = "found = []; t = threading.Thread(target=lambda: found.append(os.system('exit 2'))); t.start(); t.join(30); found"
-    assert any_sandbox.run_code(in_thread).value == "[512]"
+    any_sandbox.run_code("found = []; t = threading.Thread(target=lambda: found.append(os.system('exit 2')))")
+    assert any_sandbox.run_code("t.start(); t.join(30); found").value == "[512]"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from ramet import Sandbox
 
+from ramet import Sandbox
 from tests.behaviour.faces import AnySandbox, MakeSandbox
+from tests.behaviour.waiting import AFTER_GO, go, wait_until
 
 DEATHS = [
     ("import os; print('last words', flush=True); os._exit(3)", 3, "exit"),
@@ -62,9 +63,8 @@ def test_a_death_during_a_stream_is_its_exit_event(any_sandbox: AnySandbox) -> N
 
 
 def test_a_repl_that_dies_between_cells_is_told_by_the_next_result(any_sandbox: AnySandbox) -> None:
-    any_sandbox.run_code("import os, threading\nthreading.Timer(0.05, lambda: os._exit(5)).start()")
-    from tests.behaviour.waiting import wait_until
-
+    any_sandbox.run_code(AFTER_GO + "after_go(lambda: os._exit(5))")
+    go(any_sandbox)
     wait_until(lambda: any_sandbox.info().state == "lost", "the REPL died between cells")
     assert any_sandbox.run_code("1").restarted is True
 
@@ -100,3 +100,16 @@ def test_a_neighbour_notices_nothing_of_a_death(any_sandbox: AnySandbox, sandbox
     any_sandbox.run_code("import os; os._exit(1)")
     result = sandbox.run_code("x")
     assert (result.value, result.restarted) == ("1", False)
+
+
+def test_a_program_in_the_place_of_the_repl_that_ends_at_the_deadline_timed_out(any_sandbox: AnySandbox) -> None:
+    """The interrupt's own signal is not the cause of the end."""
+    lost = any_sandbox.run_code("import os; os.execv('/bin/sleep', ['sleep', '600'])", timeout=0.3)
+    assert (lost.state, lost.cause, lost.interrupted) == ("lost", "timeout", True)
+    assert any_sandbox.run_code("1").restarted is True
+
+
+def test_a_non_blocking_control_socket_changes_nothing(any_sandbox: AnySandbox) -> None:
+    any_sandbox.run_code("import os; os.set_blocking(1000, False); kept = 1")
+    assert any_sandbox.run_code("kept").value == "1"
+    assert any_sandbox.run_code("kept").value == "1"

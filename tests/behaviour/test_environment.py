@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from ramet import InvalidArgument, Mount, Sandbox
 from ramet.transport import embedded
-
 from tests.behaviour.faces import MakeSandbox
 from tests.behaviour.memory import descendants
 

@@ -127,8 +127,8 @@ def test_an_exception_whose_text_cannot_be_made_is_still_a_result(any_sandbox: A
 
 
 def test_an_exception_in_a_thread_is_shown_and_does_not_fail_the_cell(any_sandbox: AnySandbox) -> None:
-    code = "import threading\ndef work(): raise ValueError('in a thread')\nt = threading.Thread(target=work)\nt.start()\nt.join()"
-    result = any_sandbox.run_code(code)
+    any_sandbox.run_code("import threading\ndef work(): raise ValueError('in a thread')")
+    result = any_sandbox.run_code("t = threading.Thread(target=work)\nt.start()\nt.join()")
     assert result.exit_code == 0
     assert "ValueError: in a thread" in result.stderr
 

@@ -1,4 +1,4 @@
-"""Files in and out of a sandbox: from outside, while a cell runs, in constant memory, without a trace in the namespace."""
+"""Files in and out of a sandbox: from outside, while a cell runs, in constant memory, no trace in the namespace."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ramet import (
     AsyncSandbox,
     FileError,
@@ -23,7 +24,6 @@ from ramet import (
     InvalidArgument,
     Sandbox,
 )
-
 from tests.behaviour.faces import AnySandbox
 from tests.behaviour.memory import Peaks
 from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
@@ -110,9 +110,17 @@ def test_a_source_that_fails_in_the_middle_is_the_callers_error_and_the_sandbox_
 
 
 def test_list_and_stat_tell_what_is_there(any_sandbox: AnySandbox) -> None:
-    any_sandbox.run_code(
-        "import os\nos.mkdir('w')\nos.chdir('w')\nos.mkdir('d')\nopen('f', 'w').write('four')\nos.chmod('f', 0o640)\nos.symlink('f', 'l')\nos.mkfifo('p')\nos.utime('f', (5, 1000))"
-    )
+    any_sandbox.run_code("""
+        import os
+        os.mkdir('w')
+        os.chdir('w')
+        os.mkdir('d')
+        open('f', 'w').write('four')
+        os.chmod('f', 0o640)
+        os.utime('f', (5, 1000))
+        os.symlink('f', 'l')
+        os.mkfifo('p')
+    """)
     entries = any_sandbox.files.list("w")
     assert [(entry.name, entry.type) for entry in entries] == [
         ("d", "folder"),

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from ramet import Result, Sandbox
 
+from ramet import Result, Sandbox
 from tests.behaviour.faces import AnySandbox
-from tests.behaviour.waiting import wait_until, wait_until_running
+from tests.behaviour.waiting import AFTER_GO, go, wait_until, wait_until_running
 
 # Long enough for the cell to have begun what it is to be torn out of, also on a busy machine.
 SOON = 0.4
@@ -25,7 +25,9 @@ KEPT = {
     "blocks in C on a socket": "import socket\na, b = socket.socketpair()\na.recv(1)",
     "waits for an event": "import threading\nthreading.Event().wait()",
     "waits on a queue": "import queue\nqueue.Queue().get()",
-    "joins a thread": "import threading, time\nt = threading.Thread(target=time.sleep, args=(3,), daemon=True)\nt.start()\nt.join()",
+    "joins a thread": (
+        "import threading, time\nt = threading.Thread(target=time.sleep, args=(3,), daemon=True)\nt.start()\nt.join()"
+    ),
     "waits on a stuck await": "import asyncio\nawait asyncio.Event().wait()",
     "awaits a long sleep": "import asyncio\nawait asyncio.sleep(600)",
     "spins while awaiting": "import asyncio\nwhile True: await asyncio.sleep(0)",
@@ -48,7 +50,9 @@ def test_at_the_deadline_such_a_cell_ends_and_keeps_its_state(any_sandbox: AnySa
 
 
 STUBBORN = {
-    "swallows KeyboardInterrupt": "while True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass",
+    "swallows KeyboardInterrupt": (
+        "while True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
+    ),
     "swallows everything": "while True:\n    try:\n        time.sleep(0.01)\n    except BaseException:\n        pass",
     "ignores SIGINT": "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(0.01)",
     "handles SIGINT": "import signal\nsignal.signal(signal.SIGINT, lambda *a: None)\nwhile True: time.sleep(0.01)",
@@ -197,3 +201,18 @@ def test_interrupts_that_race_with_the_end_of_short_cells_hit_no_other_cell(
         over = True
     assert interrupting.result(60) > 0
     assert sandbox.run_code("kept").value == "1"
+
+
+@pytest.mark.parametrize("kind", ["TimeoutError", "ValueError", "KeyboardInterrupt", "SystemExit"])
+def test_a_signal_handler_of_the_user_that_raises_between_cells_breaks_nothing(
+    any_sandbox: AnySandbox, kind: str
+) -> None:
+    any_sandbox.run_code(
+        AFTER_GO + "import signal\ndef handler(*a):\n    open('/root/called', 'w').close()\n"
+        f"    raise {kind}('late')\nsignal.signal(signal.SIGALRM, handler)\n"
+        "after_go(lambda: os.kill(os.getpid(), signal.SIGALRM))"
+    )
+    go(any_sandbox)
+    wait_until(lambda: any_sandbox.files.exists("/root/called"), "the handler was called")
+    result = any_sandbox.run_code("os.path.exists('/root/called')")
+    assert (result.value, result.state, result.restarted) == ("True", "kept", False)

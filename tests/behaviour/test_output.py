@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from ramet import Result, Sandbox
 
+from ramet import Result, Sandbox
 from tests.behaviour.faces import AnySandbox
-from tests.behaviour.waiting import UNTIL_GO, go, read_until, wait_until
+from tests.behaviour.waiting import AFTER_GO, UNTIL_GO, go, read_until, wait_until
 
 
 def test_both_streams_hold_what_was_printed_to_each(any_sandbox: AnySandbox) -> None:
@@ -76,7 +76,9 @@ def test_a_stream_delivers_while_the_cell_runs(any_sandbox: AnySandbox) -> None:
 
 
 def test_a_stream_tells_stdout_from_stderr_and_never_cuts_a_character(any_sandbox: AnySandbox) -> None:
-    code = "import os\nfor i in range(2000):\n    os.write(1, '世'.encode()[:2]); os.write(1, '世'.encode()[2:])\nos.write(2, b'e')"
+    code = (
+        "import os\na = '世'.encode()\nfor i in range(2000): os.write(1, a[:2]); os.write(1, a[2:])\nos.write(2, b'e')"
+    )
     events = list(any_sandbox.run_code_stream(code))
     assert "".join(event.data for event in events if event.type == "stdout") == "世" * 2000
     assert "".join(event.data for event in events if event.type == "stderr") == "e"
@@ -96,18 +98,9 @@ def test_a_stream_does_not_start_before_it_is_read(any_sandbox: AnySandbox) -> N
 
 
 def test_output_between_cells_is_background_of_the_next_result(any_sandbox: AnySandbox) -> None:
-    code = """
-        import threading
-        speak = threading.Event()
-        def work():
-            speak.wait()
-            print("from a thread", flush=True)
-            open("/root/spoken", "w").close()
-        threading.Thread(target=work, daemon=True).start()
-        threading.Timer(0.01, speak.set).start()
-    """
-    assert any_sandbox.run_code(code).ok
-    wait_until(lambda: any_sandbox.files.exists("/root/spoken"), "the thread has printed")
+    assert any_sandbox.run_code(AFTER_GO + "after_go(lambda: print('from a thread', flush=True))").stdout == ""
+    go(any_sandbox)
+    wait_until(lambda: any_sandbox.files.exists("/root/acted"), "the thread has printed")
     result = any_sandbox.run_code("print('mine')")
     assert (result.stdout, result.background) == ("mine\n", "from a thread\n")
     assert any_sandbox.run_code("1").background == ""
@@ -169,7 +162,7 @@ def test_a_cell_that_closes_the_control_socket_loses_only_its_repl(any_sandbox: 
 def test_a_slow_reader_of_a_stream_slows_the_cell_down(
     sandbox: Sandbox, in_background: Callable[..., Future[Any]]
 ) -> None:
-    """The cell counts what it has written; nobody reads, so it stops far from the end, and nothing is lost after all."""
+    """The cell counts what it has written; nobody reads, so it stops far from the end, and nothing is lost."""
     total = 64 * 1024 * 1024
     code = f"""
         import os

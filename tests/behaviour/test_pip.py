@@ -1,4 +1,4 @@
-"""%pip install: from a mounted folder of wheels into the private layer; without a network it fails fast, with a hint."""
+"""%pip install: from a mounted folder of wheels into the private layer; without a network a fast failure and a hint."""
 
 from __future__ import annotations
 

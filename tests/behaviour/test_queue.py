@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from ramet import AsyncSandbox, ExecutionCancelled, Result, Sandbox, SandboxClosed
 
+from ramet import AsyncSandbox, ExecutionCancelled, Result, Sandbox, SandboxClosed
 from tests.behaviour.faces import AnySandbox
 from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
 

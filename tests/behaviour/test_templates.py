@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ramet import InvalidArgument, Sandbox, Template, TemplateFailed
 
+from ramet import InvalidArgument, Sandbox, Template, TemplateFailed
 from tests.behaviour.faces import AnySandbox, MakeSandbox
 
 LOADED = "import sys; [name for name in {!r} if name in sys.modules]"

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 
 from ramet import Event
-
 from tests.behaviour.faces import AnySandbox
 
 WAIT_SECONDS = 60
@@ -17,6 +16,18 @@ import os, time
 print("begun", flush=True)
 while not os.path.exists("/root/go"):
     time.sleep(0.005)
+"""
+
+# Defines a thread that does something when the file /root/go is there: after its cell, not during it.
+AFTER_GO = """
+import os, threading, time
+def after_go(action):
+    def wait():
+        while not os.path.exists("/root/go"):
+            time.sleep(0.005)
+        action()
+        open("/root/acted", "w").close()
+    threading.Thread(target=wait, daemon=True).start()
 """
 
 

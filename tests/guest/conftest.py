@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from guest_driver import Guest
+from tests.guest.guest_driver import Guest
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from guest_driver import Guest
+from tests.guest.guest_driver import Guest
 
 
 def test_each_bash_cell_is_fresh_with_the_repls_folder_and_environment(guest: Guest) -> None:

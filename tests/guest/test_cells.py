@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from guest_driver import Guest
+
+from tests.guest.guest_driver import Guest
 
 
 def test_names_functions_and_imports_persist_between_cells(guest: Guest) -> None:

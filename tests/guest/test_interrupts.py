@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from guest_driver import HARD_SIGNAL, Guest
+
+from tests.guest.guest_driver import HARD_SIGNAL, Guest
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from guest_driver import Guest
+
+from tests.guest.guest_driver import Guest
 
 
 def test_output_of_python_c_and_children_arrives_in_order(guest: Guest) -> None:
@@ -116,3 +117,24 @@ def test_output_between_cells_does_not_disturb_the_next(guest: Guest) -> None:
     outcome = guest.run("t.join()\nprint('next')")
     assert outcome.stdout.endswith("next\n")
     assert outcome.exit_code == 0
+
+
+def test_print_is_one_write_so_that_a_reader_gets_whole_lines(guest: Guest) -> None:
+    """An `strace` in a sentence: the pipe is put into packet mode, where each read gives exactly one write."""
+    printed = guest.run(
+        "import os, fcntl\n"
+        "read_end, write_end = os.pipe2(os.O_DIRECT)\n"
+        "kept = os.dup(1)\n"
+        "os.dup2(write_end, 1)\n"
+        "print('a', 1, None, sep='-')\n"
+        "print('b', end='')\n"
+        "os.dup2(kept, 1)\n"
+        "print([os.read(read_end, 100) for _ in range(2)])\n"
+    )
+    assert printed.stdout == "[b'a-1-None\\n', b'b']\n"
+
+
+def test_print_refuses_what_the_built_in_refuses(guest: Guest) -> None:
+    refused = guest.run("print('a', sep=1)")
+    assert refused.exit_code == 1
+    assert "TypeError: sep must be None or a string, not int" in refused.stderr

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from guest_driver import Guest
+
+from tests.guest.guest_driver import Guest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from guest_driver import Guest
+from tests.guest.guest_driver import Guest
 
 
 def test_the_value_of_a_last_expression_is_shown(guest: Guest) -> None:

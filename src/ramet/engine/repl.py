@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Literal, NamedTuple
 
+from ramet.engine.attention import expect_news
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.ladder import Ladder
@@ -82,6 +83,7 @@ class Repl:
         cell.began = perf_counter()
         self._channel.send(guest.run(cell_id, cell.language, cell.code))
         # The guest is at work from here on; the rest costs the caller nothing.
+        expect_news()
         cell.background = self._background.take()
         if cell.sink.live:
             self._pipes.watch()
@@ -166,6 +168,7 @@ class Repl:
             running.ladder.stop()
         self._go_on()
         self._on_cell_end(running, ending)
+        expect_news()
         if self.alive and self._running is None:
             self._pipes.rest()
 
@@ -212,6 +215,6 @@ class Repl:
             return exit_code, "out of memory"
         if self._broken:
             return exit_code, BROKEN_PROTOCOL
-        if ladder is not None and ladder.killed and ladder.cause is not None:
+        if ladder is not None and ladder.cause is not None and death.signal in ladder.sent:
             return exit_code, ladder.cause
         return exit_code, f"signal {death.signal}"

@@ -128,7 +128,7 @@ def _make_version_2(folder: str, owner_uid: int | None) -> tuple[str, ...]:
         if owner_uid is not None:
             for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
                 os.chown(f"{folder}/{name}", owner_uid, owner_uid)
-        if "memory" in usable:
+        if usable:
             return usable
     except OSError:
         pass

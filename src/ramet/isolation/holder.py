@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramet.errors import HostNotCapable, RametError
+from ramet.errors import HostNotCapable, LimitReached, RametError
 from ramet.isolation import syscalls
 from ramet.isolation.launch import HELPER
 from ramet.isolation.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
@@ -139,13 +139,14 @@ class Holder:
         number, _, detail = rest.partition(" ")
         waiting = self._pods.pop(number, None)
         if waiting is not None:
-            if waiting.done():
-                for descriptor in descriptors:
-                    os.close(descriptor)
-            elif kind == "pod" and len(descriptors) == 2:
+            if kind == "pod" and len(descriptors) == 2 and not waiting.done():
                 waiting.set_result(PodHandle(int(detail), *descriptors))
-            else:
-                waiting.set_exception(_pod_error(detail))
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if not waiting.done():
+                # A pod without its descriptors: the kernel had no numbers left for them in this process.
+                waiting.set_exception(_pod_error(detail if kind == "error" else "Too many open files"))
         elif self._tree_answer is not None and not self._tree_answer.done():
             self._tree_answer.set_result(text)
 
@@ -184,7 +185,8 @@ class Holder:
             raise
 
     async def _make_layout(self, interpreter: Interpreter) -> Layout:
-        places = [("bind", await self._tree(path, "r"), path) for path in system_folders()]
+        # The system's own folders keep the host's ids: what only root may read there stays unreadable.
+        places = [("bind", await self._tree(path, "p"), path) for path in system_folders()]
         places += [("overlay", await self._tree(path, "r"), path) for path in interpreter.trees]
         places.append(("bind", await self._tree(self._guest, "r"), GUEST_FOLDER))
         if interpreter.library is not None:
@@ -225,7 +227,7 @@ class Holder:
 
 def _pod_error(detail: str) -> RametError:
     if re.search(r"No space left|Too many|Cannot allocate|Resource temporarily", detail):
-        return RametError(
+        return LimitReached(
             f"cannot make a pod: {detail}",
             hint="the host has no room for another sandbox: close some, or raise its limits",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ ENGINE_UID = 1_500_000_000
 _SWEEP_SECONDS = 2.0
 
 _NEEDED_CAPABILITIES = 1 << 21 | 1 << 7 | 1 << 6  # CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID
+
+_DESCRIPTORS_AT_LEAST = 2048
 
 HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
@@ -84,12 +87,23 @@ def engine_uid() -> int | None:
     return last if last > 0 else None
 
 
+def _check_descriptors() -> None:
+    """The engine takes all that the hard limit gives; a guest's own descriptors are just above 1000."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < _DESCRIPTORS_AT_LEAST:
+        raise HostNotCapable(
+            f"this process may open {most} descriptors at most, and an engine needs {_DESCRIPTORS_AT_LEAST}",
+            hint="raise the hard limit before you start it (ulimit -Hn, or LimitNOFILE= of a systemd unit)",
+        )
+
+
 def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineProcess:
     """Start an engine that serves `primary`. Failures show as the end of that socket; `stderr_tail` says why."""
     if not HELPER.is_file():
         raise HostNotCapable(
             f"the helper program is missing: {HELPER}", hint="install Ramet again: pip install --force-reinstall ramet"
         )
+    _check_descriptors()
     found = interpreter.find(sys.executable)
     package = Path(ramet.isolation.__file__).resolve().parent.parent
     guest = package.with_name("ramet_guest")

@@ -61,6 +61,8 @@ class EmbeddedEngine:
         self._connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._ended: str | None = None
         self._lost = False
+        # Calls are answered at once these days; kept here by blocking callers, who then look before they sleep.
+        self.quick = False
         self._primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:

@@ -252,6 +252,16 @@ static int check_root(pid_t repl, int pod_root, failure *why) {
     return 0;
 }
 
+/* A wait can end early; this cannot. */
+static int check_powerless(const snapshot *from, pid_t repl, const script *s, failure *why) {
+    for (int i = 1; i < from->thread_count; i++) {
+        uint64_t result;
+        if (read_memory(repl, s->dropped[i], &result, sizeof result, why)) return -1;
+        if (result) return failed(why, result == SYS_capset ? 0 : (int)-(long)result, "thread %d did not drop its capabilities", i);
+    }
+    return 0;
+}
+
 static int run_script(const snapshot *from, const thaw_plan *plan, script *s, thawed *made, failure *why) {
     stop seen;
     registers r;
@@ -267,7 +277,9 @@ static int run_script(const snapshot *from, const thaw_plan *plan, script *s, th
     time[2] = microseconds_now();
     /* Threads it makes are not to be traced: they set themselves up and wait. */
     if (set_options(made->repl, TRACE_ALWAYS, why) || block_signals(made->repl, why)) return -1;
-    if (list_run(made->repl, &s->walls, stack, NULL, why) || check_root(made->repl, plan->pod_root, why)) return -1;
+    if (list_run(made->repl, &s->walls, stack, NULL, why) || check_powerless(from, made->repl, s, why) ||
+        check_root(made->repl, plan->pod_root, why))
+        return -1;
     time[3] = microseconds_now();
     made->shadow_pidfd = (int)syscall(SYS_pidfd_open, made->shadow, 0);
     made->repl_pidfd = (int)syscall(SYS_pidfd_open, made->repl, 0);

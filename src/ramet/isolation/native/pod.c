@@ -249,8 +249,10 @@ void make_pod(int channel, char *text, const int *descriptors, int count) {
     pod.id = "0", pod.name = "sandbox";
     pid_t builder = fork();
     if (builder < 0) {
-        char answer[64];
-        int size = snprintf(answer, sizeof answer, "error - fork: %s", strerror(errno));
+        char answer[128];
+        int id = 0, reason = errno;
+        sscanf(text, "id %d", &id);
+        int size = snprintf(answer, sizeof answer, "error %d fork: %s", id, strerror(reason));
         send_packet(channel, answer, (size_t)size, NULL, 0);
         return;
     }
