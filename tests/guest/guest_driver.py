@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ENTRY = Path(__file__).resolve().parents[2] / "src" / "ramet_guest" / "__main__.py"
+import ramet_guest
+
+ENTRY = Path(ramet_guest.__file__).with_name("__main__.py")  # the installed one, as a sandbox would have it
 PREFIX = struct.Struct("<IBBI")
 CONFIGURE, RUN = 1, 2
 READY, CONFIGURED, RESULT, DONE = 1, 2, 3, 4

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.guest_driver import Guest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
-
 from ramet_guest import pip
+from tests.guest.guest_driver import Guest
 
 LOOPBACK_ONLY = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 LOOPBACK_ROUTE_6 = "00000000000000000000000000000001 80 " + "0 " * 7 + "lo\n"

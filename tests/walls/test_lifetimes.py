@@ -74,11 +74,7 @@ def mounts() -> list[str]:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
-    environment = {
-        **os.environ,
-        "TMPDIR": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-c", _OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )

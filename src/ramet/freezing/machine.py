@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import resource
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ramet.errors import RametError
+from ramet.errors import LimitReached, RametError
 from ramet.freezing import _core
 from ramet.freezing.processes import end_process
 from ramet.freezing.template import FrozenTemplate, boot_template, describe
@@ -32,6 +33,7 @@ _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sa
 _DESCRIPTORS_AT_LEAST = 1024  # the guest's own are just above 1000
 _PENDING_SIGNALS = 2048
 _MESSAGE_QUEUE_BYTES = 256 * 1024
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ class Machine:
                 _THAW_SECONDS,
             )
         except _core.FreezeError as error:
-            raise RametError(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
+            kind = LimitReached if error.args[1] in _NO_ROOM else RametError
+            raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
         self.last_thaw_microseconds = spent
         pod.let_go()
         return _Life(shadow_pidfd, None, repl, repl_pidfd, pid, loop.create_future(), kills_before)
