@@ -28,11 +28,14 @@ _WHAT = {
     "read-only-tree": "read-only views of host folders",
     "proc": "an own /proc in a pid namespace",
     "overlay": "a writable layer in memory over read-only folders",
+    "overlay-folders": "removing folders of the system or of the interpreter in that layer",
     "network-namespace": "an own network with loopback only",
     "seccomp": "a filter of system calls",
     "ptrace": "stopping a process to freeze it",
     "thread-ids": "waking threads under their old ids",
 }
+
+_NOT_NEEDED = ("overlay-folders",)
 
 
 def examine() -> list[Finding]:
@@ -45,11 +48,8 @@ def examine() -> list[Finding]:
         answer, _, rest = line.partition(" ")
         name, _, reason = rest.partition(" ")
         ok = answer == "ok"
-        found.append(
-            Finding(
-                name, ok, True, _WHAT.get(name, name) + (f": {reason}" if reason else ""), None if ok else _fix(name)
-            )
-        )
+        detail = _WHAT.get(name, name) + (f": {reason}" if reason else "")
+        found.append(Finding(name, ok, name not in _NOT_NEEDED, detail, None if ok else _fix(name)))
     if len(found) < len(_WHAT):
         found.append(
             Finding("probe", False, True, f"the probe ended early: {done.stderr.strip()}", "install Ramet again")
@@ -88,7 +88,9 @@ def _fix(name: str) -> str:
     if name == "proc":
         return "in a container: unmask /proc (docker run --security-opt systempaths=unconfined)"
     if name == "overlay":
-        return f"needs Linux 6.6 or newer (this is {platform.release()})"
+        return f"needs Linux 5.15 or newer with overlayfs (this is {platform.release()})"
+    if name == "overlay-folders":
+        return f"needs Linux 6.6 or newer (this is {platform.release()}); everything else works without"
     if name == "ptrace" and _setting("/proc/sys/kernel/yama/ptrace_scope") == "3":
         return "kernel.yama.ptrace_scope=3 can only be undone by a reboot: set it to 1 in /etc/sysctl.d"
     if name in ("ptrace", "seccomp", "thread-ids"):

@@ -6,6 +6,7 @@ import array
 import asyncio
 import itertools
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from ramet.protocol.specs import Interpreter
 
 _PACKET_BYTES = 65536
 _POD_SECONDS = 20.0
+_OVERLAY_TAKES_SHIFTED_IDS = (5, 19)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,8 @@ class Holder:
     async def _make_layout(self, interpreter: Interpreter) -> Layout:
         # The system's own folders keep the host's ids: what only root may read there stays unreadable.
         places = [("bind", await self._tree(path, "p"), path) for path in system_folders()]
-        places += [("overlay", await self._tree(path, "r"), path) for path in interpreter.trees]
+        kind = "r" if _kernel() >= _OVERLAY_TAKES_SHIFTED_IDS else "p"
+        places += [("overlay", await self._tree(path, kind), path) for path in interpreter.trees]
         places.append(("bind", await self._tree(self._guest, "r"), GUEST_FOLDER))
         if interpreter.library is not None:
             places.append(("bind", await self._tree(interpreter.library, "r"), LIBRARY_FOLDER))
@@ -223,6 +226,11 @@ class Holder:
         if answer != "ok":
             raise RametError(f"cannot attach a folder to the sandboxes' base: {answer.removeprefix('error ')}")
         return number
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = re.findall(r"\d+", platform.release())[:2]
+    return int(major), int(minor)
 
 
 def _pod_error(detail: str) -> RametError:

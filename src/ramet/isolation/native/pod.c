@@ -78,7 +78,7 @@ static void mount_overlay(struct pod *pod, int tree, const char *name, const cha
     set_option(pod, context, "workdir", work);
     set_option(pod, context, "userxattr", NULL);
     set_option(pod, context, "volatile", NULL); /* nothing of a pod outlives it: no need to sync when it goes */
-    STEP("create an overlay (Linux 6.6 or newer for one on tmpfs)", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
+    STEP("create an overlay", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
     int mounted = (int)STEP("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV));
     STEP(target, move_mount_to(mounted, target));
     close(context);

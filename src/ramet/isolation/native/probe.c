@@ -52,12 +52,15 @@ static void try_proc(void) {
 
 static void try_overlay(void) {
     enter_tmpfs();
-    static const char *const folders[] = {"/tmp/lower", "/tmp/upper", "/tmp/work", "/tmp/merged"};
-    for (int i = 0; i < 4; i++) MUST(folders[i], mkdir(folders[i], 0755));
+    static const char *const folders[] = {"/tmp/lower", "/tmp/lower/folder", "/tmp/upper", "/tmp/work", "/tmp/merged"};
+    for (int i = 0; i < 5; i++) MUST(folders[i], mkdir(folders[i], 0755));
     MUST("mount overlay on tmpfs",
          mount("probe", "/tmp/merged", "overlay", 0, "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr"));
-    /* Without extended attributes on the upper layer a removed folder cannot be marked as removed. */
-    MUST("mkdir", mkdir("/tmp/lower/folder", 0755));
+}
+
+/* Without extended attributes on the upper layer a folder of the lower one cannot be marked as removed. */
+static void try_overlay_folders(void) {
+    try_overlay();
     MUST("rmdir in an overlay", rmdir("/tmp/merged/folder"));
     MUST("mkdir over a removed folder", mkdir("/tmp/merged/folder", 0755));
 }
@@ -109,7 +112,7 @@ static const struct {
     void (*run)(void);
 } tries[] = {{"user-namespace", try_user_namespace}, {"nested-user-namespace", try_nested_user_namespace}, {"mount", try_mount},
              {"read-only-tree", try_tree},           {"proc", try_proc},                                    {"overlay", try_overlay},
-             {"network-namespace", try_network},     {"seccomp", try_seccomp},                              {"ptrace", try_trace},
+             {"overlay-folders", try_overlay_folders}, {"network-namespace", try_network},     {"seccomp", try_seccomp},                              {"ptrace", try_trace},
              {"thread-ids", try_thread_ids}};
 
 int probe_main(void) {
