@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramet import FileError, RametError, Sandbox
-from tests.walls.attempts import armed
+from tests.walls.attempts import armed, value
 
 Check = Callable[[], None]
 
@@ -235,3 +235,11 @@ def test_a_replaced_spill_folder_leads_nowhere(neighbour_still_answers: Check) -
             assert result.truncated is not None
             assert result.truncated.stdout_path is None
     neighbour_still_answers()
+
+
+def test_the_running_interpreters_file_carries_nothing_to_a_neighbour(attacker: Sandbox) -> None:
+    """It is a file of the tree that the template booted from, which all of its sandboxes keep."""
+    attempts = "refusal(os.chmod, '/proc/self/exe', 0o711), refusal(os.setxattr, '/proc/self/exe', 'user.x', b'letter')"
+    assert set(value(attacker, attempts)) <= {"EROFS", "EPERM"}
+    with Sandbox() as other:
+        assert value(armed(other), "refusal(os.getxattr, '/proc/self/exe', 'user.x')") in ("ENODATA", "EOPNOTSUPP")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -158,3 +161,12 @@ def test_a_template_of_ones_own_has_the_same_walls() -> None:
     with Sandbox(Template("walls-own", preload=[_THREADED])) as sandbox:
         threads = value(armed(sandbox), _STATUS)
         assert threads == [_POWERLESS] * len(threads)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave its groups")
+def test_the_groups_of_a_root_owner_stay_outside() -> None:
+    program = "from ramet import Sandbox; print(Sandbox().run_code('import os; os.getgroups()').value)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], extra_groups=[4, 27], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"

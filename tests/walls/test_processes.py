@@ -87,7 +87,7 @@ def test_hard_limits_cannot_be_raised(walled: Sandbox) -> None:
     code = """
 def attempt_all():
     found = []
-    for name in ('NPROC', 'NOFILE', 'CORE', 'NICE', 'RTPRIO'):
+    for name in ('NPROC', 'NOFILE', 'NICE', 'RTPRIO'):
         kind = getattr(resource, f'RLIMIT_{name}')
         try:
             resource.setrlimit(kind, (resource.getrlimit(kind)[1] + 1,) * 2)
@@ -96,10 +96,18 @@ def attempt_all():
     return found
 attempt_all()
 """
-    assert value(walled, code) == ["not allowed to raise maximum limit"] * 5
+    assert value(walled, code) == ["not allowed to raise maximum limit"] * 4
 
 
-@pytest.mark.parametrize("limit", ["RLIMIT_CORE", "RLIMIT_NICE", "RLIMIT_RTPRIO"])
+@pytest.mark.parametrize("wanted", [(0, 0), (-1, -1), (4096, 4096)])
+def test_a_crash_never_starts_the_core_dump_handler_of_the_host(walled: Sandbox, wanted: tuple[int, int]) -> None:
+    """A limit of exactly 1 is what keeps the kernel from starting it; setting another seems to work and does not."""
+    value(walled, f"resource.setrlimit(resource.RLIMIT_CORE, {wanted})")
+    value(walled, f"resource.prlimit(0, resource.RLIMIT_CORE, {wanted})")
+    assert value(walled, "resource.getrlimit(resource.RLIMIT_CORE)") == (1, 1)
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_NICE", "RLIMIT_RTPRIO"])
 def test_limits_that_would_lend_power_are_zero(walled: Sandbox, limit: str) -> None:
     """Whatever the owner was given by its session: real-time priority of an audio group, say."""
     assert value(walled, f"resource.getrlimit(resource.{limit})") == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet import Sandbox
+from ramet.isolation.seccomp import allowed_names
 from tests.walls.attempts import attempt, ending, value
 
 _AT_FDCWD = -100
@@ -202,3 +203,22 @@ header = struct.pack('<HxxxxxxQ', 1, ctypes.addressof(keep))
 (call(317, 1, 0, header), call(272, 0x10000000))
 """
     assert value(attacker, allow_all) == (0, "EPERM")
+
+
+def test_a_supervisor_of_ones_own_cannot_bring_a_call_back(attacker: Sandbox) -> None:
+    """Its answer "go on" would outrank ours for every call that is not listed, such as setns."""
+    listen = """
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 308), (6, 0, 0, 0x7fc00000), (6, 0, 0, 0x7fff0000)]
+program = b''.join(struct.pack('<HBBI', *step) for step in steps)
+keep = ctypes.create_string_buffer(program)
+described = struct.pack('<HxxxxxxQ', len(program) // 8, ctypes.addressof(keep))
+[call(317, 1, flags, ctypes.create_string_buffer(described)) for flags in (8, 8 | 1, 8 | 1 | 16, 8 | 1 << 32)]
+"""
+    assert value(attacker, listen) == ["EPERM"] * 4
+
+
+def test_a_sandbox_does_not_make_the_host_flush_its_disks(walled: Sandbox) -> None:
+    """It is told that it worked; the kernel itself would refuse a descriptor that is not open."""
+    assert attempt(walled, "syncfs", "-1") == 0
+    assert not {"sync", "syncfs"} & allowed_names()
+    assert attempt(walled, "sync", "") == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ramet import Sandbox
+from ramet import Sandbox, Template
 from ramet.transport import embedded
 from tests.walls.attempts import armed, value
 from tests.walls.family import below, engine_of, stat_fields
@@ -163,3 +165,20 @@ def test_holder_and_inits_carry_no_environment(family: list[int]) -> None:
     ]
     assert helpers
     assert [Path(f"/proc/{pid}/environ").read_bytes() for pid in helpers] == [b""] * len(helpers)
+
+
+def test_a_pipe_in_the_place_of_a_file_of_the_template_does_not_hold_the_thaw(tmp_path: Path) -> None:
+    """The pod of a REPL that died is as user code left it; one thread thaws for all sandboxes of the engine."""
+    venv.create(tmp_path / "environment", symlinks=True)
+    folder = next((tmp_path / "environment/lib").glob("python*/site-packages"))
+    (folder / "opening.py").write_text("kept = open(__file__)\n")
+    template = Template("opening", python=tmp_path / "environment/bin/python", preload=["opening"])
+    with Sandbox(template) as sandbox:
+        code = "import os, opening; os.unlink(opening.kept.name); os.mkfifo(opening.kept.name); os._exit(3)"
+        assert sandbox.run_code(code).exit_code == 3
+        began = time.monotonic()
+        result = sandbox.run_code(
+            "import os, opening; opening.kept.fileno() > 2 and os.get_blocking(opening.kept.fileno())"
+        )
+        assert (result.value, result.restarted) == ("True", True)
+        assert time.monotonic() - began < 5

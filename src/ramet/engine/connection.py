@@ -77,7 +77,7 @@ class Connection:
         elif frame.kind == calls.INTERRUPT:
             self._answer({"interrupted": self._find(header).interrupt()})
         elif frame.kind == calls.INFO:
-            self._answer(self._find(header).info())
+            self._perform(self._info(self._find(header)))
         elif frame.kind in calls.FILE_CALLS:
             self._file_call(frame)
         else:
@@ -128,6 +128,10 @@ class Connection:
             await self._registry.close_sandbox(sandbox.id)
             return
         self._answer({"id": sandbox.id, "pid": sandbox.body.pid})
+
+    async def _info(self, sandbox: Sandbox) -> None:
+        # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
+        self._answer(await asyncio.to_thread(sandbox.info))
 
     async def _facts(self) -> None:
         self._answer(await self._registry.facts())

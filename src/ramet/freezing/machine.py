@@ -21,6 +21,7 @@ from ramet.freezing.template import FrozenTemplate, boot_template, describe
 from ramet.isolation import cgroups
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.pods import Pod, PodMaker
+from ramet.isolation.threadwork import finish
 from ramet.isolation.walls import read_walls
 from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
@@ -129,21 +130,41 @@ class Machine:
 
     async def _make(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A pod, and the template thawed into it."""
-        frozen = await self._frozen(template)
+        await self._frozen(template)
         pod = await self._maker.take(template.interpreter, limits, mounts)
         try:
-            life = await self._thaw(frozen, pod)
+            life = await self._wake(template, pod)
         except BaseException:
             await pod.close()
             raise
-        return Body(self, frozen, pod, life)
+        return Body(self, template, pod, life)
+
+    async def _wake(self, template: TemplateSpec, pod: Pod) -> _Life:
+        """The template thawed into an empty pod; one that the host's kernel has killed meanwhile is booted again."""
+        frozen = await self._frozen(template)
+        try:
+            return await self._thaw(frozen, pod)
+        except RametError:
+            if not await self._forget(frozen):
+                raise
+        return await self._thaw(await self._frozen(template), pod)
+
+    async def _forget(self, frozen: FrozenTemplate) -> bool:
+        """True when no sandbox can be made from it any more, which is not kept then."""
+        if await asyncio.get_running_loop().run_in_executor(self._tracer, _core.usable, frozen.snapshot):
+            return False
+        task = self._templates.get(frozen.spec)
+        if task is not None and task.done() and task.result() is frozen:
+            del self._templates[frozen.spec]
+            await frozen.close(self._tracer)
+        return True
 
     async def _thaw(self, frozen: FrozenTemplate, pod: Pod) -> _Life:
         pid = next(number for number in self._pids if number not in frozen.thread_ids)
         kills_before = pod.group.out_of_memory_kills() if pod.group is not None else 0
         loop = asyncio.get_running_loop()
         try:
-            _, shadow_pidfd, repl, repl_pidfd, spent = await loop.run_in_executor(
+            work = loop.run_in_executor(
                 self._tracer,
                 _core.thaw,
                 frozen.snapshot,
@@ -155,6 +176,7 @@ class Machine:
                 frozen.files,
                 _THAW_SECONDS,
             )
+            _, shadow_pidfd, repl, repl_pidfd, spent = await finish(work, _end_thawed)
         except _core.FreezeError as error:
             kind = LimitReached if error.args[1] in _NO_ROOM else RametError
             raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
@@ -189,6 +211,13 @@ class Machine:
         }
 
 
+def _end_thawed(made: _core.Thawed) -> None:
+    """Nobody waits for this sandbox any more: both of its processes go, and their pidfds."""
+    _, shadow_pidfd, _, repl_pidfd, _ = made
+    end_process(repl_pidfd)
+    end_process(shadow_pidfd)
+
+
 def _resource_limits(limits: Limits, delegation: cgroups.Delegation) -> tuple[tuple[int, int, int], ...]:
     """Limits per process; without control groups they are all there is."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -201,8 +230,7 @@ def _resource_limits(limits: Limits, delegation: cgroups.Delegation) -> tuple[tu
     )
     chosen = [
         (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_NPROC, limits.pids, limits.pids),
+        _at_most(resource.RLIMIT_NPROC, limits.pids),  # nobody may raise what the owner's session was given
         # Whatever the owner's session may do: real-time threads of a sandbox would take the processors from everybody.
         (resource.RLIMIT_NICE, 0, 0),
         (resource.RLIMIT_RTPRIO, 0, 0),
@@ -211,7 +239,7 @@ def _resource_limits(limits: Limits, delegation: cgroups.Delegation) -> tuple[tu
         _at_most(resource.RLIMIT_MSGQUEUE, _MESSAGE_QUEUE_BYTES),
     ]
     if "memory" not in delegation.folders:
-        chosen.append((resource.RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes))
+        chosen.append(_at_most(resource.RLIMIT_DATA, limits.memory_bytes))
     return tuple(chosen)
 
 
@@ -224,9 +252,9 @@ def _at_most(kind: int, wanted: int) -> tuple[int, int, int]:
 class Body:
     """One sandbox's REPL in its pod. Owned by the engine's sandbox, which closes it."""
 
-    def __init__(self, machine: Machine, frozen: FrozenTemplate, pod: Pod, life: _Life) -> None:
+    def __init__(self, machine: Machine, template: TemplateSpec, pod: Pod, life: _Life) -> None:
         self._machine = machine
-        self._frozen = frozen
+        self._template = template
         self._pod = pod
         self._life = life
         self._closing: asyncio.Task[None] | None = None
@@ -262,8 +290,14 @@ class Body:
     def _on_end(self) -> None:
         """The REPL is a zombie: reap it, and end its shadow at once, because the shadow holds the memory."""
         life = self._life
+        try:
+            status = os.waitid(os.P_PIDFD, life.repl_pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            status = None
+        else:
+            if status is None:
+                return  # not yet: the engine never waits here
         asyncio.get_running_loop().remove_reader(life.repl_pidfd)
-        status = os.waitid(os.P_PIDFD, life.repl_pidfd, os.WEXITED)
         os.close(life.repl_pidfd)
         life.repl_pidfd = -1
         life.shadow_end = end_process(life.shadow_pidfd)
@@ -298,7 +332,7 @@ class Body:
         """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
         await self._ended()
         await self._pod.empty()
-        self._life = await self._machine._thaw(self._frozen, self._pod)
+        self._life = await self._machine._wake(self._template, self._pod)
         self._watch()
 
     async def close(self) -> None:

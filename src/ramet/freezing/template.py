@@ -19,6 +19,7 @@ from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.seccomp import compile_filter
 from ramet.isolation.skeleton import GUEST_FOLDER, system_folders
 from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.threadwork import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.specs import Limits, TemplateSpec
 
@@ -26,6 +27,7 @@ CONTROL = 1000  # the guest's end of the control socket; ramet_guest and native/
 _OWN_DESCRIPTORS = {0, 1, 2, CONTROL, CONTROL + 1, CONTROL + 2}
 _KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
 FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
+_PATH_BYTES, _MOST_FILES = 1024, 64  # what native/snapshot.h has room for
 _BOOT_SECONDS = 120.0
 _IDLE_SECONDS = 10.0
 _FREEZE_SECONDS = 10.0
@@ -53,10 +55,14 @@ async def boot_template(
 ) -> FrozenTemplate:
     """Boot, wait for the guest to be ready, freeze. Raises TemplateFailed with what the interpreter printed."""
     pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
-    ends = Ends.make()
     pidfd = -1
     try:
-        pid = await asyncio.to_thread(_spawn, spec, holder, pod, ends, cpus)
+        ends = Ends.make()
+    except OSError:
+        await pod.close()
+        raise
+    try:
+        pid = await finish(asyncio.to_thread(_spawn, spec, holder, pod, ends, cpus), _end_spawned)
         pidfd = os.pidfd_open(pid)
         ends.sent()
         await _wait_until_ready(spec, ends, pidfd)
@@ -64,7 +70,9 @@ async def boot_template(
         files = _recipes(spec, pid)
         loop = asyncio.get_running_loop()
         try:
-            snapshot = await loop.run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
+            work = loop.run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
+            # Once frozen, it is ended by the tracer: a traced thread stays until the one that traces it has reaped it.
+            snapshot = await finish(work, lambda made: tracer.submit(_core.end_template, made))
         except _core.FreezeError as error:
             raise TemplateFailed(f"template {spec.name!r} booted but could not be frozen: {describe(error)}") from error
         return FrozenTemplate(spec, snapshot, files, pod)
@@ -77,6 +85,10 @@ async def boot_template(
         ends.close()
         if pidfd >= 0:
             os.close(pidfd)
+
+
+def _end_spawned(pid: int) -> None:
+    end_process(os.pidfd_open(pid))
 
 
 def describe(error: _core.FreezeError) -> str:
@@ -208,8 +220,14 @@ def _recipes(spec: TemplateSpec, pid: int) -> tuple[FileRecipe, ...]:
     Only files of the trees that every pod shows, opened for reading: anything else that is open, or a shared mapping,
     would be one thing for all sandboxes and is refused.
     """
+    if "shstk" in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace"):
+        raise TemplateFailed(
+            f"template {spec.name!r} runs with shadow stacks, which cannot be thawed yet",
+            hint="start the owner without GLIBC_TUNABLES that switch them on",
+        )
     shown = (*system_folders(), *spec.interpreter.trees)
-    recipes, refused = [], []
+    recipes: list[FileRecipe] = []
+    refused: list[str] = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         if int(name) in _OWN_DESCRIPTORS:
             continue
@@ -217,7 +235,8 @@ def _recipes(spec: TemplateSpec, pid: int) -> tuple[FileRecipe, ...]:
         with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as lines:
             facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         flags = int(facts["flags"], 8)
-        if flags & os.O_ACCMODE == os.O_RDONLY and any(path.startswith(f"{tree}/") for tree in shown):
+        again = not path.endswith(" (deleted)") and len(os.fsencode(path)) < _PATH_BYTES and len(recipes) < _MOST_FILES
+        if again and flags & os.O_ACCMODE == os.O_RDONLY and any(path.startswith(f"{tree}/") for tree in shown):
             recipes.append((int(name), flags & ~_KEPT_BY_KERNEL, int(facts["pos"]), os.fsencode(path)))
         else:
             refused.append(f"descriptor {name} ({path})")

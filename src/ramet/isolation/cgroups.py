@@ -120,6 +120,9 @@ def _make(folder: str, owner_uid: int | None) -> bool:
 def _make_version_2(folder: str, owner_uid: int | None) -> tuple[str, ...]:
     if not _make(folder, owner_uid):
         return ()
+    for name in CONTROLLERS:  # mostly given to us already, or not ours to give
+        with contextlib.suppress(OSError):
+            _write(f"{os.path.dirname(folder)}/cgroup.subtree_control", f"+{name}")
     try:
         with open(f"{folder}/cgroup.controllers", encoding="ascii") as controllers:
             usable = tuple(name for name in CONTROLLERS if name in controllers.read().split())
@@ -180,7 +183,15 @@ class PodGroup:
     def open_doors(self) -> list[int]:
         """Descriptors of the files through which a task enters these groups by writing 0."""
         door = "tasks" if self._delegation.version == 1 else "cgroup.procs"
-        return [os.open(f"{folder}/{door}", os.O_WRONLY | os.O_CLOEXEC) for folder in self._unique()]
+        doors: list[int] = []
+        try:
+            for folder in self._unique():
+                doors.append(os.open(f"{folder}/{door}", os.O_WRONLY | os.O_CLOEXEC))
+        except OSError:  # no descriptors left
+            for opened in doors:
+                os.close(opened)
+            raise
+        return doors
 
     def out_of_memory_kills(self) -> int:
         folder = self._folders.get("memory")

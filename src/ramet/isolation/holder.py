@@ -18,6 +18,7 @@ from ramet.errors import HostNotCapable, LimitReached, RametError
 from ramet.isolation import syscalls
 from ramet.isolation.launch import HELPER
 from ramet.isolation.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
+from ramet.isolation.threadwork import finish
 from ramet.protocol.specs import Interpreter
 
 _PACKET_BYTES = 65536
@@ -55,6 +56,11 @@ def _receive(channel: socket.socket) -> tuple[str, list[int]]:
     return os.fsdecode(data), list(descriptors)
 
 
+def _discard(packet: tuple[str, list[int]]) -> None:
+    for descriptor in packet[1]:
+        os.close(descriptor)
+
+
 class Broker:
     """Asks the launcher, which sees the host, for folders as detached mounts. The launcher answers in order."""
 
@@ -65,9 +71,11 @@ class Broker:
     async def open(self, path: str, kind: str) -> int:
         """A mount of a host folder. `kind`: "r" read-only, "w" writable, "p" read-only with the host's own ids."""
         async with self._turn:
-            answer, descriptors = await asyncio.to_thread(self._ask, f"tree {kind} {path}")
+            # To its end: two requests under way could take each other's answers, and a sandbox see a wrong folder.
+            answer, descriptors = await finish(asyncio.to_thread(self._ask, f"tree {kind} {path}"), _discard)
         if answer == "ok" and len(descriptors) == 1:
             return descriptors[0]
+        _discard((answer, descriptors))
         raise RametError(
             f"cannot show {path} in a sandbox: {answer.removeprefix('error ')}",
             hint="is it there, and readable for you?",
@@ -149,7 +157,12 @@ class Holder:
             if not waiting.done():
                 # A pod without its descriptors: the kernel had no numbers left for them in this process.
                 waiting.set_exception(_pod_error(detail if kind == "error" else "Too many open files"))
-        elif self._tree_answer is not None and not self._tree_answer.done():
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+        # A pod that failed may be told of twice, by its init and by its builder: that is no answer about a tree.
+        about_a_tree = text == "ok" or text.startswith(("error attach ", "error unknown request"))
+        if about_a_tree and self._tree_answer is not None and not self._tree_answer.done():
             self._tree_answer.set_result(text)
 
     def _fail_all(self, error: RametError) -> None:
@@ -166,11 +179,15 @@ class Holder:
         places = [f"{kind} {tree} {path}" for kind, tree, path in layout.places]
         future: asyncio.Future[PodHandle] = asyncio.get_running_loop().create_future()
         self._pods[number] = future
-        send_packet(
-            self._channel,
-            "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines]),
-            descriptors,
-        )
+        try:
+            send_packet(
+                self._channel,
+                "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines]),
+                descriptors,
+            )
+        except OSError:
+            del self._pods[number]
+            raise
         try:
             return await asyncio.wait_for(future, _POD_SECONDS)
         except TimeoutError as error:

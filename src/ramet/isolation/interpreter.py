@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
 import os
+import pwd
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -48,6 +50,13 @@ def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
     _follow(executable, links)
     trees = {tree for tree in trees if not _below(tree, _SYSTEM)}
     trees = {tree for tree in trees if not _below(tree, tuple(trees - {tree}))}
+    for tree in trees:
+        if _holds_a_home(tree):
+            raise InvalidArgument(
+                f"python: {executable} is installed in {tree} itself, which sandboxes would see as a whole",
+                hint="use an interpreter or a virtual environment in a folder of its own",
+                details={"argument": "python"},
+            )
     shown = (*_SYSTEM, *trees)
     links = {at: to for at, to in links.items() if not _below(at, shown)}
     inside = answer.ipython is not None and _below(_follow(answer.ipython, {}), shown)
@@ -98,6 +107,14 @@ def _own_library() -> str | None:
     if spec is None or spec.origin is None:
         return None
     return os.path.realpath(os.path.dirname(os.path.dirname(spec.origin)))
+
+
+def _holds_a_home(tree: str) -> bool:
+    """A prefix such as the home folder of whoever calls, or what is above it: more than an interpreter lives there."""
+    homes = {os.path.realpath(os.path.expanduser("~"))}
+    with contextlib.suppress(KeyError):
+        homes.add(os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir))
+    return tree == "/" or any(_below(home, (tree,)) for home in homes)
 
 
 def _below(path: str, roots: tuple[str, ...]) -> bool:

@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import itertools
 import os
+import select
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ramet.errors import SandboxLost
 from ramet.isolation.cgroups import NONE, Delegation, PodGroup
 from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, send_packet
+from ramet.isolation.threadwork import finish
 from ramet.protocol.specs import Interpreter, Limits, MountSpec
 
 _INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
 _SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
 _CLOSE_SECONDS = 10.0
+_INIT_SECONDS = 10.0  # a pod's init answers within milliseconds, or after a second when processes take long to end
 _REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next at once would slow that down
 
 
@@ -33,11 +37,18 @@ class Ends:
     def make(cls) -> Ends:
         ours, guest = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        error_read, error_write = os.pipe2(os.O_CLOEXEC)
-        for descriptor in (out_read, error_read):
+        made = cls(ours, -1, -1, [guest.detach()])
+        try:
+            made.stdout, out_write = os.pipe2(os.O_CLOEXEC)
+            made.theirs.append(out_write)
+            made.stderr, error_write = os.pipe2(os.O_CLOEXEC)
+            made.theirs.append(error_write)
+        except OSError:  # no descriptors left
+            made.close()
+            raise
+        for descriptor in (made.stdout, made.stderr):
             os.set_blocking(descriptor, False)
-        return cls(ours, out_read, error_read, [guest.detach(), out_write, error_write])
+        return made
 
     def sent(self) -> None:
         """The pod has its copies."""
@@ -73,6 +84,13 @@ class Pod:
     def root(self) -> int:
         return self.handle.root
 
+    @property
+    def alive(self) -> bool:
+        """Whether its init is there: a dead one's number may be another pod's by now."""
+        ended = select.poll()
+        ended.register(self.handle.init_pidfd, select.POLLIN)
+        return not ended.poll(0)
+
     async def empty(self) -> None:
         """End every process but the init, and give it new lines for the next REPL."""
         self.ends.close()
@@ -83,12 +101,18 @@ class Pod:
 
     def let_go(self) -> None:
         """A REPL has taken its lines; the init drops its copies. It does not answer to this."""
-        send_packet(self._command, "C")
+        with contextlib.suppress(OSError):  # an init that is gone has taken the REPL along, which its owner will see
+            send_packet(self._command, "C")
 
     async def _tell(self, text: str, descriptors: Sequence[int]) -> None:
         async with self._turn:
             send_packet(self._command, text, descriptors)
-            await asyncio.get_running_loop().sock_recv(self._command, 16)
+            try:
+                async with asyncio.timeout(_INIT_SECONDS):
+                    await asyncio.get_running_loop().sock_recv(self._command, 16)
+            except TimeoutError:
+                self._command.close()  # a late answer must not be taken for that to the next question
+                raise SandboxLost(f"the pod's init did not answer within {_INIT_SECONDS:.0f} seconds") from None
 
     async def close(self) -> None:
         """The init leaves, the kernel ends what is left in its pid namespace, then the groups can go."""
@@ -139,9 +163,13 @@ class PodMaker:
         """A pod from the pool, or a new one."""
         key = (interpreter, limits)
         pods = self._pool.setdefault(key, [])
-        if pods and not mounts:
+        pod = None
+        while pods and not mounts and pod is None:
             pod = pods.pop()
-        else:
+            if not pod.alive:  # the host's kernel may kill anybody
+                await pod.close()
+                pod = None
+        if pod is None:
             pod = await self.make(interpreter, limits, mounts)
         self._refill(key, _REFILL_AFTER_SECONDS)
         return pod
@@ -168,8 +196,10 @@ class PodMaker:
         self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec], boot: bool = False
     ) -> Pod:
         layout = await self._holder.layout(interpreter)
-        opened = [await self._broker.open(mount.source, "w" if mount.writable else "r") for mount in mounts]
+        opened: list[int] = []
         try:
+            for mount in mounts:
+                opened.append(await self._broker.open(mount.source, "w" if mount.writable else "r"))
             return await self._make(layout, limits, mounts, opened, boot)
         finally:
             for descriptor in opened:
@@ -178,34 +208,32 @@ class PodMaker:
     async def _make(
         self, layout: Layout, limits: Limits, mounts: Sequence[MountSpec], opened: Sequence[int], boot: bool
     ) -> Pod:
-        group = None
-        if self._delegation != NONE and not boot:
-            name = f"pod-{next(self._numbers)}"
-            group = await asyncio.to_thread(PodGroup.create, self._delegation, name, limits)
-        doors = group.open_doors() if group is not None else []
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        ends = Ends.make()
-        inodes = max(4096, limits.disk_bytes // (1 << 20) * _INODES_PER_MIB)
-        lines = [
-            f"boot {int(boot)}",
-            f"given {len(ends.theirs) + len(doors)}",
-            f"upper {limits.disk_bytes} {inodes}",
-            f"shm {max(1 << 20, limits.disk_bytes // _SHM_SHARE)}",
-            *(f"mount {mount.target}" for mount in mounts),
-        ]
-        try:
-            handle = await self._holder.make_pod(layout, lines, [theirs.fileno(), *ends.theirs, *doors, *opened])
-        except BaseException:
-            ours.close()
-            ends.close()
-            if group is not None:
-                group.remove()
-            raise
-        finally:
-            theirs.close()
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
+            group = None
+            if self._delegation != NONE and not boot:
+                name = f"pod-{next(self._numbers)}"
+                work = asyncio.to_thread(PodGroup.create, self._delegation, name, limits)
+                group = await finish(work, PodGroup.remove)
+                undo.callback(group.remove)
+            doors = group.open_doors() if group is not None else []
             for descriptor in doors:
-                os.close(descriptor)
+                sent.callback(os.close, descriptor)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(ours.close)
+            sent.callback(theirs.close)
+            ours.setblocking(False)
+            ends = Ends.make()
+            undo.callback(ends.close)
+            inodes = max(4096, limits.disk_bytes // (1 << 20) * _INODES_PER_MIB)
+            lines = [
+                f"boot {int(boot)}",
+                f"given {len(ends.theirs) + len(doors)}",
+                f"upper {limits.disk_bytes} {inodes}",
+                f"shm {max(1 << 20, limits.disk_bytes // _SHM_SHARE)}",
+                *(f"mount {mount.target}" for mount in mounts),
+            ]
+            handle = await self._holder.make_pod(layout, lines, [theirs.fileno(), *ends.theirs, *doors, *opened])
+            undo.pop_all()
         ends.sent()
         return Pod(handle, ours, ends, group, limits)
 

@@ -1,8 +1,9 @@
 """The system calls a sandbox may make: data with a reason per line, and its compilation to a kernel filter.
 
 The filter is put on once, in a template before its first instruction; everything thawed from it inherits it. What is
-not listed ends in SECCOMP_RET_TRACE: a sandbox, which nobody traces, gets ENOSYS, while calls that the engine has a
-task make under its hand pass. So no second filter has to be installed at each thaw.
+not listed does not exist (ENOSYS). The few calls that only a thaw makes end in SECCOMP_RET_TRACE: a sandbox, which
+nobody traces, gets ENOSYS for them too, while the engine, which traces the task it makes them with, lets them pass. So
+no second filter has to be installed at each thaw.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _ALLOWED: tuple[tuple[str, str], ...] = (
         "change files of the pod's own tree",
         "truncate ftruncate fallocate mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat "
         "symlink symlinkat "
-        "chown fchown lchown fchownat utime utimes utimensat futimesat umask chdir fchdir fsync fdatasync sync "
-        "syncfs sync_file_range "
+        "chown fchown lchown fchownat utime utimes utimensat futimesat umask chdir fchdir fsync fdatasync "
+        "sync_file_range "
         "flock fadvise64 readahead",
     ),
     (
@@ -99,9 +100,12 @@ _ALLOWED: tuple[tuple[str, str], ...] = (
         "getpid getppid getuid geteuid getgid getegid getresuid getresgid getgroups setuid setgid setreuid "
         "setregid setresuid setresgid setfsuid setfsgid "
         "setgroups getpgid setpgid getpgrp setsid getsid capget capset prctl personality uname sysinfo "
-        "getrusage getrlimit setrlimit prlimit64 getrandom",
+        "getrusage getrlimit getrandom",
     ),
-    ("walls a program builds for itself", "seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"),
+    (
+        "walls a program builds for itself (seccomp is checked below)",
+        "landlock_create_ruleset landlock_add_rule landlock_restrict_self",
+    ),
 )
 
 _REFUSED: tuple[tuple[str, int, str], ...] = (
@@ -146,6 +150,16 @@ _REFUSED: tuple[tuple[str, int, str], ...] = (
     ),
 )
 
+# Made by a thaw, under the engine's hand; a sandbox has no use for them.
+_TRACED = "setns clone3 pidfd_getfd"
+
+# Pretended: they would make the host write all its file systems to disk, and nothing of a sandbox is kept anyway.
+_IGNORED = "sync syncfs"
+
+# A limit of 1 is how a process keeps a crash from starting the host's core dump handler, which runs as root
+# (fs/coredump.c); it is set in the template, and changing it is pretended.
+_RLIMIT_CORE = 4
+
 # Sockets that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel code are
 # not made.
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
@@ -165,6 +179,9 @@ _CLONE_TRACED_ONLY = 0x00808000  # CLONE_PARENT, CLONE_UNTRACED: children that w
 _CLONE_VM = 0x100
 _CLONE_THREAD_OR_VFORK = 0x00014000
 _CLOSE_RANGE_UNSHARE = 2
+# A supervisor of one's own may answer "go on", which outranks the trace answer that ends this filter: with it a sandbox
+# could make every call that is not listed here.
+_SECCOMP_NEW_LISTENER = 1 << 3
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
@@ -190,6 +207,10 @@ def _load(offset: int) -> _Instruction:
 
 def _load_argument(index: int) -> _Instruction:
     return _load(_AT_ARGUMENT_0 + 8 * index)
+
+
+def _load_high_half_of_argument(index: int) -> _Instruction:
+    return _load(_AT_ARGUMENT_0 + 8 * index + 4)
 
 
 def _answer(value: int) -> _Instruction:
@@ -246,6 +267,10 @@ def compile_filter() -> bytes:
         X86_64["close_range"],
         [_load_argument(2), _Instruction(_JUMP_SET, 0, 1, _CLOSE_RANGE_UNSHARE), _answer(refuse), _answer(_RET_ALLOW)],
     )
+    program += _when_number(
+        X86_64["seccomp"],
+        [_load_argument(1), _Instruction(_JUMP_SET, 0, 1, _SECCOMP_NEW_LISTENER), _answer(refuse), _answer(_RET_ALLOW)],
+    )
     no_set_id = [_Instruction(_JUMP_SET, 0, 1, _SET_ID_BITS), _answer(refuse), _answer(_RET_ALLOW)]
     for name, mode in _MODE_ARGUMENT.items():
         program += _when_number(X86_64[name], [_load_argument(mode), *no_set_id])
@@ -263,5 +288,21 @@ def compile_filter() -> bytes:
         X86_64["socket"],
         [_load_argument(0), *families, _answer(_RET_ERRNO | errno.EAFNOSUPPORT), _answer(_RET_ALLOW)],
     )
-    program.append(_answer(_RET_TRACE))
+    pretend = _RET_ERRNO | 0
+    for number in _numbers(_IGNORED):
+        program += _when_number(number, [_answer(pretend)])
+    is_core = _Instruction(_JUMP_EQUAL, 1, 0, _RLIMIT_CORE)
+    program += _when_number(X86_64["setrlimit"], [_load_argument(0), is_core, _answer(_RET_ALLOW), _answer(pretend)])
+    asks_only = [  # no new limit given: both halves of the pointer are zero
+        _load_argument(2),
+        _Instruction(_JUMP_EQUAL, 0, 3, 0),
+        _load_high_half_of_argument(2),
+        _Instruction(_JUMP_EQUAL, 0, 1, 0),
+        _answer(_RET_ALLOW),
+        _answer(pretend),
+    ]
+    program += _when_number(X86_64["prlimit64"], [_load_argument(1), is_core, _answer(_RET_ALLOW), *asks_only])
+    for number in _numbers(_TRACED):
+        program += _when_number(number, [_answer(_RET_TRACE)])
+    program.append(_answer(_RET_ERRNO | errno.ENOSYS))
     return b"".join(instruction.encode() for instruction in program)

@@ -51,6 +51,7 @@ void snapshot_free(snapshot *taken) {
 }
 
 void end_template(snapshot *taken) {
+    if (taken->shadow <= 0) return; /* nothing was seized; kill(0, ...) would mean our own group */
     kill(taken->shadow, SIGKILL);
     for (int i = 0; i < taken->thread_count; i++)
         if (taken->threads[i].tid != taken->shadow) kill_and_reap(taken->threads[i].tid);

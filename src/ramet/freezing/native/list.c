@@ -28,14 +28,20 @@ uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alig
 
 void *scratch_here(scratch *region, uint64_t at) { return region->bytes + (at - SCRATCH); }
 
+static call *list_lost(list *calls) {
+    static _Thread_local call nowhere;
+    calls->incomplete = 1;
+    return &nowhere;
+}
+
 call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
     if (calls->count == calls->room) {
         int room = calls->room ? calls->room * 2 : 32;
         call *grown = realloc(calls->calls, (size_t)room * sizeof *grown);
-        if (!grown) return NULL;
+        if (!grown) return list_lost(calls);
         calls->calls = grown;
         const char **names = realloc(calls->names, (size_t)room * sizeof *names);
-        if (!names) return NULL;
+        if (!names) return list_lost(calls);
         calls->names = names;
         calls->room = room;
     }
@@ -46,6 +52,7 @@ call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t 
 }
 
 int list_place(list *calls, scratch *region, failure *why) {
+    if (calls->incomplete) return failed(why, ENOMEM, "prepare lists");
     calls->at = scratch_put(region, calls->calls, (size_t)calls->count * sizeof(call), 64);
     return calls->at ? 0 : failed(why, ENOSPC, "lay out %d calls", calls->count);
 }

@@ -20,7 +20,7 @@ enum { MUST_WORK = 1 };
 typedef struct {
     call *calls;
     const char **names;
-    int count, room;
+    int count, room, incomplete; /* incomplete: there was no memory for a call, and the list must not run without it */
     uint64_t at; /* in the task, once placed */
 } list;
 

@@ -114,10 +114,20 @@ static PyObject *core_thread_ids(PyObject *self, PyObject *capsule) {
     return ids;
 }
 
+static PyObject *core_usable(PyObject *self, PyObject *capsule) {
+    registers r;
+    failure why;
+    (void)self;
+    const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
+    if (!from) return NULL;
+    return PyBool_FromLong(!read_registers(from->shadow, &r, &why)); /* only what is stopped under our hand can be read */
+}
+
 static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS, "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
      "thaw(snapshot, pod_init, pod_root, main_pid, cgroups, limits, files, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+    {"usable", core_usable, METH_O, "usable(snapshot) -> whether its shadow still stands where it was frozen"},
     {"end_template", core_end_template, METH_O, "end_template(snapshot): kill and reap the frozen template"},
     {"thread_ids", core_thread_ids, METH_O, "thread_ids(snapshot) -> ids of its threads, main first"},
     {NULL, NULL, 0, NULL},

@@ -132,7 +132,9 @@ static int add_files(script *s, const thaw_plan *plan, failure *why) {
             if ((file->number == 3) != last) continue;
             uint64_t path = scratch_put(&s->region, file->path, strlen(file->path) + 1, 8);
             if (!path) return failed(why, ENOSPC, "lay out an open file");
-            list_add(&s->walls, "open a file of the template again", SYS_openat, (uint64_t)AT_FDCWD, path, (uint64_t)file->flags, 0, 0, 0);
+            /* In a pod that was used before, anything may be at this path: a pipe without a writer must not hold the thaw. */
+            list_add(&s->walls, "open a file of the template again", SYS_openat, (uint64_t)AT_FDCWD, path, (uint64_t)(file->flags | O_NONBLOCK), 0, 0, 0);
+            if (!(file->flags & O_NONBLOCK)) list_add(&s->walls, "set a file's flags", SYS_fcntl, 3, F_SETFL, (uint64_t)file->flags, 0, 0, 0)->flags = 0;
             if (file->offset) list_add(&s->walls, "lseek", SYS_lseek, 3, (uint64_t)file->offset, SEEK_SET, 0, 0, 0);
             if (last) continue;
             list_add(&s->walls, "place a file", SYS_dup3, 3, (uint64_t)file->number, (uint64_t)(file->flags & O_CLOEXEC), 0, 0, 0);
@@ -163,7 +165,7 @@ static int write_walls_list(script *s, const snapshot *from, const thaw_plan *pl
     list_add(l, "open /dev/null", SYS_openat, (uint64_t)AT_FDCWD, null_path, O_RDWR, 0, 0, 0); /* 0 */
     list_add(l, "setsid", SYS_setsid, 0, 0, 0, 0, 0, 0); /* kill(0, 9) in a cell must reach nobody outside */
     list_add(l, "stay dumpable", SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0, 0);
-    list_add(l, "chdir", SYS_chdir, home, 0, 0, 0, 0, 0);
+    list_add(l, "chdir", SYS_chdir, home, 0, 0, 0, 0, 0)->flags = 0; /* setns left it at /; a used pod may have lost its home */
     list_add(l, "umask", SYS_umask, 022, 0, 0, 0, 0, 0);
     list_add(l, "name the main thread", SYS_prctl, PR_SET_NAME, name, 0, 0, 0, 0);
     for (int i = 0; i < plan->limit_count; i++) {

@@ -146,11 +146,15 @@ int set_options(pid_t tid, long options, failure *why) {
 void kill_and_reap(pid_t pid) {
     int status;
     if (pid <= 0) return;
+    pid_t here = waitpid(pid, &status, __WALL | __WNOTHREAD | WNOHANG);
+    if (here < 0 || (here == pid && !WIFSTOPPED(status))) return;
     kill(pid, SIGKILL); /* ours and not yet reaped: the number cannot have been given to another */
-    for (int attempt = 0; attempt < 100; attempt++) {
-        pid_t found = waitpid(pid, &status, __WALL);
-        if (found < 0 && errno == EINTR) continue;
-        if (found < 0 || WIFEXITED(status) || WIFSIGNALED(status)) return;
+    /* A while, not for ever: what hangs in the kernel must not hold the tracer. */
+    for (int attempt = 0; attempt < 10000; attempt++) {
+        pid_t found = waitpid(pid, &status, __WALL | __WNOTHREAD | WNOHANG);
+        if (found < 0 && errno != EINTR) return;
+        if (found == pid && !WIFSTOPPED(status)) return;
+        if (found == 0) usleep(attempt < 100 ? 50 : 1000);
     }
 }
 

@@ -1,12 +1,15 @@
 #include "common.h"
 
 int failure_socket = -1;
+const char *failure_about = NULL;
 
 void fail(const char *format, ...) {
     char text[1024] = "error ";
+    size_t used = 6;
     va_list arguments;
+    if (failure_about) used += (size_t)snprintf(text + used, 64, "%.60s ", failure_about);
     va_start(arguments, format);
-    vsnprintf(text + 6, sizeof text - 6, format, arguments);
+    vsnprintf(text + used, sizeof text - used, format, arguments);
     va_end(arguments);
     if (failure_socket >= 0) {
         send_packet(failure_socket, text, strlen(text), NULL, 0);

@@ -75,6 +75,8 @@ ssize_t send_packet(int socket_fd, const char *text, size_t length, const int *d
 
 /* Where a failure is told: a socket that takes "error ..." packets, or standard error when it is -1. */
 extern int failure_socket;
+/* What the failure is about (the number of a pod), named first when set. */
+extern const char *failure_about;
 __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...);
 /* A step that must work: names itself and the kernel's answer. */
 #define MUST(what, expression)                                                                                              \

@@ -32,9 +32,9 @@ static void read_pod(struct pod *pod, char *text) {
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *value = strchr(line, ' ');
-        if (!value) fail("%s cannot read the line \"%s\"", pod->id, line);
+        if (!value) fail("cannot read the line \"%s\"", line);
         *value++ = 0;
-        if (!strcmp(line, "id")) pod->id = value;
+        if (!strcmp(line, "id")) failure_about = pod->id = value;
         else if (!strcmp(line, "boot")) pod->boot = atoi(value);
         else if (!strcmp(line, "given")) pod->given = atoi(value);
         else if (!strcmp(line, "name")) pod->name = value;
@@ -42,45 +42,37 @@ static void read_pod(struct pod *pod, char *text) {
         else if (!strcmp(line, "shm")) pod->shm_bytes = strtoull(value, NULL, 10);
         else if (!strcmp(line, "upper")) pod->upper_bytes = strtoull(value, &value, 10), pod->upper_inodes = strtoull(value, NULL, 10);
         else {
-            if (pod->place_count == MAX_PLACES) fail("%s too many mounts", pod->id);
+            if (pod->place_count == MAX_PLACES) fail("too many mounts");
             struct place *place = &pod->places[pod->place_count++];
             place->kind = !strcmp(line, "bind") ? BIND : !strcmp(line, "overlay") ? OVERLAY : MOUNT;
             place->tree = place->kind == MOUNT ? -1 : (int)strtol(value, &value, 10);
             place->path = strchr(value, '/');
-            if (!place->path) fail("%s no path in a line \"%s\"", pod->id, line);
+            if (!place->path) fail("no path in a line \"%s\"", line);
         }
     }
 }
 
-/* Names the pod in what we report: "error ID step: reason". */
-#define STEP(what, expression)                                                                                                \
-    ({                                                                                                                        \
-        long step_result = (long)(expression);                                                                                \
-        if (step_result < 0) fail("%s %s: %s", pod->id, what, strerror(errno));                                               \
-        step_result;                                                                                                          \
-    })
-
-static void set_option(struct pod *pod, int context, const char *key, const char *value) {
+static void set_option(int context, const char *key, const char *value) {
     /* 1 is FSCONFIG_SET_STRING, 0 FSCONFIG_SET_FLAG */
-    STEP(key, syscall(RAMET_SYS_fsconfig, context, value ? 1 : 0, key, value, 0));
+    MUST(key, syscall(RAMET_SYS_fsconfig, context, value ? 1 : 0, key, value, 0));
 }
 
-static void mount_overlay(struct pod *pod, int tree, const char *name, const char *target) {
+static void mount_overlay(int tree, const char *name, const char *target, unsigned attributes) {
     char lower[64], upper[128], work[128];
     snprintf(lower, sizeof lower, "/trees/%d", tree);
     snprintf(upper, sizeof upper, "/up/%s", name);
     snprintf(work, sizeof work, "/up/.%s", name);
-    STEP(upper, mkdir(upper, 0755));
-    STEP(work, mkdir(work, 0755));
-    int context = (int)STEP("fsopen overlay", syscall(RAMET_SYS_fsopen, "overlay", 1));
-    set_option(pod, context, "lowerdir", lower);
-    set_option(pod, context, "upperdir", upper);
-    set_option(pod, context, "workdir", work);
-    set_option(pod, context, "userxattr", NULL);
-    set_option(pod, context, "volatile", NULL); /* nothing of a pod outlives it: no need to sync when it goes */
-    STEP("create an overlay", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
-    int mounted = (int)STEP("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV));
-    STEP(target, move_mount_to(mounted, target));
+    MUST(upper, mkdir(upper, 0755));
+    MUST(work, mkdir(work, 0755));
+    int context = (int)MUST("fsopen overlay", syscall(RAMET_SYS_fsopen, "overlay", 1));
+    set_option(context, "lowerdir", lower);
+    set_option(context, "upperdir", upper);
+    set_option(context, "workdir", work);
+    set_option(context, "userxattr", NULL);
+    set_option(context, "volatile", NULL); /* nothing of a pod outlives it: no need to sync when it goes */
+    MUST("create an overlay", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
+    int mounted = (int)MUST("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV | attributes));
+    MUST(target, move_mount_to(mounted, target));
     close(context);
     close(mounted);
 }
@@ -90,39 +82,41 @@ static void mount_tree(struct pod *pod, const int *mounts, int mount_count) {
     char options[128], target[4200], name[16];
     int next_mount = 0;
     snprintf(options, sizeof options, "mode=755,size=%llu,nr_inodes=%llu", pod->upper_bytes, pod->upper_inodes);
-    STEP("mount the writable layer", mount("upper", "/up", "tmpfs", MS_NOSUID | MS_NODEV, options));
-    mount_overlay(pod, pod->skeleton, "root", "/new");
+    MUST("mount the writable layer", mount("upper", "/up", "tmpfs", MS_NOSUID | MS_NODEV, options));
+    mount_overlay(pod->skeleton, "root", "/new", 0);
     for (int i = 0; i < pod->place_count; i++) {
         struct place *place = &pod->places[i];
         snprintf(target, sizeof target, "/new%s", place->path);
         if (place->kind == OVERLAY) {
             snprintf(name, sizeof name, "tree%d", i);
-            mount_overlay(pod, place->tree, name, target);
+            /* Whatever is thawed from a template keeps its /proc/self/exe, a file of the tree it booted from: writable, it would
+             * be one file for all of its sandboxes. */
+            mount_overlay(place->tree, name, target, pod->boot ? RAMET_ATTR_RDONLY : 0);
             continue;
         }
         int source;
         if (place->kind == BIND) {
             snprintf(options, sizeof options, "/trees/%d", place->tree);
-            source = (int)STEP(options, open_tree_at(AT_FDCWD, options, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+            source = (int)MUST(options, open_tree_at(AT_FDCWD, options, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
         } else {
-            if (next_mount == mount_count) fail("%s no descriptor for %s", pod->id, place->path);
+            if (next_mount == mount_count) fail("no descriptor for %s", place->path);
             make_folders(target);
             source = mounts[next_mount++];
         }
-        STEP(target, move_mount_to(source, target));
+        MUST(target, move_mount_to(source, target));
         if (place->kind == BIND) close(source);
     }
-    int device_tree = (int)STEP("clone /dev", open_tree_at(AT_FDCWD, "/dev", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
-    STEP("mount /dev", move_mount_to(device_tree, "/new/dev"));
+    int device_tree = (int)MUST("clone /dev", open_tree_at(AT_FDCWD, "/dev", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+    MUST("mount /dev", move_mount_to(device_tree, "/new/dev"));
     close(device_tree);
     /* The kernel has a few thousand terminals for all of its instances together: a pod takes 64 of them at most. */
-    STEP("mount devpts", mount("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=64"));
-    snprintf(options, sizeof options, "mode=1777,size=%llu", pod->shm_bytes);
-    STEP("mount /dev/shm", mount("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options));
+    MUST("mount devpts", mount("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=64"));
+    snprintf(options, sizeof options, "mode=1777,size=%llu,nr_inodes=%llu", pod->shm_bytes, pod->upper_inodes);
+    MUST("mount /dev/shm", mount("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options));
 }
 
 /* Files of /proc that tell of the host or steer it. */
-static void mask_proc(struct pod *pod) {
+static void mask_proc(void) {
     static const char *const files[] = {"kcore", "keys", "key-users", "timer_list", "sysrq-trigger", "kallsyms", "kmsg", "interrupts",
                                         "config.gz", "cmdline", "diskstats", "partitions", "consoles", "latency_stats", "sched_debug",
                                         "kpagecount", "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "softirqs", "iomem", "ioports"};
@@ -131,28 +125,28 @@ static void mask_proc(struct pod *pod) {
     char path[64];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "/new/proc/%s", files[i]);
-        if (!access(path, F_OK)) STEP(path, mount("/dev/null", path, NULL, MS_BIND, NULL));
+        if (!access(path, F_OK)) MUST(path, mount("/dev/null", path, NULL, MS_BIND, NULL));
     }
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         snprintf(path, sizeof path, "/new/proc/%s", folders[i]);
-        if (!access(path, F_OK)) STEP(path, mount("/empty", path, NULL, MS_BIND, NULL));
+        if (!access(path, F_OK)) MUST(path, mount("/empty", path, NULL, MS_BIND, NULL));
     }
     for (size_t i = 0; i < sizeof sealed / sizeof *sealed; i++) {
         snprintf(path, sizeof path, "/new/proc/%s", sealed[i]);
         if (access(path, F_OK)) continue;
-        int tree = (int)STEP(path, open_tree_at(AT_FDCWD, path, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+        int tree = (int)MUST(path, open_tree_at(AT_FDCWD, path, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
         struct ramet_mount_attr attributes = {.attr_set = RAMET_ATTR_RDONLY | RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV | RAMET_ATTR_NOEXEC};
-        STEP(path, set_mount_attributes(tree, RAMET_AT_RECURSIVE, &attributes));
-        STEP(path, move_mount_to(tree, path));
+        MUST(path, set_mount_attributes(tree, RAMET_AT_RECURSIVE, &attributes));
+        MUST(path, move_mount_to(tree, path));
         close(tree);
     }
 }
 
-static void bring_loopback_up(struct pod *pod) {
+static void bring_loopback_up(void) {
     struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
     strcpy(request.ifr_name, "lo");
-    int any = (int)STEP("socket", socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    STEP("bring lo up", ioctl(any, SIOCSIFFLAGS, &request));
+    int any = (int)MUST("socket", socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    MUST("bring lo up", ioctl(any, SIOCSIFFLAGS, &request));
     close(any);
 }
 
@@ -164,8 +158,8 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     int given[RAMET_MAX_DESCRIPTORS], count;
     if (read(go, &byte, 1) != 1) _exit(1);
     setsid();
-    bring_loopback_up(pod);
-    STEP("sethostname", sethostname(pod->name, strlen(pod->name)));
+    bring_loopback_up();
+    MUST("sethostname", sethostname(pod->name, strlen(pod->name)));
     for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
         snprintf(path, sizeof path, "/proc/sys/user/max_%s_namespaces", zero[i]);
         write_text(path, "0", 0);
@@ -175,7 +169,7 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     write_text("/proc/sys/user/max_inotify_watches", "8192", 0);
     /* Any pod may use low ports of its own network, and ping itself. */
     write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", 0);
-    for (int i = 0; i <= pod->given; i++) given[i] = (int)STEP("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 200));
+    for (int i = 0; i <= pod->given; i++) given[i] = (int)MUST("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 200));
     if (write(done, "x", 1) != 1) _exit(1);
     close_range(0, 199, 0);
     for (int i = 0; i <= pod->given; i++)
@@ -202,10 +196,10 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
 
 static void mount_proc(struct pod *pod, int init_pidfd) {
     int status;
-    if (!pod->boot) STEP("join the pod's pid namespace", setns(init_pidfd, CLONE_NEWPID));
-    pid_t child = (pid_t)STEP("fork", fork());
+    if (!pod->boot) MUST("join the pod's pid namespace", setns(init_pidfd, CLONE_NEWPID));
+    pid_t child = (pid_t)MUST("fork", fork());
     if (!child) {
-        STEP("mount proc", mount("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+        MUST("mount proc", mount("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
         _exit(0);
     }
     if (waitpid(child, &status, 0) != child || status) _exit(1); /* the child has told why */
@@ -215,12 +209,12 @@ static void build_pod(int channel, struct pod *pod, const int *descriptors, int 
     int go[2], done[2];
     char byte, answer[128];
     signal(SIGCHLD, SIG_DFL);
-    if (count < 1 + pod->given) fail("%s %d descriptors are too few", pod->id, count);
-    STEP("unshare a mount namespace", unshare(CLONE_NEWNS));
+    if (count < 1 + pod->given) fail("%d descriptors are too few", count);
+    MUST("unshare a mount namespace", unshare(CLONE_NEWNS));
     mount_tree(pod, descriptors + 1 + pod->given, count - 1 - pod->given);
-    STEP("pipe", pipe2(go, O_CLOEXEC));
-    STEP("pipe", pipe2(done, O_CLOEXEC));
-    pid_t init = (pid_t)STEP("clone the pod's init",
+    MUST("pipe", pipe2(go, O_CLOEXEC));
+    MUST("pipe", pipe2(done, O_CLOEXEC));
+    pid_t init = (pid_t)MUST("clone the pod's init",
                              syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | SIGCHLD,
                                      0, 0, 0, 0));
     if (!init) {
@@ -229,15 +223,15 @@ static void build_pod(int channel, struct pod *pod, const int *descriptors, int 
     }
     close(go[0]), close(done[1]);
     write_single_id_map(init, 0, 0);
-    int init_pidfd = (int)STEP("pidfd_open", syscall(SYS_pidfd_open, init, 0));
-    if (write(go[1], "x", 1) != 1 || read(done[0], &byte, 1) != 1) fail("%s the pod's init died", pod->id);
+    int init_pidfd = (int)MUST("pidfd_open", syscall(SYS_pidfd_open, init, 0));
+    if (write(go[1], "x", 1) != 1 || read(done[0], &byte, 1) != 1) fail("the pod's init died");
     mount_proc(pod, init_pidfd);
-    if (!pod->boot) mask_proc(pod);
-    STEP("chdir", chdir("/new"));
-    STEP("pivot_root", syscall(SYS_pivot_root, ".", ".")); /* moves the init along: it shares this root */
-    STEP("detach the holder's tree", umount2(".", MNT_DETACH));
-    STEP("chdir", chdir("/"));
-    int handles[2] = {init_pidfd, (int)STEP("open the pod's root", open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))};
+    if (!pod->boot) mask_proc();
+    MUST("chdir", chdir("/new"));
+    MUST("pivot_root", syscall(SYS_pivot_root, ".", ".")); /* moves the init along: it shares this root */
+    MUST("detach the holder's tree", umount2(".", MNT_DETACH));
+    MUST("chdir", chdir("/"));
+    int handles[2] = {init_pidfd, (int)MUST("open the pod's root", open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))};
     int size = snprintf(answer, sizeof answer, "pod %s %d", pod->id, init);
     if (send_packet(channel, answer, (size_t)size, handles, 2) < 0) _exit(1);
     _exit(0);
@@ -258,6 +252,7 @@ void make_pod(int channel, char *text, const int *descriptors, int count) {
     }
     if (builder) return;
     failure_socket = channel;
+    failure_about = pod.id;
     read_pod(&pod, text);
     build_pod(channel, &pod, descriptors, count);
 }

@@ -43,7 +43,7 @@ int spawn_main(int argc, char **argv) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    struct rlimit no_core = {0, 0};
+    struct rlimit no_core = {1, 1}; /* 1, not 0: only that keeps the kernel from piping a core to the host's handler */
     setrlimit(RLIMIT_CORE, &no_core);
     setpriority(PRIO_PROCESS, 0, niceness);
     umask(022);
