@@ -249,10 +249,10 @@ def _settings(version: int, controller: str, limits: Limits) -> Sequence[tuple[s
                 ("cpu.shares", _CPU_SHARES, False),
             ],
         }
-        return settings[controller]
+        return settings.get(controller, ())
     settings = {
         "memory": [("memory.max", limits.memory_bytes, True), ("memory.swap.max", 0, False)],
         "pids": [("pids.max", limits.pids + _SHADOWS, True)],
         "cpu": [("cpu.max", f"{quota} {_CPU_PERIOD_MICROSECONDS}", True), ("cpu.weight", 50, False)],
     }
-    return settings[controller]
+    return settings.get(controller, ())
