@@ -170,10 +170,12 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     /* Any pod may use low ports of its own network, and ping itself. */
     write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", 0);
     for (int i = 0; i <= pod->given; i++) given[i] = (int)MUST("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 200));
-    if (write(done, "x", 1) != 1) _exit(1);
+    int ready = (int)MUST("dup", fcntl(done, F_DUPFD_CLOEXEC, 200));
     close_range(0, 199, 0);
     for (int i = 0; i <= pod->given; i++)
         if (dup3(given[i], INIT_COMMAND + i, O_CLOEXEC) < 0) _exit(1);
+    /* Not before: a thaw may come for the descriptors as soon as the pod is said to be there. */
+    if (write(ready, "x", 1) != 1) _exit(1);
     close_from(200);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     signal(SIGCHLD, SIG_IGN);
