@@ -93,8 +93,7 @@ def warm_cell() -> Iterator[Sample]:
 def print_to_event() -> Iterator[Sample]:
     """From just before `print` in the sandbox to the event in the caller: both read the machine's monotonic clock."""
     # The sleep keeps the cell alive, so that the event is one of a running cell and not of its end.
-    # Nothing at the end of the line: `print` writes that apart, and it would be an event of its own.
-    code = "import time\nprint(time.monotonic_ns(), end='')\ntime.sleep(0.02)"
+    code = "import time\nprint(time.monotonic_ns())\ntime.sleep(0.02)"
     with Sandbox() as sandbox:
 
         def sample() -> float:

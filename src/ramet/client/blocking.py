@@ -15,6 +15,7 @@ from ramet.transport.embedded import EmbeddedEngine
 Returned = TypeVar("Returned")
 
 _MOMENT_SECONDS = 0.0003
+_QUICK_SECONDS = 0.001  # a call that took no longer is worth looking for the next time
 _WORTH_IT = len(os.sched_getaffinity(0)) > 1  # with one processor the engine could not run while we look
 
 
@@ -87,7 +88,7 @@ def _look(engine: EmbeddedEngine, connection: socket.socket, count: int) -> byte
             except BlockingIOError:
                 os.sched_yield()
     data = connection.recv(count)
-    engine.quick = _WORTH_IT and perf_counter() - began < 2 * _MOMENT_SECONDS
+    engine.quick = _WORTH_IT and perf_counter() - began < _QUICK_SECONDS
     return data
 
 
