@@ -1,9 +1,9 @@
 """A selector that keeps looking for a moment before it sleeps, while an answer is expected.
 
 Waking a processor that has gone idle costs tens of microseconds on virtual machines, and a short cell is answered in
-about a hundred: an engine that slept in between would add half of that again. So for a moment after a cell was handed to a guest,
-and after it ended (the next one often follows at once), the engine looks again and again and lets others run in
-between. The moment is short and ends by itself: an engine with nothing to do sleeps.
+about a hundred: an engine that slept in between would add half of that again. So for a moment after a cell was handed
+to a guest, and after it ended (the next one often follows at once), the engine looks again and again and lets others
+run in between. The moment is short and ends by itself: an engine with nothing to do sleeps.
 """
 
 from __future__ import annotations
