@@ -50,7 +50,7 @@ def state_stays(sandbox: Sandbox) -> None:
 
 def output_as_it_happens(sandbox: Sandbox) -> None:
     heading("Output arrives while the cell runs")
-    code = "import time\nfor i in range(4):\n    print(f'step {i}\\n', end='')\n    time.sleep(0.15)"
+    code = "import time\nfor i in range(4):\n    print('step', i)\n    time.sleep(0.15)"
     started = time.perf_counter()
     for event in sandbox.run_code_stream(code):
         if event.type == "stdout":

@@ -165,6 +165,9 @@ class FileForbidden(FileError, PermissionError):
     code = "file_forbidden"
 
 
+# What the kernel says when there is no more of something: descriptors, memory, processes, mounts, watches.
+NO_ROOM_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC))
+
 _BY_ERRNO: dict[int, type[FileError]] = {
     errno.ENOENT: FileNotFound,
     errno.EEXIST: FileExists,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import sys
 import traceback
@@ -19,14 +18,12 @@ from ramet.engine.spill import FOLDER, Spill
 from ramet.engine.streaming import Streaming
 from ramet.engine.transfer import Transfer
 from ramet.engine.tree import Tree
-from ramet.errors import LimitReached, ProtocolError, RametError
+from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import TO_ENGINE, Frame, encode
 from ramet.protocol.specs import SandboxSpec
 
 _STREAM_NAMES = ("stdout", "stderr")
-# What the kernel says when there is no more of something: descriptors, memory, processes, mounts.
-_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC))
 _NO_ROOM_HINT = "close some sandboxes, or raise the limits of this machine (ulimit -n, memory)"
 
 
@@ -169,7 +166,7 @@ class Connection:
         except RametError as error:
             self._fail(error)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            if isinstance(error, OSError) and error.errno in NO_ROOM_ERRNOS:
                 self._fail(LimitReached(f"the engine has no room for this: {error.strerror}", hint=_NO_ROOM_HINT))
                 return
             traceback.print_exc(file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import itertools
 import os
 import resource
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ramet.errors import LimitReached, RametError
+from ramet.errors import NO_ROOM_ERRNOS, LimitReached, RametError
 from ramet.freezing import _core
 from ramet.freezing.processes import end_process
 from ramet.freezing.template import FrozenTemplate, boot_template, describe
@@ -34,7 +33,6 @@ _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sa
 _DESCRIPTORS_AT_LEAST = 1024  # the guest's own are just above 1000
 _PENDING_SIGNALS = 2048
 _MESSAGE_QUEUE_BYTES = 256 * 1024
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ class Machine:
             )
             _, shadow_pidfd, repl, repl_pidfd, spent = await finish(work, _end_thawed)
         except _core.FreezeError as error:
-            kind = LimitReached if error.args[1] in _NO_ROOM else RametError
+            kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else RametError
             raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
         self.last_thaw_microseconds = spent
         pod.let_go()

@@ -19,7 +19,6 @@ from ramet.protocol import calls
 
 _IDLE_CONNECTIONS_AT_MOST = 8
 _CLOSE_SECONDS = 5.0
-NOT_CAPABLE = 71  # exit code of ``ramet-pod launch`` when the host refused a step
 
 
 class EngineProcess(Protocol):
@@ -133,13 +132,15 @@ class EmbeddedEngine:
                 self._lost = True
                 self._ended = self._obituary()
                 self._let_go()
-        if self._process.wait(0.0) == NOT_CAPABLE:
-            return self._not_capable()
-        return (EngineLost if self._lost else EngineClosed)(self._ended)
+        return self._not_capable() or (EngineLost if self._lost else EngineClosed)(self._ended)
 
-    def _not_capable(self) -> HostNotCapable:
+    def _not_capable(self) -> HostNotCapable | None:
+        """The error for an engine that never stood, because the host refused a step of its launch."""
         from ramet.isolation import doctor
+        from ramet.isolation.launch import NOT_CAPABLE
 
+        if self._process.wait(0.0) != NOT_CAPABLE:
+            return None
         return HostNotCapable(
             f"this host does not let us build a sandbox: {self._process.stderr_tail()}", hint=doctor.hint()
         )
