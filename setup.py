@@ -1,4 +1,4 @@
-"""Builds the two native parts: the freeze/thaw extension and the helper program behind the walls."""
+"""Builds the native parts: extensions for freezing and for copies of files, and the helper behind the walls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,13 @@ setup(
             sources=sorted(str(path) for path in FREEZING.glob("*.c")),
             depends=sorted(str(path) for path in FREEZING.glob("*.h")),
             extra_compile_args=FLAGS,
-        )
+        ),
+        Extension(
+            "ramet.isolation._files",
+            sources=sorted(str(path) for path in [*ISOLATION.glob("copy*.c"), *ISOLATION.glob("files/*.c")]),
+            depends=sorted(str(path) for path in ISOLATION.glob("*.h")),
+            extra_compile_args=FLAGS,
+        ),
     ],
     cmdclass={"build_ext": BuildNative},
 )

@@ -10,7 +10,9 @@ Everything public is here and in ``ramet.errors``. Nothing inside the package im
 """
 
 from ramet.client.arguments import Mount, Template
+from ramet.client.async_forks import AsyncForks, AsyncSnapshot
 from ramet.client.async_sandbox import AsyncFiles, AsyncSandbox
+from ramet.client.forks import Forks, Snapshot
 from ramet.client.sandbox import Files, Sandbox
 from ramet.errors import (
     EngineClosed,
@@ -23,6 +25,7 @@ from ramet.errors import (
     FileNotFolder,
     FileNotFound,
     ForkedProcess,
+    ForkFailed,
     HostNotCapable,
     InvalidArgument,
     LimitReached,
@@ -32,6 +35,8 @@ from ramet.errors import (
     SandboxLost,
     TemplateFailed,
 )
+from ramet.protocol.differences import FileChange, FileState
+from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
 from ramet.protocol.results import (
     CellError,
     Event,
@@ -49,13 +54,17 @@ from ramet.transport.embedded import close_engine
 
 __all__ = [
     "AsyncFiles",
+    "AsyncForks",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "CellError",
+    "Diff",
     "EngineClosed",
     "EngineLost",
     "Event",
     "ExecutionCancelled",
     "ExitEvent",
+    "FileChange",
     "FileError",
     "FileExists",
     "FileForbidden",
@@ -63,13 +72,19 @@ __all__ = [
     "FileIsFolder",
     "FileNotFolder",
     "FileNotFound",
+    "FileState",
     "Files",
+    "ForkFailed",
+    "ForkInfo",
     "ForkedProcess",
+    "Forks",
     "HostNotCapable",
     "InvalidArgument",
     "LimitReached",
     "Limits",
     "Mount",
+    "NameChange",
+    "NameValue",
     "OutputEvent",
     "ProtocolError",
     "RametError",
@@ -80,6 +95,7 @@ __all__ = [
     "SandboxClosed",
     "SandboxInfo",
     "SandboxLost",
+    "Snapshot",
     "Template",
     "TemplateFailed",
     "Truncated",

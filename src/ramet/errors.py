@@ -9,6 +9,7 @@
     ├── EngineClosed          the engine was closed by its owner
     ├── SandboxClosed         the sandbox was closed
     ├── SandboxLost           the sandbox cannot run cells any more
+    ├── ForkFailed            a sandbox could not be frozen, or its copy not thawed; it goes on itself
     ├── ExecutionCancelled    the call was given up before it had a result
     ├── ForkedProcess         a handle was used in another process after os.fork()
     ├── ProtocolError         the other side broke the protocol
@@ -102,6 +103,12 @@ class SandboxLost(RametError):
     """The sandbox cannot run cells any more."""
 
     code = "sandbox_lost"
+
+
+class ForkFailed(RametError):
+    """A sandbox could not be frozen, or a copy of it not be thawed. Nothing was left behind, and it goes on itself."""
+
+    code = "fork_failed"
 
 
 class ExecutionCancelled(RametError):

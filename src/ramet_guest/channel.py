@@ -20,11 +20,16 @@ CONTROL_DESCRIPTOR = 1000
 # Engine to guest.
 CONFIGURE = 1
 RUN = 2
+THAWED = 3
+ASK_LOOPS = 4
+ASK_NAMES = 5
 # Guest to engine.
 READY = 1
 CONFIGURED = 2
 RESULT = 3
 DONE = 4
+LOOPS = 5
+NAMES = 6
 
 MAXIMUM_FRAME_BYTES = (64 << 20) + (64 << 10)
 CHUNK_BYTES = 32 << 10
@@ -179,7 +184,7 @@ def pack(kind: int, header: bytes, blob: bytes = b"") -> bytes:
     return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length) + header + blob
 
 
-def encode_header(header: dict[str, Any]) -> bytes:
+def encode_header(header: dict[str, Any] | list[Any]) -> bytes:
     return _encode_json(header).encode("ascii")
 
 

@@ -137,10 +137,10 @@ class Output:
     def replaced(self) -> bool:
         return getattr(sys, "stdout", None) is not self.stdout or getattr(sys, "stderr", None) is not self.stderr
 
-    def remember(self) -> None:
-        """Notes which pipes are behind 1 and 2. A thaw gives new ones."""
-        self._stdout_inode = _fstat(STDOUT).st_ino
-        self._stderr_inode = _fstat(STDERR).st_ino
+    def remember(self, stdout: int = STDOUT, stderr: int = STDERR) -> None:
+        """Notes which pipes belong behind 1 and 2."""
+        self._stdout_inode = _fstat(stdout).st_ino
+        self._stderr_inode = _fstat(stderr).st_ino
 
     def mend(self) -> None:
         """Puts the pipes back under 1 and 2 if the last cell closed or redirected them."""

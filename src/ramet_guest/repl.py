@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from ramet_guest import channel as frames
-from ramet_guest import thawing
+from ramet_guest import naming, thawing
 from ramet_guest.asynchronous import Loops
 from ramet_guest.channel import Channel, Frame
 from ramet_guest.compiling import Compiler, Program
@@ -64,6 +64,10 @@ class Repl:
         self._reported: BaseException | None = None
         self._error: dict[str, str] | None = None
         self._interrupted = False
+        # In a template, and in a sandbox until its first frame.
+        self.fresh = True
+        # Names that were there before any cell.
+        self.first_names = dict(self.namespace)
         self.builtins_kept = dict(_builtin_names)
         self._builtins_count = len(_builtin_names)
         shell.publisher = Publisher(channel, gate)
@@ -104,6 +108,8 @@ class Repl:
             self.answer(frame)
         elif frame.kind == frames.CONFIGURE:
             self.configure(frame.header)
+        else:
+            self.answer_question(frame)
 
     def answer(self, frame: Frame) -> None:
         """Runs a cell and says how it ended."""
@@ -134,6 +140,18 @@ class Repl:
         except (OSError, ValueError) as error:
             problem = str(error)
         self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
+
+    def answer_question(self, frame: Frame) -> None:
+        """What is asked around forks, none of it by a cell."""
+        if frame.kind == frames.ASK_NAMES:
+            naming.answer(self, float(frame.header["seconds"]))
+            self.leave_if_forked(0)
+        elif frame.kind == frames.ASK_LOOPS:
+            running = thawing.runs_loops(self)
+            self.channel.send(frames.LOOPS, frames.encode_header({"running": running}))
+        elif frame.kind == frames.THAWED:
+            problem = thawing.thawed(self, bool(frame.header["reseed"]), bool(frame.header["stir"]))
+            self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
 
     # Cells
 

@@ -6,7 +6,12 @@ import os
 import sys
 import threading
 import time
+from types import FrameType
 from typing import TYPE_CHECKING
+
+from ramet_guest import reseeding
+from ramet_guest.asynchronous import has_work
+from ramet_guest.output import SPARES, STDERR, STDOUT
 
 if TYPE_CHECKING:
     from ramet_guest.repl import Repl
@@ -14,12 +19,63 @@ if TYPE_CHECKING:
 
 def refresh(repl: Repl) -> None:
     """First frame after a thaw: we are a new process in a new pod."""
-    repl.output.remember()
+    # New pipes. The last cell may have closed or redirected 1 and 2: the spare ones are right in any case.
+    repl.output.remember(SPARES[STDOUT], SPARES[STDERR])
     for descriptor in (1000, 1001, 1002):
         os.set_inheritable(descriptor, False)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
-    if repl.sources.count == 0:
+    if repl.fresh:
+        repl.fresh = False
         draw_fresh_randomness()
+
+
+def thawed(repl: Repl, reseed: bool, stir: bool) -> str | None:
+    """We are the copy of a sandbox. Where its process id was kept, nothing but this frame tells."""
+    problems: list[BaseException | None] = []
+    try:
+        refresh(repl)
+        if stir:
+            stir_secrets()
+        if reseed:
+            # Seeds of generators may be user code.
+            problems.append(repl.gate.run(reseeding.reseed_all, repl.namespace))
+    except Exception as error:
+        problems.append(error)
+    problem = next((error for error in problems if error is not None), None)
+    return None if problem is None else f"{type(problem).__name__}: {problem}"[:1000]
+
+
+def stir_secrets() -> None:
+    """What is drawn anew when the process id has changed has to be told when it was kept: OpenSSL, names of files."""
+    ssl = sys.modules.get("ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(64), 64.0)
+    # The package cryptography brings an OpenSSL of its own.
+    own = getattr(sys.modules.get("cryptography.hazmat.bindings._rust"), "_openssl", None)
+    if own is not None and hasattr(own.lib, "RAND_add"):
+        own.lib.RAND_add(os.urandom(64), 64, 64.0)
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        vars(tempfile)["_name_sequence"] = None
+
+
+def runs_loops(repl: Repl) -> bool:
+    """Whether an asyncio loop is running in some thread, or may be when the next instant is frozen."""
+    if "asyncio" not in sys.modules:
+        return False
+    loop = repl.loops.loop
+    if loop is not None and not loop.is_closed() and has_work(loop):
+        return True
+    return any(is_running_loop(frame) for frame in sys._current_frames().values())
+
+
+def is_running_loop(frame: FrameType | None) -> bool:
+    # Loops of other makers (uvloop) run in C, but under a method of this name too.
+    while frame is not None:
+        if frame.f_code.co_name in ("run_forever", "run_until_complete", "_run_once"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def draw_fresh_randomness() -> None:

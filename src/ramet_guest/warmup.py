@@ -105,3 +105,4 @@ def forget(repl: Repl, names: dict[str, object]) -> None:
     repl.shell.displayhook.forget()
     repl.sources.reset()
     repl.compiler.flags = 0
+    repl.first_names = dict(names)

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
+from ramet.client.handle import snapshot_handle
 from ramet.isolation import interpreter
 from ramet.protocol import checks
 from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB, invalid
-from ramet.protocol.specs import Interpreter, Limits, MountSpec, SandboxSpec, TemplateSpec
+from ramet.protocol.specs import Interpreter, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
+from ramet.transport.embedded import EmbeddedEngine, default_engine, saved_templates
 
 _MEMORY_MIB = 4096
 _PIDS = 256
@@ -51,7 +53,7 @@ _known: dict[str, Template] = {}
 
 
 def sandbox_spec(
-    template: str | Template,
+    template: object,
     python: str | PathLike[str] | None,
     env: Mapping[str, str] | None,
     cwd: str | None,
@@ -60,8 +62,10 @@ def sandbox_spec(
     pids: int | None,
     cpus: float | None,
     disk_mib: int | None,
-) -> SandboxSpec:
+) -> SandboxSpec | ThawSpec:
     """The spec for these arguments, or InvalidArgument."""
+    if hasattr(template, "_snapshot") or (isinstance(template, str) and template in saved_templates()):
+        return _thaw_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
     limits = _limits(memory_mib, pids, cpus, disk_mib)
     environment = _environment(env)
     if cwd is not None:
@@ -73,15 +77,72 @@ def sandbox_spec(
     return spec
 
 
-def _template(template: str | Template, python: str | PathLike[str] | None) -> TemplateSpec:
+def engine_for(template: object) -> EmbeddedEngine:
+    """The engine that can make it: a snapshot is of one engine, anything else can be made in this process's own."""
+    if hasattr(template, "_snapshot"):
+        return snapshot_handle(template, "template").engine
+    return default_engine()
+
+
+def check_new_name(engine: EmbeddedEngine, name: object) -> None:
+    """A name that a snapshot may be saved as."""
+    checks.check_template_name(name)
+    if name in BUILTIN_TEMPLATES or name in _known or name in engine.saved_templates:
+        raise invalid("name", f"there is a template {name!r} already", "a name that no template has")
+
+
+def _thaw_spec(
+    template: object,
+    python: str | PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    cwd: str | None,
+    mounts: Mounts | None,
+    memory_mib: int | None,
+    pids: int | None,
+    cpus: float | None,
+    disk_mib: int | None,
+) -> ThawSpec:
+    """What is not given stays as the frozen sandbox had it."""
+    if python is not None:
+        raise invalid("python", "a snapshot has its own", "no python= with a snapshot")
+    if memory_mib is not None:
+        checks.check_memory_mib(memory_mib)
+    if pids is not None:
+        checks.check_pids(pids)
+    if cpus is not None:
+        checks.check_cpus(cpus)
+    if disk_mib is not None:
+        checks.check_disk_mib(disk_mib)
+    if cwd is not None:
+        checks.check_path(cwd, "cwd")
+    specs = None if mounts is None else _mounts(mounts)
+    for mount in specs or ():
+        checks.check_mount(mount)
+    return ThawSpec(
+        snapshot=None if isinstance(template, str) else snapshot_handle(template, "template").open(),
+        name=template if isinstance(template, str) else None,
+        memory_bytes=None if memory_mib is None else memory_mib * MIB,
+        pids=pids,
+        cpus=None if cpus is None else float(cpus),
+        disk_bytes=None if disk_mib is None else disk_mib * MIB,
+        mounts=specs,
+        environment=_environment(env),
+        cwd=cwd,
+    )
+
+
+def _template(template: object, python: str | PathLike[str] | None) -> TemplateSpec:
     name: object = template.name if isinstance(template, Template) else template
     if not isinstance(name, str):
-        raise invalid("template", f"is a {type(name).__name__}", "the name of a template, or a Template")
+        allowed = "the name of a template, a Template, or a Snapshot"
+        raise invalid("template", f"is a {type(name).__name__}", allowed)
+    if name in saved_templates():
+        raise invalid("template", f"a snapshot was saved as {name!r}", f"Sandbox({name!r}), or another name")
     if name in BUILTIN_TEMPLATES:
         return TemplateSpec(name, _interpreter(python), BUILTIN_TEMPLATES[name], builtin=True)
     chosen = template if isinstance(template, Template) else _known.get(name)
     if chosen is None:
-        names = ", ".join(map(repr, [*BUILTIN_TEMPLATES, *_known]))
+        names = ", ".join(map(repr, [*BUILTIN_TEMPLATES, *_known, *sorted(saved_templates())]))
         raise invalid("template", f"{name!r:.100} is unknown", f"{names}, or Template(name, preload=[...])")
     if chosen.python is not None and python is not None and os.fspath(chosen.python) != os.fspath(python):
         raise invalid("python", f"the template {name!r} has another one", "python= of the template or of the sandbox")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping
 from os import PathLike
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ramet.client import asynchronous, operations
-from ramet.client.arguments import Mounts, Template, sandbox_spec
-from ramet.client.handle import Handle
+from ramet.client.arguments import Mounts, Template, engine_for, sandbox_spec
+from ramet.client.async_forks import AsyncForks, AsyncSnapshot
+from ramet.client.handle import Handle, SnapshotHandle
 from ramet.client.sources import Data, async_pieces
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
+from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.results import Event, FileInfo, Result, SandboxInfo
-from ramet.transport.embedded import default_engine
+from ramet.transport.embedded import EmbeddedEngine
+
+if TYPE_CHECKING:
+    from ramet.client.forks import Snapshot
+    from ramet.client.sandbox import Sandbox
 
 
 class AsyncSandbox:
@@ -24,10 +31,11 @@ class AsyncSandbox:
     """
 
     _handle: Handle | None = None
+    fork_info: ForkInfo | None = None
 
     def __init__(
         self,
-        template: str | Template = "default",
+        template: str | Template | Snapshot | AsyncSnapshot = "default",
         *,
         python: str | PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -38,13 +46,14 @@ class AsyncSandbox:
         cpus: float | None = None,
         disk_mib: int | None = None,
     ) -> None:
+        self._template = template
         self._spec = sandbox_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
         self.files = AsyncFiles(self)
 
     @classmethod
     async def create(
         cls,
-        template: str | Template = "default",
+        template: str | Template | Snapshot | AsyncSnapshot = "default",
         *,
         python: str | PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -72,7 +81,7 @@ class AsyncSandbox:
     def __repr__(self) -> str:
         if self._handle is None:
             return "<AsyncSandbox not created>"
-        return f"<AsyncSandbox {self.id} {'closed' if self._handle.closed else 'open'}>"
+        return f"<AsyncSandbox {self.id} {self._handle.state}>"
 
     @property
     def id(self) -> str:
@@ -110,6 +119,52 @@ class AsyncSandbox:
         """The contents of a file in the sandbox."""
         return await self.files.read(remote_path)
 
+    async def fork(self, n: int = 1, reseed: bool = False) -> AsyncForks:
+        """Copies of this sandbox as it is between two cells, threads included. Waits its turn in the queue like a cell.
+
+        With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would.
+        """
+        handle = self._created()
+        made = await asynchronous.perform(handle.engine, handle.open().fork(n, reseed))
+        return AsyncForks((AsyncSandbox._of(handle.engine, *child) for child in made.children), made.info)
+
+    @classmethod
+    def _of(cls, engine: EmbeddedEngine, sandbox_id: str, fork_info: ForkInfo) -> AsyncSandbox:
+        child = AsyncSandbox.__new__(AsyncSandbox)
+        child._handle = Handle(engine, sandbox_id)
+        child.fork_info = fork_info
+        child.files = AsyncFiles(child)
+        return child
+
+    async def snapshot(self) -> AsyncSnapshot:
+        """This sandbox, frozen as it is between two cells, to make others from or to go back to."""
+        handle = self._created()
+        return AsyncSnapshot(
+            SnapshotHandle(handle.engine, await asynchronous.perform(handle.engine, handle.open().snapshot()))
+        )
+
+    async def restore(self, snapshot: Snapshot | AsyncSnapshot) -> None:
+        """Go back to the state of a snapshot, files too. Cells in the queue behind this run in that state."""
+        handle = self._created()
+        sandbox = handle.open()
+        await asynchronous.perform(handle.engine, sandbox.restore(handle.restorable(snapshot)))
+
+    async def merge_into(self, winner: Sandbox | AsyncSandbox) -> None:
+        """Become what the winner is, under this id; what this sandbox was is closed, and the winner's id is no more.
+
+        Waits for the turn of both. Cells in the queue behind this run in the winner's state.
+        """
+        handle = self._created()
+        sandbox, other = handle.open(), handle.related(winner, "winner")
+        await asynchronous.perform(handle.engine, sandbox.merge_into(other.open()))
+        other.merged(into=handle)
+
+    async def diff(self, other: Sandbox | AsyncSandbox, paths: Collection[str] | None = None) -> Diff:
+        """How files, below ``paths`` or all, and names of the other differ from those here. Waits for both turns."""
+        handle = self._created()
+        sandbox = handle.open()
+        return await asynchronous.perform(handle.engine, sandbox.diff(handle.related(other, "other").open(), paths))
+
     async def info(self) -> SandboxInfo:
         """What the sandbox is, uses, and is really walled in by."""
         handle = self._created()
@@ -127,7 +182,7 @@ class AsyncSandbox:
     async def __aenter__(self) -> AsyncSandbox:
         if self._handle is None:
             # Starting a process blocks for some milliseconds.
-            engine = await asyncio.to_thread(default_engine)
+            engine = await asyncio.to_thread(engine_for, self._template)
             sandbox_id = await asynchronous.perform(engine, operations.create(self._spec))
             self._handle = Handle(engine, sandbox_id)
         self._handle.open()

@@ -104,14 +104,33 @@ class _Call:
             raise await self._lost() from error
 
     async def _receive(self, count: int) -> bytes:
+        while True:
+            try:
+                data = self._connection.recv(count)
+            except (BlockingIOError, InterruptedError):
+                await self._readable()
+                continue
+            except OSError as error:
+                raise await self._lost() from error
+            if not data:
+                raise await self._lost()
+            return data
+
+    async def _readable(self) -> None:
+        """Wait without reading. A task that is cancelled here leaves the answer in the socket; the engine notices that
+        it was never read, and closes what it tells of. ``sock_recv`` would lose it."""
+        ready = self._loop.create_future()
+        self._loop.add_reader(self._connection, _set, ready)
         try:
-            data = await self._loop.sock_recv(self._connection, count)
-        except OSError as error:
-            raise await self._lost() from error
-        if not data:
-            raise await self._lost()
-        return data
+            await ready
+        finally:
+            self._loop.remove_reader(self._connection)
 
     async def _lost(self) -> Exception:
         # Waits for the engine's process to end, so not on the loop.
         return await asyncio.to_thread(self._engine.lost)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

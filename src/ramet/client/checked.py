@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ramet.client import operations
-from ramet.client.operations import Operation
+from ramet.client.operations import Forked, Operation
 from ramet.client.sources import SMALL_BYTES, as_bytes
 from ramet.protocol import checks
+from ramet.protocol.forks import Diff
 from ramet.protocol.results import FileInfo, Result, SandboxInfo
 
 
@@ -29,6 +32,25 @@ class Checked:
 
     def close(self) -> Operation[None]:
         return operations.close(self.sandbox_id)
+
+    def fork(self, n: int, reseed: bool) -> Operation[Forked]:
+        checks.check_count(n)
+        checks.check_flag(reseed, "reseed")
+        return operations.fork(self.sandbox_id, n, reseed)
+
+    def snapshot(self) -> Operation[str]:
+        return operations.snapshot(self.sandbox_id)
+
+    def diff(self, other: Checked, paths: Collection[str] | None) -> Operation[Diff]:
+        return operations.diff(self.sandbox_id, other.sandbox_id, checks.check_compared_paths(paths))
+
+    def merge_into(self, winner: Checked) -> Operation[None]:
+        if winner.sandbox_id == self.sandbox_id:
+            raise checks.invalid("winner", "is the sandbox itself", "another sandbox")
+        return operations.merge(self.sandbox_id, winner.sandbox_id)
+
+    def restore(self, snapshot_id: str) -> Operation[None]:
+        return operations.restore(self.sandbox_id, snapshot_id)
 
     def read(self, path: str) -> Operation[bytes]:
         checks.check_path(path)

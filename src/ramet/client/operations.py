@@ -16,13 +16,15 @@ import codecs
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ramet.errors import FileNotFolder, FileNotFound, LimitReached, ProtocolError
 from ramet.protocol import calls, fields
+from ramet.protocol.differences import FileChange
+from ramet.protocol.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.results import ExitEvent, FileInfo, OutputEvent, OutputStream, Result, ResultEvent, SandboxInfo
-from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.specs import SandboxSpec, ThawSpec
 
 Returned = TypeVar("Returned")
 
@@ -48,14 +50,72 @@ class Emit:
     item: object
 
 
+class Forked(NamedTuple):
+    """The children of a fork: the id of each and what it cost, and what all of them cost."""
+
+    children: list[tuple[str, ForkInfo]]
+    info: ForkInfo
+
+
 Step = bytes | Need | Emit
 Operation = Generator[Step, Frame | bytes | None, Returned]
 
 
-def create(spec: SandboxSpec) -> Operation[str]:
+def create(spec: SandboxSpec | ThawSpec) -> Operation[str]:
     """A new sandbox; gives its id."""
+    if isinstance(spec, ThawSpec):
+        return (yield from thaw(spec))
     frame = yield from _ask(encode(calls.CREATE, spec.header()))
     return fields.text(frame.header, "id")
+
+
+def thaw(spec: ThawSpec) -> Operation[str]:
+    """A new sandbox from a snapshot; gives its id."""
+    frame = yield from _ask(encode(calls.THAW, spec.header()))
+    return fields.text(frame.header, "id")
+
+
+def fork(sandbox_id: str, count: int, reseed: bool) -> Operation[Forked]:
+    frame = yield from _ask(encode(calls.FORK, {"sandbox": sandbox_id, "count": count, "reseed": reseed}))
+    children = []
+    for child in fields.array(frame.header, "children"):
+        if not isinstance(child, dict):
+            raise ProtocolError("a child is an object")
+        children.append((fields.text(child, "id"), ForkInfo.read(fields.mapping(child, "info"))))
+    return Forked(children, ForkInfo.read(fields.mapping(frame.header, "info")))
+
+
+def snapshot(sandbox_id: str) -> Operation[str]:
+    """Gives the snapshot's id."""
+    frame = yield from _ask(encode(calls.SNAPSHOT, {"sandbox": sandbox_id}))
+    return fields.text(frame.header, "id")
+
+
+def restore(sandbox_id: str, snapshot_id: str) -> Operation[None]:
+    yield from _ask(encode(calls.RESTORE, {"sandbox": sandbox_id, "snapshot": snapshot_id}))
+
+
+def merge(sandbox_id: str, winner_id: str) -> Operation[None]:
+    yield from _ask(encode(calls.MERGE, {"sandbox": sandbox_id, "winner": winner_id}))
+
+
+def save_snapshot(snapshot_id: str, name: str) -> Operation[None]:
+    yield from _ask(encode(calls.SAVE, {"snapshot": snapshot_id, "name": name}))
+
+
+def drop_snapshot(snapshot_id: str) -> Operation[None]:
+    yield from _ask(encode(calls.DROP, {"snapshot": snapshot_id}))
+
+
+def diff(sandbox_id: str, other_id: str, paths: tuple[str, ...] | None) -> Operation[Diff]:
+    files: list[FileChange] = []
+    names: list[NameChange] = []
+    header = {"sandbox": sandbox_id, "other": other_id, "paths": None if paths is None else list(paths)}
+    yield encode(calls.DIFF, header)
+    while (frame := (yield from _frame())).kind == calls.CHANGES:
+        files.extend(read_file_change(change) for change in fields.array(frame.header, "files"))
+        names.extend(read_name_change(change) for change in fields.array(frame.header, "names"))
+    return Diff(tuple(files), tuple(names), fields.texts(_final(frame).header, "uncompared"))
 
 
 def run(sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None) -> Operation[Result]:

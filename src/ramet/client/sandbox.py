@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from os import PathLike
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ramet.client import blocking, operations
-from ramet.client.arguments import Mounts, Template, sandbox_spec
-from ramet.client.handle import Handle
+from ramet.client.arguments import Mounts, Template, engine_for, sandbox_spec
+from ramet.client.forks import Forks, Snapshot
+from ramet.client.handle import Handle, SnapshotHandle
 from ramet.client.sources import Data, pieces
-from ramet.errors import EngineClosed, EngineLost
+from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
+from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.results import Event, FileInfo, Result, SandboxInfo
-from ramet.transport.embedded import default_engine
+from ramet.transport.embedded import EmbeddedEngine
+
+if TYPE_CHECKING:
+    from ramet.client.async_forks import AsyncSnapshot
+    from ramet.client.async_sandbox import AsyncSandbox
 
 
 class Sandbox:
@@ -26,7 +33,7 @@ class Sandbox:
 
     def __init__(
         self,
-        template: str | Template = "default",
+        template: str | Template | Snapshot | AsyncSnapshot = "default",
         *,
         python: str | PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -38,17 +45,23 @@ class Sandbox:
         disk_mib: int | None = None,
     ) -> None:
         spec = sandbox_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
-        engine = default_engine()
-        self._handle = handle = Handle(engine, blocking.perform(engine, operations.create(spec)))
-        self._engine = engine
+        engine = engine_for(template)
+        self._adopt(Handle(engine, blocking.perform(engine, operations.create(spec))))
+
+    def _adopt(self, handle: Handle, fork_info: ForkInfo | None = None) -> Sandbox:
+        """Be the handle of a sandbox that the engine has made."""
+        self._handle = handle
+        self._engine = handle.engine
         self._open = handle.open
         self.id = handle.id
         self.files = Files(handle)
+        self.fork_info = fork_info
+        return self
 
     def __repr__(self) -> str:
         if self._handle is None:
             return "<Sandbox not created>"
-        return f"<Sandbox {self.id} {'closed' if self._handle.closed else 'open'}>"
+        return f"<Sandbox {self.id} {self._handle.state}>"
 
     def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
         """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted."""
@@ -79,6 +92,41 @@ class Sandbox:
         """The contents of a file in the sandbox."""
         return self.files.read(remote_path)
 
+    def fork(self, n: int = 1, reseed: bool = False) -> Forks:
+        """Copies of this sandbox as it is between two cells, threads included. Waits its turn in the queue like a cell.
+
+        With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would.
+        """
+        made = blocking.perform(self._engine, self._open().fork(n, reseed))
+        return Forks((Sandbox._of(self._engine, *child) for child in made.children), made.info)
+
+    @classmethod
+    def _of(cls, engine: EmbeddedEngine, sandbox_id: str, fork_info: ForkInfo) -> Sandbox:
+        return Sandbox.__new__(Sandbox)._adopt(Handle(engine, sandbox_id), fork_info)
+
+    def snapshot(self) -> Snapshot:
+        """This sandbox, frozen as it is between two cells, to make others from or to go back to."""
+        return Snapshot(SnapshotHandle(self._engine, blocking.perform(self._engine, self._open().snapshot())))
+
+    def restore(self, snapshot: Snapshot | AsyncSnapshot) -> None:
+        """Go back to the state of a snapshot, files too. Cells in the queue behind this run in that state."""
+        sandbox = self._open()
+        blocking.perform(self._engine, sandbox.restore(self._own().restorable(snapshot)))
+
+    def merge_into(self, winner: Sandbox | AsyncSandbox) -> None:
+        """Become what the winner is, under this id; what this sandbox was is closed, and the winner's id is no more.
+
+        Waits for the turn of both. Cells in the queue behind this run in the winner's state.
+        """
+        sandbox, other = self._open(), self._own().related(winner, "winner")
+        blocking.perform(self._engine, sandbox.merge_into(other.open()))
+        other.merged(into=self._own())
+
+    def diff(self, other: Sandbox | AsyncSandbox, paths: Collection[str] | None = None) -> Diff:
+        """How files, below ``paths`` or all, and names of the other differ from those here. Waits for both turns."""
+        sandbox = self._open()
+        return blocking.perform(self._engine, sandbox.diff(self._own().related(other, "other").open(), paths))
+
     def info(self) -> SandboxInfo:
         """What the sandbox is, uses, and is really walled in by."""
         return blocking.perform(self._engine, self._open().info())
@@ -90,6 +138,11 @@ class Sandbox:
                 blocking.perform(self._engine, operations.close(self.id))
             except (EngineLost, EngineClosed):
                 pass  # gone with its engine
+
+    def _own(self) -> Handle:
+        if self._handle is None:
+            raise SandboxClosed("this Sandbox was never created")
+        return self._handle
 
     def __enter__(self) -> Sandbox:
         self._open()

@@ -10,6 +10,7 @@ import os
 import resource
 import socket
 from collections.abc import Sequence
+from typing import cast
 
 from ramet.engine.attention import AttentiveSelector
 from ramet.engine.registry import StartMachine
@@ -28,6 +29,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--cgroups", type=json.loads, default={"version": 0, "folders": {}}, help="delegated groups")
     parser.add_argument("--guest", help="folder of the guest package")
     parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
+    parser.add_argument("--sweep-faults", action="store_true", help="for tests: each fork fails one step later")
     chosen = parser.parse_args(arguments)
 
     owner: int | None = chosen.owner_pidfd
@@ -44,7 +46,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
             os.set_inheritable(descriptor, False)
     os.umask(0o022)
     _allow_many_descriptors()
-    machine = start_machine or (lambda: _real_machine(chosen.broker, chosen.cgroups, chosen.guest))
+    machine = start_machine or (lambda: _real_machine(chosen))
     # What exists now stays: the collector need not look at it again and again.
     gc.freeze()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(AttentiveSelector())) as runner:
@@ -57,14 +59,19 @@ def _allow_many_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _real_machine(broker: int, groups: dict[str, object], guest: str) -> Machine:
+async def _real_machine(chosen: argparse.Namespace) -> Machine:
     # The one place where the engine meets the layers below it.
     from ramet.freezing.machine import Machine as RealMachine
     from ramet.isolation.cgroups import Delegation
     from ramet.protocol import fields
 
+    groups: dict[str, object] = chosen.cgroups
     delegation = Delegation(fields.whole(groups, "version"), fields.text_mapping(groups, "folders"))
-    return await RealMachine.start(socket.socket(fileno=broker), delegation, guest)
+    machine = await RealMachine.start(socket.socket(fileno=chosen.broker), delegation, chosen.guest)
+    if chosen.sweep_faults:
+        machine.sweep_faults()
+    # A cast: it takes bodies of its own kind only, and the engine has no others.
+    return cast(Machine, machine)
 
 
 if __name__ == "__main__":

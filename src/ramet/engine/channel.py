@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Channel:
         self._on_end = on_end
         self._unsent: deque[memoryview] = deque()
         self.detached = False
+        # The other side closed its socket and had not read all that was sent.
+        self.reset = False
         self._paused = False
         self._draining = False
         # Called once, when what is unsent has fallen to the given number of bytes.
@@ -110,8 +113,9 @@ class Channel:
             )
         except (BlockingIOError, InterruptedError):
             return None
-        except OSError:
-            return b""  # reset by the other side: an end like any other
+        except OSError as error:
+            self.reset = error.errno == errno.ECONNRESET
+            return b""  # an end like any other
 
     def _on_readable(self) -> None:
         data = self._read()

@@ -6,9 +6,9 @@ import asyncio
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 
-from ramet.engine import file_calls
+from ramet.engine import file_calls, fork_calls
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.collecting import Collecting
@@ -18,6 +18,7 @@ from ramet.engine.spill import FOLDER, Spill
 from ramet.engine.streaming import Streaming
 from ramet.engine.transfer import Transfer
 from ramet.engine.tree import Tree
+from ramet.engine.turn import Caller
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import TO_ENGINE, Frame, encode
@@ -38,6 +39,9 @@ class Connection:
         self._busy = False
         self._cell: tuple[Sandbox, Cell] | None = None
         self._transfer: Transfer | None = None
+        self._caller: Caller | None = None
+        # Ids of what the last answer tells of, until the next request shows that it was read.
+        self._told: Sequence[str] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         self._channel = Channel(sock, TO_ENGINE, self._on_frame, self._on_end)
 
@@ -54,6 +58,7 @@ class Connection:
         if self._busy:
             raise ProtocolError("a request before the answer to the one before")
         self._busy = True
+        self._told = ()
         try:
             self._begin(frame)
         except ProtocolError:
@@ -77,6 +82,8 @@ class Connection:
             self._perform(self._info(self._find(header)))
         elif frame.kind in calls.FILE_CALLS:
             self._file_call(frame)
+        elif frame.kind in calls.FORK_CALLS:
+            self._fork_call(frame)
         else:
             raise ProtocolError(f"a request of unknown kind {frame.kind}")
 
@@ -124,11 +131,36 @@ class Connection:
             # Nobody has learnt the id, so nobody could ever close it.
             await self._registry.close_sandbox(sandbox.id)
             return
+        self._told = (sandbox.id,)
         self._answer({"id": sandbox.id, "pid": sandbox.body.pid})
 
     async def _info(self, sandbox: Sandbox) -> None:
-        # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
-        self._answer(await asyncio.to_thread(sandbox.info))
+        while True:
+            body = sandbox.body
+            try:
+                # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
+                info = await asyncio.to_thread(sandbox.info)
+            except OSError:
+                if body is sandbox.body:
+                    raise
+                continue  # another body took its place while we read
+            self._answer(info)
+            return
+
+    def _fork_call(self, frame: Frame) -> None:
+        caller = Caller()
+        # Its turn is in the queue when this returns: a cell that comes next comes after it.
+        work = fork_calls.begin(frame, self._registry, caller, self._channel.send)
+        self._caller = caller
+        self._perform(self._serve_fork(work))
+
+    async def _serve_fork(self, work: fork_calls.Answer) -> None:
+        try:
+            answer = await work
+        finally:
+            self._caller = None
+        self._told = fork_calls.made(answer)
+        self._answer(answer)
 
     async def _facts(self) -> None:
         self._answer(await self._registry.facts())
@@ -145,14 +177,17 @@ class Connection:
         except OSError as error:
             raise LimitReached(f"cannot open the files of sandbox {sandbox.id}: {error}") from None
         self._transfer = Transfer(self._channel, self._registry.executor, self._settings)
-        self._perform(self._serve_files(call, tree, self._transfer))
+        self._perform(self._serve_files(call, tree, self._transfer, sandbox.file_call()))
 
-    async def _serve_files(self, call: file_calls.FileCall, tree: Tree, transfer: Transfer) -> None:
+    async def _serve_files(
+        self, call: file_calls.FileCall, tree: Tree, transfer: Transfer, over: asyncio.Future[None]
+    ) -> None:
         try:
             answer = await call(tree, transfer)
         finally:
             self._transfer = None
             tree.close()
+            over.set_result(None)
         self._answer(answer)
 
     def _perform(self, work: Coroutine[object, object, None]) -> None:
@@ -197,7 +232,16 @@ class Connection:
             sandbox.abandon(cell)
         if self._transfer is not None:
             self._transfer.abandon()
+        if self._caller is not None:
+            self._caller.leave()
+        if self._channel.reset and self._told:
+            # Closed without having read the answer: nobody has learnt the ids, so nobody could ever close them.
+            self._perform(self._forget(self._told))
         self._socket.close()
+
+    async def _forget(self, ids: Sequence[str]) -> None:
+        for some_id in ids:
+            await self._registry.forget(some_id)
 
 
 def _check_code(code: bytes) -> None:

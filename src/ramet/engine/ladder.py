@@ -17,12 +17,13 @@ Cause = Literal["timeout", "interrupt"]
 class Ladder:
     """The interrupt of one cell, step by step, until ``stop``.
 
-    SIGINT  --1 s-->  SIGINT  --1 s-->  hard interrupt  --2 s-->  SIGKILL
+    SIGINT  --1 s-->  SIGINT  --1 s-->  hard interrupt  --2 s-->  SIGKILL, unless ``kill`` is false
     """
 
-    def __init__(self, body: Body, settings: Settings) -> None:
+    def __init__(self, body: Body, settings: Settings, kill: bool = True) -> None:
         self._body = body
         self._settings = settings
+        self._may_kill = kill
         self._timer: asyncio.TimerHandle | None = None
         self.cause: Cause | None = None  # why the cell was interrupted, if it was
         self.sent: set[int] = set()
@@ -52,7 +53,8 @@ class Ladder:
 
     def _hard(self) -> None:
         self._send(HARD_INTERRUPT_SIGNAL)
-        self._later(self._settings.kill_seconds, self._kill)
+        if self._may_kill:
+            self._later(self._settings.kill_seconds, self._kill)
 
     def _kill(self) -> None:
         self._timer = None

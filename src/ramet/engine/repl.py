@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ramet.engine.attention import expect_news
 from ramet.engine.cell import Cell
@@ -22,6 +22,8 @@ from ramet.protocol.results import CellError
 
 BROKEN_PROTOCOL = "broken protocol"
 
+Answer = TypeVar("Answer", guest.Configured, guest.Loops, guest.Names)
+
 
 class Ending(NamedTuple):
     """How a cell ended."""
@@ -35,21 +37,30 @@ class Ending(NamedTuple):
 
 
 class Repl:
-    """One life of a sandbox's REPL. Runs one cell at a time; after its death it is thrown away."""
+    """One life of a sandbox's REPL. Runs one cell or answers one question at a time; after its death it is thrown away.
+
+    ``fresh``: thawed from a template, and was sent nothing yet. Its first frame has it draw random numbers of its own.
+    """
 
     def __init__(
-        self, body: Body, settings: Settings, background: Tail, on_end: Callable[[Cell, Ending], None]
+        self,
+        body: Body,
+        settings: Settings,
+        background: Tail,
+        on_end: Callable[[Cell, Ending], None],
+        fresh: bool = True,
     ) -> None:
         self._body = body
         self._settings = settings
         self._background = background
-        self._on_cell_end = on_end
+        self.on_cell_end = on_end
+        self.fresh = fresh
         self._loop = asyncio.get_running_loop()
         self._running: Cell | None = None
         self._held = False
         self._last_id = 0
         self._broken = False
-        self._configured: asyncio.Future[str | None] | None = None
+        self._question: tuple[type[guest.Message], asyncio.Future[Any]] | None = None
         self.alive = True
         self._channel = Channel(body.control, FROM_GUEST, self._on_frame, self._on_end_of_control)
         self._pipes = Pipes(body.stdout, body.stderr, settings.quiet_seconds, self._on_output)
@@ -61,24 +72,80 @@ class Repl:
         """Give the REPL its environment and folder, before its first cell."""
         if not environment and cwd is None:
             return
-        self._configured = self._loop.create_future()
-        self._channel.send(guest.configure(environment, cwd))
-        try:
-            async with asyncio.timeout(self._settings.configure_seconds):
-                error = await self._configured
-        except TimeoutError:
-            self._break()
-            raise SandboxLost("the REPL of the new sandbox did not take its configuration in time") from None
-        finally:
-            self._configured = None
+        error = await self._told(guest.configure(environment, cwd))
         if error is not None:
             allowed = "allowed: a folder that exists in the sandbox"
             raise InvalidArgument(f"cwd: {error:.1000}", hint=allowed, details={"argument": "cwd"})
+
+    async def settle(self) -> None:
+        """Have a fresh REPL draw its own random numbers before copies are made of it: they would draw others."""
+        if self.fresh:
+            await self._told(guest.configure({}, None))
+
+    async def thawed(self, reseed: bool, stir: bool) -> None:
+        """Tell the copy of a sandbox what it has become."""
+        error = await self._told(guest.thawed(reseed, stir))
+        if error is not None:
+            raise SandboxLost(f"the copy of a sandbox could not be told what it is: {error:.1000}")
+
+    async def runs_loops(self) -> bool:
+        """Whether a thread in there runs an asyncio loop."""
+        answer = await self._ask(guest.ask_loops(), guest.Loops)
+        return answer.running
+
+    async def names(self) -> guest.Names:
+        """The names of its namespace. Runs user code (``__repr__``), which is interrupted after a while like a cell.
+
+        It is never killed for this: a value that cannot be described is no reason to lose all others.
+        """
+        settings = self._settings
+        answer = self._send(guest.ask_names(settings.names_seconds), guest.Names)
+        ladder = Ladder(self._body, settings, kill=False)
+        ladder.begin_after(settings.names_interrupt_seconds)
+        try:
+            # Not given up by a timeout: when the answer comes late after all, somebody has to expect it.
+            await asyncio.wait([answer], timeout=settings.names_at_most_seconds)
+        finally:
+            ladder.stop()
+        if not answer.done():
+            raise SandboxLost(
+                "the REPL did not tell its names: the repr or the pickling of some value does not end",
+                hint="run a cell with a timeout: that ends what keeps it, if need be with the REPL",
+            )
+        return answer.result()
+
+    @property
+    def asked(self) -> bool:
+        """A question has not been answered yet, though nobody may wait for it any more."""
+        return self._question is not None
+
+    async def _told(self, frame: bytes) -> str | None:
+        return (await self._ask(frame, guest.Configured)).error
+
+    async def _ask(self, frame: bytes, kind: type[Answer]) -> Answer:
+        """Ask between two cells, and wait for the answer; a REPL that gives none is of no use any more."""
+        answer = self._send(frame, kind)
+        try:
+            async with asyncio.timeout(self._settings.configure_seconds):
+                return await answer
+        except TimeoutError:
+            self._break()
+            raise SandboxLost("the REPL did not answer in time, and was ended") from None
+
+    def _send(self, frame: bytes, kind: type[Answer]) -> asyncio.Future[Answer]:
+        if not self.alive or self._question is not None:
+            raise SandboxLost("the REPL has ended" if not self.alive else "the REPL is still busy with its last answer")
+        self.fresh = False
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._question = (kind, answer)
+        self._channel.send(frame)
+        return answer
 
     def run(self, cell: Cell, cell_id: int) -> None:
         """Start a cell. How it ended, whatever way, is told to ``on_end``."""
         self._pipes.take_what_is_there()
         self._running = cell
+        self.fresh = False
         self._last_id = cell.cell_id = cell_id
         cell.began = perf_counter()
         self._channel.send(guest.run(cell_id, cell.language, cell.code))
@@ -107,6 +174,7 @@ class Repl:
     def detach(self) -> None:
         """Let go of the body's descriptors, which are about to be closed."""
         self.alive = False
+        self._give_up_question("the sandbox was closed")
         self._channel.detach()
         self._pipes.detach()
         if self._running is not None:
@@ -118,10 +186,12 @@ class Repl:
 
     def _on_frame(self, frame: Frame) -> None:
         message = guest.read(frame)  # a ProtocolError goes to the channel, which ends with it
-        if isinstance(message, guest.Configured):
-            if self._configured is None or self._configured.done():
-                raise ProtocolError("an answer to a configuration that nobody gave")
-            self._configured.set_result(message.error)
+        if isinstance(message, guest.Configured | guest.Loops | guest.Names):
+            if self._question is None or type(message) is not self._question[0]:
+                raise ProtocolError("an answer to a question that nobody asked")
+            (_, answer), self._question = self._question, None
+            if not answer.done():
+                answer.set_result(message)
             return
         running = self._running
         if running is None or message.cell_id != running.cell_id:
@@ -167,7 +237,7 @@ class Repl:
         if running.ladder is not None:
             running.ladder.stop()
         self._go_on()
-        self._on_cell_end(running, ending)
+        self.on_cell_end(running, ending)
         expect_news()
         if self.alive and self._running is None:
             self._pipes.rest()
@@ -197,8 +267,7 @@ class Repl:
         self._channel.drain()
         self._pipes.take_what_is_there()
         running = self._running
-        if self._configured is not None and not self._configured.done():
-            self._configured.set_exception(SandboxLost("the REPL of the new sandbox ended before its first cell"))
+        self._give_up_question("the REPL ended before it had answered")
         self._channel.detach()
         self._pipes.detach()
         if running is not None:
@@ -206,6 +275,13 @@ class Repl:
             interrupted = running.ladder is not None and running.ladder.cause is not None
             seconds = perf_counter() - running.began
             self._finish(running, Ending(exit_code, "lost", cause, None, interrupted, seconds))
+
+    def _give_up_question(self, why: str) -> None:
+        if self._question is not None:
+            (_, answer), self._question = self._question, None
+            if not answer.done():
+                answer.set_exception(SandboxLost(why))
+                answer.exception()  # retrieved: whoever asked may have left
 
     def _verdict(self, death: Death, ladder: Ladder | None) -> tuple[int, str]:
         if death.signal is None:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ramet.protocol.differences import FileChange
 from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
 
@@ -49,12 +50,45 @@ class Body(Protocol):
     async def close(self) -> None: ...
     def usage(self) -> Mapping[str, int]: ...
     def walls(self) -> Mapping[str, object]: ...
+    def unique_bytes(self) -> int:
+        """Memory that it shares with no other; asked for on the event loop right after a fork, so it must be cheap."""
+
+
+class Forked(Protocol):
+    """What one fork made. The bodies belong to whoever asked."""
+
+    @property
+    def bodies(self) -> Sequence[Body]: ...
+    @property
+    def pause_seconds(self) -> float: ...
+    @property
+    def file_bytes(self) -> int: ...
+
+
+class Frozen(Protocol):
+    """A snapshot held by the machine; owned by whoever asked for it."""
+
+    @property
+    def pause_seconds(self) -> float: ...
+    @property
+    def file_bytes(self) -> int: ...
+    async def close(self) -> None: ...
 
 
 class Machine(Protocol):
-    """Makes templates and bodies."""
+    """Makes templates, bodies, and bodies from bodies. What it cannot make raises and leaves nothing behind."""
 
     async def template(self, spec: TemplateSpec) -> None: ...
     async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body: ...
+    async def fork(self, body: Body, count: int, keep_pid: bool, on_resumed: Callable[[], None]) -> Forked:
+        """So many copies, or ForkFailed and none. ``on_resumed``, on the event loop: the parent runs again."""
+
+    async def freeze(self, body: Body, keep_pid: bool) -> Frozen: ...
+    async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
+        """None: as the sandbox that was frozen had."""
+
+    async def diff_files(self, one: Body, other: Body, paths: tuple[str, ...] | None) -> Sequence[FileChange]:
+        """What one would have to change to have the files of the other, by path."""
+
     async def close(self) -> None: ...
     def facts(self) -> Mapping[str, object]: ...

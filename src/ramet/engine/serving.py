@@ -65,7 +65,7 @@ class _Engine:
         if not message:
             self._ended.set()
         elif message.startswith(calls.FORGET):
-            sandbox_id = message[len(calls.FORGET) :].decode("ascii", "replace")
-            task = asyncio.get_running_loop().create_task(self._registry.close_sandbox(sandbox_id))
+            some_id = message[len(calls.FORGET) :].decode("ascii", "replace")
+            task = asyncio.get_running_loop().create_task(self._registry.forget(some_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

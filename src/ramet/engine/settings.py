@@ -34,6 +34,13 @@ class Settings:
     stream_low_bytes: int = 64 * _KIB  # go on reading
     upload_pending_bytes: int = 1 * _MIB
     configure_seconds: float = 10.0
+    # Names of a sandbox for a diff: the guest keeps to a time itself, is interrupted when it does not, then given up.
+    names_seconds: float = 2.0
+    names_interrupt_seconds: float = 3.0
+    names_at_most_seconds: float = 12.0
+    # File calls on a body that was replaced may go on for so long before it is closed.
+    retire_seconds: float = 60.0
+    snapshots: int = 1000
     # Between the end of the control socket and the news of the REPL's death, before we conclude that it only closed it.
     end_of_control_seconds: float = 0.5
     listed_entries: int = 1_000_000

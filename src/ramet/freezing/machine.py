@@ -1,27 +1,29 @@
-"""The machine: makes sandboxes by thawing templates into pods. The engine decides, this carries out."""
+"""The machine: makes sandboxes by thawing templates and snapshots into pods. The engine decides, this carries out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import os
-import resource
-import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ramet.errors import NO_ROOM_ERRNOS, LimitReached, RametError
-from ramet.freezing import _core
+from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
+from ramet.freezing import _core, live
+from ramet.freezing.body import Body, Life
+from ramet.freezing.calls import Call
+from ramet.freezing.live import Frozen
 from ramet.freezing.processes import end_process
+from ramet.freezing.resource_limits import resource_limits
 from ramet.freezing.template import FrozenTemplate, boot_template, describe
 from ramet.isolation import cgroups
+from ramet.isolation.differences import diff_files
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.pods import Pod, PodMaker
 from ramet.isolation.threadwork import finish
-from ramet.isolation.walls import read_walls
+from ramet.protocol.differences import FileChange
 from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
 _THAW_SECONDS = 10.0
@@ -29,32 +31,16 @@ _PODS_READY = 2  # empty pods, for sandboxes with other limits and for the ones 
 _SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte
 _REFILL_AFTER_SECONDS = 0.01  # whoever took one is about to use it: making the next at once would slow that down
 _FIRST_PID, _LAST_PID = 1000, 30_000
-_DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
-_DESCRIPTORS_AT_LEAST = 1024  # the guest's own are just above 1000
-_PENDING_SIGNALS = 2048
-_MESSAGE_QUEUE_BYTES = 256 * 1024
+_STRAGGLER_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
-    """How a REPL ended."""
+class Forked:
+    """What one fork made."""
 
-    exit_code: int | None
-    signal: int | None
-    out_of_memory: bool
-
-
-@dataclass(slots=True)
-class _Life:
-    """One REPL process with its shadow; a sandbox has another after a revival."""
-
-    shadow_pidfd: int
-    shadow_end: asyncio.Future[None] | None
-    repl: int  # in the engine's numbering
-    repl_pidfd: int
-    pid: int  # in the pod
-    death: asyncio.Future[Death]
-    kills_before: int
+    bodies: list[Body]
+    pause_seconds: float
+    file_bytes: int
 
 
 class Machine:
@@ -70,6 +56,7 @@ class Machine:
         self._pids = itertools.cycle(range(_FIRST_PID, _LAST_PID))
         self._ready: dict[tuple[TemplateSpec, Limits], list[Body]] = {}
         self._refills: dict[tuple[TemplateSpec, Limits], asyncio.Task[None]] = {}
+        self._stragglers: asyncio.Task[None] | None = None
         self._closed = False
         self._hits = 0
         self._misses = 0
@@ -80,6 +67,12 @@ class Machine:
         door = Broker(broker)
         holder = await Holder.start(door, guest)
         return cls(holder, PodMaker(holder, door, delegation, _PODS_READY), delegation)
+
+    def sweep_faults(self) -> None:
+        """For tests: the first fork fails at its first step, the next at its second, and so on."""
+        _core.sweep_faults()
+
+    # Templates
 
     async def template(self, spec: TemplateSpec) -> None:
         """Boot and freeze it unless that was done; concurrent calls share one boot."""
@@ -96,6 +89,18 @@ class Machine:
             if self._templates.get(spec) is task:
                 del self._templates[spec]  # the next one who asks tries again
             raise
+
+    async def _forget(self, frozen: FrozenTemplate) -> bool:
+        """True when no sandbox can be made from it any more, which is not kept then."""
+        if await asyncio.get_running_loop().run_in_executor(self._tracer, _core.usable, frozen.snapshot):
+            return False
+        task = self._templates.get(frozen.spec)
+        if task is not None and task.done() and task.result() is frozen:
+            del self._templates[frozen.spec]
+            await frozen.close(self._tracer)
+        return True
+
+    # Sandboxes from templates
 
     async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A sandbox: one that was thawed ahead of time, or a new one."""
@@ -123,8 +128,10 @@ class Machine:
         await asyncio.sleep(_REFILL_AFTER_SECONDS)
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
+            await self._maker.calm.wait()
             while len(self._ready[key]) < _SANDBOXES_READY and not self._closed:
                 self._ready[key].append(await self._make(*key, ()))
+                await self._maker.calm.wait()
 
     async def _make(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A pod, and the template thawed into it."""
@@ -135,55 +142,168 @@ class Machine:
         except BaseException:
             await pod.close()
             raise
-        return Body(self, template, pod, life)
+        return Body(template, tuple(mounts), pod, life, self._wake, self._delegation)
 
-    async def _wake(self, template: TemplateSpec, pod: Pod) -> _Life:
+    async def _wake(self, template: TemplateSpec, pod: Pod) -> Life:
         """The template thawed into an empty pod; one that the host's kernel has killed meanwhile is booted again."""
         frozen = await self._frozen(template)
         try:
-            return await self._thaw(frozen, pod)
+            return await self._thaw_template(frozen, pod)
         except RametError:
             if not await self._forget(frozen):
                 raise
-        return await self._thaw(await self._frozen(template), pod)
+        return await self._thaw_template(await self._frozen(template), pod)
 
-    async def _forget(self, frozen: FrozenTemplate) -> bool:
-        """True when no sandbox can be made from it any more, which is not kept then."""
-        if await asyncio.get_running_loop().run_in_executor(self._tracer, _core.usable, frozen.snapshot):
-            return False
-        task = self._templates.get(frozen.spec)
-        if task is not None and task.done() and task.result() is frozen:
-            del self._templates[frozen.spec]
-            await frozen.close(self._tracer)
-        return True
-
-    async def _thaw(self, frozen: FrozenTemplate, pod: Pod) -> _Life:
+    async def _thaw_template(self, frozen: FrozenTemplate, pod: Pod) -> Life:
         pid = next(number for number in self._pids if number not in frozen.thread_ids)
-        kills_before = pod.group.out_of_memory_kills() if pod.group is not None else 0
-        loop = asyncio.get_running_loop()
+        calls = frozen.calls(resource_limits(pod.limits, self._delegation))
         try:
-            work = loop.run_in_executor(
-                self._tracer,
-                _core.thaw,
-                frozen.snapshot,
-                pod.handle.init_pid,
-                pod.root,
-                pid,
-                self._maker.group_count(),
-                _resource_limits(pod.limits, self._delegation),
-                frozen.files,
-                _THAW_SECONDS,
-            )
-            _, shadow_pidfd, repl, repl_pidfd, spent = await finish(work, _end_thawed)
+            return await self._thaw(frozen.snapshot, pod, pid, calls, (), frozenset())
         except _core.FreezeError as error:
             kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else RametError
             raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
+
+    async def _thaw(
+        self,
+        snapshot: _core.Snapshot,
+        pod: Pod,
+        pid: int,
+        calls: tuple[Call, ...],
+        children: tuple[tuple[int, int], ...],
+        lineage: frozenset[int],
+        consume: bool = False,
+        more: bool = False,
+    ) -> Life:
+        kills_before = pod.group.out_of_memory_kills() if pod.group is not None else 0
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(
+            self._tracer,
+            _core.thaw,
+            snapshot,
+            pod.handle.init_pid,
+            pod.root,
+            pid,
+            self._maker.group_count(),
+            calls,
+            children,
+            consume,
+            more,
+            _THAW_SECONDS,
+        )
+        shadow, shadow_pidfd, repl, repl_pidfd, spent = await finish(work, _end_thawed)
         self.last_thaw_microseconds = spent
         pod.let_go()
-        return _Life(shadow_pidfd, None, repl, repl_pidfd, pid, loop.create_future(), kills_before)
+        return Life(
+            shadow, shadow_pidfd, None, repl, repl_pidfd, pid, _core.syscall_at(snapshot), lineage | {pid},
+            loop.create_future(), kills_before,
+        )  # fmt: skip
+
+    # Sandboxes from sandboxes
+
+    async def fork(self, body: Body, count: int, keep_pid: bool, on_resumed: Callable[[], None]) -> Forked:
+        """So many copies of a sandbox, or none."""
+        self._maker.expect(count)
+        with self._maker.undisturbed():
+            frozen = await self._freeze(body, keep_pid, count)
+            on_resumed()
+            try:
+                bodies = await self._thaw_all(frozen, count)
+            finally:
+                await frozen.close()
+        return Forked(bodies, frozen.pause_seconds, frozen.file_bytes)
+
+    async def freeze(self, body: Body, keep_pid: bool) -> Frozen:
+        return await self._freeze(body, keep_pid, 1)
+
+    async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
+        chosen = frozen.mounts if mounts is None else tuple(mounts)
+        pod = await self._pod_for(frozen, frozen.limits if limits is None else limits, chosen)
+        return await self._thaw_into(frozen, pod, chosen)
+
+    async def _freeze(self, body: Body, keep_pid: bool, copies: int) -> Frozen:
+        subject, lineage = body.subject(), body.life.lineage
+        claim = body.room.claim(copies)
+        try:
+            work = asyncio.get_running_loop().run_in_executor(self._tracer, live.freeze, subject)
+            taken = await finish(work, lambda made: self._tracer.submit(live.discard, made))
+        except BaseException as error:
+            claim.release()
+            self._serve_stragglers()
+            if isinstance(error, _core.FreezeError):
+                kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
+                raise kind(f"the sandbox could not be frozen: {describe(error)}", hint=_hint(error)) from error
+            raise
+        if taken.stragglers:
+            self._serve_stragglers()
+        body.life.timed_calls = taken.timed_calls
+        kept_pid = body.pid if keep_pid else None
+        frozen = Frozen(taken, body.template, body.pod.limits, body.mounts, lineage, kept_pid, claim, self._tracer)
+        body.keep(frozen)
+        return frozen
+
+    async def _thaw_all(self, frozen: Frozen, count: int) -> list[Body]:
+        """Pods that are not ready are made while the first copies are thawed. The last takes the snapshot's shadow."""
+        pods = [asyncio.create_task(self._pod_for(frozen, frozen.limits, frozen.mounts)) for _ in range(count)]
+        bodies: list[Body] = []
+        try:
+            for number, pod in enumerate(asyncio.as_completed(pods), 1):
+                consume, more = number == count, number < count - 1
+                bodies.append(await self._thaw_into(frozen, await pod, frozen.mounts, consume, more))
+        except BaseException:
+            await self._discard(pods, bodies)
+            raise
+        return bodies
+
+    async def _discard(self, pods: list[asyncio.Task[Pod]], bodies: list[Body]) -> None:
+        made = await asyncio.gather(*pods, return_exceptions=True)
+        await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
+        await asyncio.gather(*(pod.close() for pod in made if isinstance(pod, Pod)), return_exceptions=True)
+
+    async def _pod_for(self, frozen: Frozen, limits: Limits, mounts: tuple[MountSpec, ...]) -> Pod:
+        return await self._maker.take(frozen.template.interpreter, limits, mounts, frozen.image)
+
+    async def _thaw_into(
+        self, frozen: Frozen, pod: Pod, mounts: tuple[MountSpec, ...], consume: bool = False, more: bool = False
+    ) -> Body:
+        """The pod is the body's, or closed."""
+        try:
+            if frozen.closed:
+                raise ForkFailed("the snapshot was closed")
+            taken = frozen.taken_pids()
+            pid = frozen.kept_pid or next(number for number in self._pids if number not in taken)
+            limits = frozen.limits_for(pod.limits, resource_limits(pod.limits, self._delegation))
+            life = await self._thaw(
+                frozen.snapshot, pod, pid, frozen.calls(pid, limits), frozen.children, frozen.lineage, consume, more
+            )
+        except _core.FreezeError as error:
+            await pod.close()
+            kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
+            raise kind(f"a copy of the sandbox could not be thawed: {describe(error)}") from error
+        except BaseException:
+            await pod.close()
+            raise
+        claim = frozen.claim.hold()
+        return Body(frozen.template, mounts, pod, life, self._wake, self._delegation, claim)
+
+    def _serve_stragglers(self) -> None:
+        """After a failed freeze: threads that had not stopped in time are still seized, and let go when they stop."""
+        if self._stragglers is None or self._stragglers.done():
+            self._stragglers = asyncio.create_task(self._serve_until_none())
+
+    async def _serve_until_none(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._closed and await loop.run_in_executor(self._tracer, _core.serve_stragglers) > 0:
+            await asyncio.sleep(_STRAGGLER_SECONDS)
+
+    async def diff_files(self, one: Body, other: Body, paths: tuple[str, ...] | None) -> Sequence[FileChange]:
+        return await asyncio.to_thread(diff_files, one.pod, other.pod, paths)
+
+    # The end
 
     async def close(self) -> None:
         self._closed = True
+        if self._stragglers is not None:
+            self._stragglers.cancel()
         for refill in self._refills.values():
             refill.cancel()
         await asyncio.gather(*self._refills.values(), return_exceptions=True)
@@ -216,151 +336,7 @@ def _end_thawed(made: _core.Thawed) -> None:
     end_process(shadow_pidfd)
 
 
-def _resource_limits(limits: Limits, delegation: cgroups.Delegation) -> tuple[tuple[int, int, int], ...]:
-    """Limits per process; without control groups they are all there is."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Half of the engine's: descriptors on their way through sockets are counted for all of one uid, against the limit
-    # of whoever sends the next, so a sandbox that sends all it may must leave the engine room to make another.
-    hard = (
-        _DESCRIPTORS[1]
-        if most == resource.RLIM_INFINITY
-        else min(_DESCRIPTORS[1], max(most // 2, _DESCRIPTORS_AT_LEAST))
-    )
-    chosen = [
-        (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
-        _at_most(resource.RLIMIT_NPROC, limits.pids),  # nobody may raise what the owner's session was given
-        # Whatever the owner's session may do: real-time threads of a sandbox would take the processors from everybody.
-        (resource.RLIMIT_NICE, 0, 0),
-        (resource.RLIMIT_RTPRIO, 0, 0),
-        # Counted for all sandboxes together as well: none may take what the others need.
-        _at_most(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
-        _at_most(resource.RLIMIT_MSGQUEUE, _MESSAGE_QUEUE_BYTES),
-    ]
-    if "memory" not in delegation.folders:
-        chosen.append(_at_most(resource.RLIMIT_DATA, limits.memory_bytes))
-    return tuple(chosen)
-
-
-def _at_most(kind: int, wanted: int) -> tuple[int, int, int]:
-    _, most = resource.getrlimit(kind)
-    value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    return kind, value, value
-
-
-class Body:
-    """One sandbox's REPL in its pod. Owned by the engine's sandbox, which closes it."""
-
-    def __init__(self, machine: Machine, template: TemplateSpec, pod: Pod, life: _Life) -> None:
-        self._machine = machine
-        self._template = template
-        self._pod = pod
-        self._life = life
-        self._closing: asyncio.Task[None] | None = None
-        self._watch()
-
-    @property
-    def pid(self) -> int:
-        return self._life.pid
-
-    @property
-    def control(self) -> socket.socket:
-        return self._pod.ends.control
-
-    @property
-    def stdout(self) -> int:
-        return self._pod.ends.stdout
-
-    @property
-    def stderr(self) -> int:
-        return self._pod.ends.stderr
-
-    @property
-    def root(self) -> int:
-        return self._pod.root
-
-    @property
-    def death(self) -> asyncio.Future[Death]:
-        return self._life.death
-
-    def _watch(self) -> None:
-        asyncio.get_running_loop().add_reader(self._life.repl_pidfd, self._on_end)
-
-    def _on_end(self) -> None:
-        """The REPL is a zombie: reap it, and end its shadow at once, because the shadow holds the memory."""
-        life = self._life
-        try:
-            status = os.waitid(os.P_PIDFD, life.repl_pidfd, os.WEXITED | os.WNOHANG)
-        except ChildProcessError:
-            status = None
-        else:
-            if status is None:
-                return  # not yet: the engine never waits here
-        asyncio.get_running_loop().remove_reader(life.repl_pidfd)
-        os.close(life.repl_pidfd)
-        life.repl_pidfd = -1
-        life.shadow_end = end_process(life.shadow_pidfd)
-        if status is None or status.si_code == os.CLD_EXITED:
-            death = Death(status.si_status if status is not None else None, None, False)
-        else:
-            group = self._pod.group
-            starved = (
-                status.si_status == signal.SIGKILL
-                and group is not None
-                and group.out_of_memory_kills() > life.kills_before
-            )
-            death = Death(None, status.si_status, starved)
-        if not life.death.done():
-            life.death.set_result(death)
-
-    def signal(self, number: int) -> None:
-        if self._life.repl_pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._life.repl_pidfd, number)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-
-    async def _ended(self) -> None:
-        self.kill()
-        await self._life.death
-        if self._life.shadow_end is not None:
-            await self._life.shadow_end
-
-    async def revive(self) -> None:
-        """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
-        await self._ended()
-        await self._pod.empty()
-        self._life = await self._machine._wake(self._template, self._pod)
-        self._watch()
-
-    async def close(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        await self._ended()
-        await self._pod.close()
-
-    def usage(self) -> dict[str, int]:
-        """What the control group and the kernel say of the REPL's memory. Reading it costs milliseconds."""
-        found = self._pod.group.usage() if self._pod.group is not None else {}
-        if self._life.repl_pidfd < 0:
-            return found
-        with contextlib.suppress(OSError, ValueError):
-            private = 0
-            with open(f"/proc/{self._life.repl}/smaps_rollup", encoding="ascii") as lines:
-                for line in lines:
-                    if line.startswith("Private_"):
-                        private += int(line.split()[1]) * 1024
-            found["private_bytes"] = private
-            with open(f"/proc/{self._life.repl}/status", encoding="ascii") as lines:
-                found["page_table_bytes"] = next(
-                    int(line.split()[1]) * 1024 for line in lines if line.startswith("VmPTE:")
-                )
-        return found
-
-    def walls(self) -> dict[str, object]:
-        return read_walls(
-            self._life.repl if self._life.repl_pidfd >= 0 else None, self._pod.limits, self._machine._delegation
-        )
+def _hint(error: _core.FreezeError) -> str | None:
+    if "exec" in str(error.args[0]):
+        return "the code replaced its interpreter; close this sandbox and make another"
+    return None

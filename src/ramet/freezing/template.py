@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ramet.errors import TemplateFailed
 from ramet.freezing import _core
+from ramet.freezing.calls import (
+    AT_FDCWD,
+    CONTROL,
+    SPARE_STDERR,
+    SPARE_STDOUT,
+    Call,
+    ResourceLimit,
+    call,
+    set_limits,
+    standard_lines,
+)
 from ramet.freezing.processes import end_process
 from ramet.isolation.holder import Holder
 from ramet.isolation.launch import HELPER
@@ -23,15 +36,13 @@ from ramet.isolation.threadwork import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.specs import Limits, TemplateSpec
 
-CONTROL = 1000  # the guest's end of the control socket; ramet_guest and native/thaw.c know it too
-_OWN_DESCRIPTORS = {0, 1, 2, CONTROL, CONTROL + 1, CONTROL + 2}
+_OWN_DESCRIPTORS = {0, 1, 2, CONTROL, SPARE_STDOUT, SPARE_STDERR}
 _KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
 FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
-_PATH_BYTES, _MOST_FILES = 1024, 64  # what native/snapshot.h has room for
+_MOST_FILES = 64
 _BOOT_SECONDS = 120.0
 _IDLE_SECONDS = 10.0
 _FREEZE_SECONDS = 10.0
-_NICENESS = 5  # sandboxes yield to the engine: threads that spin must not delay its answers
 _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
@@ -41,12 +52,17 @@ class FrozenTemplate:
     def __init__(self, spec: TemplateSpec, snapshot: _core.Snapshot, files: tuple[FileRecipe, ...], pod: Pod) -> None:
         self.spec = spec
         self.snapshot = snapshot
-        self.files = files
+        self._file_calls = tuple(_open_again(files))
         self.thread_ids = frozenset(_core.thread_ids(snapshot))
         self._pod = pod
 
+    def calls(self, limits: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+        """What gives a new sandbox its descriptors, folder and limits."""
+        home = call("go home", "chdir", b"/root", must_work=False)  # a pod that was used before may have lost it
+        return (*standard_lines(), home, call("umask", "umask", 0o022), *self._file_calls, *set_limits(limits))
+
     async def close(self, tracer: ThreadPoolExecutor) -> None:
-        await asyncio.get_running_loop().run_in_executor(tracer, _core.end_template, self.snapshot)
+        await asyncio.get_running_loop().run_in_executor(tracer, _core.end_snapshot, self.snapshot)
         await self._pod.close()
 
 
@@ -72,7 +88,7 @@ async def boot_template(
         try:
             work = loop.run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
             # Once frozen, it is ended by the tracer: a traced thread stays until the one that traces it has reaped it.
-            snapshot = await finish(work, lambda made: tracer.submit(_core.end_template, made))
+            snapshot = await finish(work, lambda made: tracer.submit(_core.end_snapshot, made))
         except _core.FreezeError as error:
             raise TemplateFailed(f"template {spec.name!r} booted but could not be frozen: {describe(error)}") from error
         return FrozenTemplate(spec, snapshot, files, pod)
@@ -85,6 +101,20 @@ async def boot_template(
         ends.close()
         if pidfd >= 0:
             os.close(pidfd)
+
+
+def _open_again(files: Sequence[FileRecipe]) -> Iterator[Call]:
+    """With 0, 1 and 2 in place an open gives 3, which is then moved. The one that belongs at 3 comes last."""
+    for number, flags, offset, path in sorted(files, key=lambda file: file[0] == 3):
+        # In a pod that was used before, anything may be at this path: a pipe without a writer must not hold the thaw.
+        yield call("open a file of the template again", "openat", AT_FDCWD, path, flags | os.O_NONBLOCK, 0)
+        if not flags & os.O_NONBLOCK:
+            yield call("set a file's flags", "fcntl", 3, fcntl.F_SETFL, flags, must_work=False)
+        if offset:
+            yield call("lseek", "lseek", 3, offset, os.SEEK_SET)
+        if number != 3:
+            yield call("place a file", "dup3", 3, number, flags & os.O_CLOEXEC)
+            yield call("close", "close", 3)
 
 
 def _end_spawned(pid: int) -> None:
@@ -137,7 +167,7 @@ def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float
         os.write(filter_file, compile_filter())
         numbers = [holder.pidfd, pod.handle.init_pidfd, filter_file, *ends.theirs]
         done = subprocess.run(
-            [str(HELPER), "spawn", *map(str, numbers), str(_NICENESS), "--",
+            [str(HELPER), "spawn", *map(str, numbers), "--",
              spec.python, "-P", "-X", "utf8", f"{GUEST_FOLDER}/__main__.py", boot],
             pass_fds=numbers, env=_environment(spec, cpus), capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -235,7 +265,7 @@ def _recipes(spec: TemplateSpec, pid: int) -> tuple[FileRecipe, ...]:
         with open(f"/proc/{pid}/fdinfo/{name}", encoding="ascii") as lines:
             facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         flags = int(facts["flags"], 8)
-        again = not path.endswith(" (deleted)") and len(os.fsencode(path)) < _PATH_BYTES and len(recipes) < _MOST_FILES
+        again = not path.endswith(" (deleted)") and len(recipes) < _MOST_FILES
         if again and flags & os.O_ACCMODE == os.O_RDONLY and any(path.startswith(f"{tree}/") for tree in shown):
             recipes.append((int(name), flags & ~_KEPT_BY_KERNEL, int(facts["pos"]), os.fsencode(path)))
         else:

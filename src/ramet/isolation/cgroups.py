@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramet.protocol.specs import Limits
@@ -18,6 +18,7 @@ from ramet.protocol.specs import Limits
 CONTROLLERS = ("memory", "pids", "cpu")
 _CPU_PERIOD_MICROSECONDS = 100_000
 _SHADOWS = 1  # a sandbox's shadow is in its groups too, and must not take one of the processes that were promised
+_EVICTED = "left"  # where processes go that outlive their pod
 _CPU_SHARES = 512  # half of the usual 1024: sandboxes yield to the engine
 
 
@@ -158,10 +159,13 @@ class PodGroup:
     def __init__(self, delegation: Delegation, name: str) -> None:
         self._delegation = delegation
         self._folders = {controller: f"{folder}/{name}" for controller, folder in delegation.folders.items()}
+        self._limits: Limits | None = None
+        self._memory_bytes = 0
 
     @classmethod
     def create(cls, delegation: Delegation, name: str, limits: Limits) -> PodGroup:
         group = cls(delegation, name)
+        group._limits, group._memory_bytes = limits, limits.memory_bytes
         try:
             for folder in group._unique():
                 os.mkdir(folder)
@@ -193,6 +197,51 @@ class PodGroup:
             raise
         return doors
 
+    def set_room(self, extra_memory_bytes: int, extra_pids: int) -> bool:
+        """Allow so much above the limits, instead of what was allowed before.
+
+        False when memory in use forbids to take room away: nobody is to die of what he was allowed. Ask again later.
+        """
+        if self._limits is None:
+            return True
+        with contextlib.suppress(OSError, KeyError):
+            _write(f"{self._folders['pids']}/pids.max", self._limits.pids + _SHADOWS + extra_pids)
+        return self._set_memory(self._limits.memory_bytes + extra_memory_bytes)
+
+    def _set_memory(self, wanted: int) -> bool:
+        folder = self._folders.get("memory")
+        if folder is None or wanted == self._memory_bytes:
+            return True
+        lower = wanted < self._memory_bytes
+        if lower and self.memory_bytes() > wanted:
+            return False
+        if self._delegation.version == 1:
+            files = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+            if not lower:
+                files.reverse()  # the limit without swap may never be above the one with
+        else:
+            files = ["memory.max"]
+        for file in files:
+            try:
+                _write(f"{folder}/{file}", wanted)
+            except FileNotFoundError:
+                continue  # swap is only counted on some hosts
+            except OSError:
+                return False
+        self._memory_bytes = wanted
+        return True
+
+    def evict(self, pids: Iterable[int], to: PodGroup | None = None) -> None:
+        """Move processes that outlive the pod to another's groups, or to a group without limits: these can then go."""
+        pids = tuple(pids)
+        for controller, folder in self._delegation.folders.items():
+            target = to._folders[controller] if to is not None else f"{folder}/{_EVICTED}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(target)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # gone by itself
+                    _write(f"{target}/cgroup.procs", pid)
+
     def out_of_memory_kills(self) -> int:
         folder = self._folders.get("memory")
         if folder is None:
@@ -204,6 +253,21 @@ class PodGroup:
                 if key == "oom_kill":
                     return int(value)
         return 0
+
+    def memory_bytes(self) -> int:
+        """What is on its account now; 0 where memory is not counted. In three calls: forks wait for it."""
+        folder = self._folders.get("memory")
+        if folder is None:
+            return 0
+        file = "memory.usage_in_bytes" if self._delegation.version == 1 else "memory.current"
+        try:
+            descriptor = os.open(f"{folder}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return 0
+        try:
+            return int(os.read(descriptor, 64))
+        finally:
+            os.close(descriptor)
 
     def usage(self) -> dict[str, int]:
         names = {

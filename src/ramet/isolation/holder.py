@@ -28,11 +28,13 @@ _OVERLAY_TAKES_SHIFTED_IDS = (5, 19)
 
 @dataclass(frozen=True, slots=True)
 class PodHandle:
-    """What the holder gives us of a new pod; both descriptors are ours to close."""
+    """What the holder gives us of a new pod; the descriptors are ours to close."""
 
     init_pid: int  # in E1's numbering
     init_pidfd: int
     root: int
+    upper: int  # the tmpfs with the writable folders of its overlays
+    shm: int  # its /dev/shm
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class Layout:
 
     skeleton: int
     places: tuple[tuple[str, int, str], ...]  # "bind" or "overlay", tree number, path
+
+    def overlays(self) -> tuple[tuple[str, str], ...]:
+        """The folder in a pod's writable layer, and the path at which it shows; native/pod.c chooses the names."""
+        shown = ((f"tree{i}", path) for i, (kind, _, path) in enumerate(self.places) if kind == "overlay")
+        return (("root", "/"), *shown)
 
 
 def send_packet(channel: socket.socket, text: str, descriptors: Sequence[int] = ()) -> None:
@@ -98,6 +105,7 @@ class Holder:
         self._tree_numbers = itertools.count()
         self._tree_turn = asyncio.Lock()
         self._tree_answer: asyncio.Future[str] | None = None
+        self._to_detach: list[int] = []
         self._pods: dict[str, asyncio.Future[PodHandle]] = {}
         self._pod_numbers = itertools.count(1)
         self._layouts: dict[Interpreter, asyncio.Task[Layout]] = {}
@@ -149,7 +157,7 @@ class Holder:
         number, _, detail = rest.partition(" ")
         waiting = self._pods.pop(number, None)
         if waiting is not None:
-            if kind == "pod" and len(descriptors) == 2 and not waiting.done():
+            if kind == "pod" and len(descriptors) == 4 and not waiting.done():
                 waiting.set_result(PodHandle(int(detail), *descriptors))
                 return
             for descriptor in descriptors:
@@ -230,8 +238,28 @@ class Holder:
     async def _open_and_attach(self, path: str, kind: str) -> int:
         return await self._attach(await self._broker.open(path, kind))
 
+    async def attach_layer(self, mount: int) -> int:
+        """Show a sealed layer to the builders of pods; its number."""
+        return await self._attach(os.dup(mount))
+
+    def detach_tree(self, number: int) -> None:
+        """Pods that were made with it keep it. From any thread."""
+        self._to_detach.append(number)
+        self._send_detachments()
+
+    def _send_detachments(self) -> None:
+        while self._to_detach:
+            try:
+                send_packet(self._channel, f"untree {self._to_detach[0]}")
+            except BlockingIOError:
+                return  # with the next request
+            except OSError:
+                pass  # no holder, no trees
+            self._to_detach.pop(0)
+
     async def _attach(self, mount: int) -> int:
         async with self._tree_turn:
+            self._send_detachments()
             number = next(self._tree_numbers)
             self._tree_answer = asyncio.get_running_loop().create_future()
             try:

@@ -8,12 +8,13 @@ import itertools
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ramet.errors import SandboxLost
 from ramet.isolation.cgroups import NONE, Delegation, PodGroup
 from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, send_packet
+from ramet.isolation.layers import FileImage, PodFiles
 from ramet.isolation.threadwork import finish
 from ramet.protocol.specs import Interpreter, Limits, MountSpec
 
@@ -21,6 +22,9 @@ _INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
 _SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
 _CLOSE_SECONDS = 10.0
 _INIT_SECONDS = 10.0  # a pod's init answers within milliseconds, or after a second when processes take long to end
+_MADE_AT_ONCE = 8
+_MOST_READY = 16  # pods kept for forks that are expected
+_EXPECTED_SECONDS = 60.0
 _REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next at once would slow that down
 
 
@@ -32,12 +36,14 @@ class Ends:
     stdout: int
     stderr: int
     theirs: list[int] = field(default_factory=list)
+    control_inode: int = 0  # of the sandbox's end, by which a fork knows it
 
     @classmethod
     def make(cls) -> Ends:
         ours, guest = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
-        made = cls(ours, -1, -1, [guest.detach()])
+        inode = os.fstat(guest.fileno()).st_ino
+        made = cls(ours, -1, -1, [guest.detach()], inode)
         try:
             made.stdout, out_write = os.pipe2(os.O_CLOEXEC)
             made.theirs.append(out_write)
@@ -70,9 +76,16 @@ class Pod:
     """The walls of one sandbox. Owned by one sandbox, or by the pool while it waits."""
 
     def __init__(
-        self, handle: PodHandle, command: socket.socket, ends: Ends, group: PodGroup | None, limits: Limits
+        self,
+        handle: PodHandle,
+        files: PodFiles,
+        command: socket.socket,
+        ends: Ends,
+        group: PodGroup | None,
+        limits: Limits,
     ) -> None:
         self.handle = handle
+        self.files = files
         self.ends = ends
         self.group = group
         self.limits = limits
@@ -83,6 +96,14 @@ class Pod:
     @property
     def root(self) -> int:
         return self.handle.root
+
+    @property
+    def upper(self) -> int:
+        return self.files.upper
+
+    @property
+    def shm(self) -> int:
+        return self.files.shm
 
     @property
     def alive(self) -> bool:
@@ -129,6 +150,7 @@ class Pod:
                 await asyncio.sleep(0.01)  # a dead process leaves its group a moment after its parent heard of it
         os.close(self.handle.init_pidfd)
         os.close(self.handle.root)
+        self.files.close()
 
 
 async def wait_for_end(pidfd: int, seconds: float) -> bool:
@@ -154,13 +176,28 @@ class PodMaker:
         self._broker = broker
         self._delegation = delegation
         self._ready = ready
+        self._expected = 0
+        self._expected_until = 0.0
+        self._shrinking: asyncio.Task[None] | None = None
+        self._makers = asyncio.Semaphore(_MADE_AT_ONCE)
+        self.calm = asyncio.Event()  # nobody waits for work that making things ahead would slow down
+        self.calm.set()
+        self._waiting = 0
         self._numbers = itertools.count(1)
         self._pool: dict[tuple[Interpreter, Limits], list[Pod]] = {}
         self._refills: dict[tuple[Interpreter, Limits], asyncio.Task[None]] = {}
         self._closed = False
 
-    async def take(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec]) -> Pod:
-        """A pod from the pool, or a new one."""
+    async def take(
+        self,
+        interpreter: Interpreter,
+        limits: Limits,
+        mounts: Sequence[MountSpec],
+        image: FileImage | None = None,
+    ) -> Pod:
+        """A pod from the pool, or a new one; one that begins with the files of an image is always new."""
+        if image is not None and not image.is_empty:
+            return await self.make(interpreter, limits, mounts, image=image)
         key = (interpreter, limits)
         pods = self._pool.setdefault(key, [])
         pod = None
@@ -189,25 +226,71 @@ class PodMaker:
         await asyncio.sleep(after_seconds)
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
-            while len(pods) < self._ready and not self._closed:
+            await self.calm.wait()
+            while len(pods) < self._wanted() and not self._closed:
                 pods.append(await self.make(*key, ()))
+                await self.calm.wait()
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Inside, nothing is made ahead of time."""
+        self._waiting += 1
+        self.calm.clear()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self.calm.set()
+
+    def _wanted(self) -> int:
+        expected = self._expected if asyncio.get_running_loop().time() < self._expected_until else 0
+        return max(self._ready, expected)
+
+    def expect(self, count: int) -> None:
+        """Somebody asks for so many pods of one kind at once and may do so again: keep as many ready, for a while."""
+        self._expected = max(self._wanted(), min(count, _MOST_READY))
+        self._expected_until = asyncio.get_running_loop().time() + _EXPECTED_SECONDS
+        if not self._closed and (self._shrinking is None or self._shrinking.done()):
+            self._shrinking = asyncio.create_task(self._shrink())
+
+    async def _shrink(self) -> None:
+        """Back to the usual number when nobody has asked for more for a while."""
+        while (left := self._expected_until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left)
+        for pods in tuple(self._pool.values()):
+            while len(pods) > self._wanted():
+                await pods.pop().close()
 
     async def make(
-        self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec], boot: bool = False
+        self,
+        interpreter: Interpreter,
+        limits: Limits,
+        mounts: Sequence[MountSpec],
+        boot: bool = False,
+        image: FileImage | None = None,
     ) -> Pod:
         layout = await self._holder.layout(interpreter)
         opened: list[int] = []
         try:
             for mount in mounts:
                 opened.append(await self._broker.open(mount.source, "w" if mount.writable else "r"))
-            return await self._make(layout, limits, mounts, opened, boot)
+            async with self._makers:
+                return await self._make(layout, limits, mounts, opened, boot, image)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
 
     async def _make(
-        self, layout: Layout, limits: Limits, mounts: Sequence[MountSpec], opened: Sequence[int], boot: bool
+        self,
+        layout: Layout,
+        limits: Limits,
+        mounts: Sequence[MountSpec],
+        opened: Sequence[int],
+        boot: bool,
+        image: FileImage | None,
     ) -> Pod:
+        layers = await image.attach(self._holder) if image is not None else ()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
             group = None
             if self._delegation != NONE and not boot:
@@ -224,18 +307,26 @@ class PodMaker:
             ours.setblocking(False)
             ends = Ends.make()
             undo.callback(ends.close)
+            images: list[tuple[str, int]] = []
+            if image is not None:
+                copies = (("files", image.files), ("shm", image.shm))
+                images = [(kind, descriptor) for kind, descriptor in copies if descriptor is not None]
             inodes = max(4096, limits.disk_bytes // (1 << 20) * _INODES_PER_MIB)
             lines = [
                 f"boot {int(boot)}",
                 f"given {len(ends.theirs) + len(doors)}",
                 f"upper {limits.disk_bytes} {inodes}",
                 f"shm {max(1 << 20, limits.disk_bytes // _SHM_SHARE)}",
+                *(f"layer {number}" for number in layers),
+                *(f"image {kind}" for kind, _ in images),
                 *(f"mount {mount.target}" for mount in mounts),
             ]
-            handle = await self._holder.make_pod(layout, lines, [theirs.fileno(), *ends.theirs, *doors, *opened])
+            given = [theirs.fileno(), *ends.theirs, *doors, *(descriptor for _, descriptor in images), *opened]
+            handle = await self._holder.make_pod(layout, lines, given)
             undo.pop_all()
         ends.sent()
-        return Pod(handle, ours, ends, group, limits)
+        files = PodFiles(handle.upper, handle.shm, layout.overlays(), image)
+        return Pod(handle, files, ours, ends, group, limits)
 
     def group_count(self) -> int:
         """How many group files the init of each pod holds."""
@@ -243,6 +334,8 @@ class PodMaker:
 
     async def close(self) -> None:
         self._closed = True
+        if self._shrinking is not None:
+            self._shrinking.cancel()
         for task in self._refills.values():
             task.cancel()
         await asyncio.gather(*self._refills.values(), return_exceptions=True)

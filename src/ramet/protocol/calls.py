@@ -3,13 +3,13 @@
 A connection carries one call at a time: a request, then answers up to a final one.
 
     RUN       ->  [OUTPUT, RICH ...] RESULT           READ   ->  CHUNK ... ANSWER
-    others    ->  ANSWER                              WRITE, CHUNK ... END  ->  ANSWER
-                                                      WRITE, CHUNK ... ABORT  ->  ERROR
+    DIFF      ->  CHANGES ... ANSWER                  WRITE, CHUNK ... END  ->  ANSWER
+    others    ->  ANSWER                              WRITE, CHUNK ... ABORT  ->  ERROR
                                                       LIST   ->  ENTRIES ... ANSWER
     anything  ->  ERROR instead of the final answer
 
-A client that closes the connection in the middle has gone away: its waiting cell is dropped, its running one is
-interrupted.
+A client that closes the connection in the middle has gone away: what it has waiting is dropped, its running cell is
+interrupted, and children nobody else knows of are closed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,15 @@ RENAME = 16
 CHUNK = 20  # both directions
 END = 21
 ABORT = 22  # instead of END: the data broke off at the client
+# sandboxes from sandboxes
+FORK = 40
+SNAPSHOT = 41
+THAW = 42  # a sandbox from a snapshot or a saved template
+RESTORE = 43
+MERGE = 44
+DIFF = 45
+SAVE = 46  # a snapshot becomes a template
+DROP = 47  # a snapshot
 # engine -> client
 ANSWER = 30
 ERROR = 31
@@ -48,15 +57,17 @@ RESULT = 32
 OUTPUT = 33
 RICH = 34
 ENTRIES = 35
+CHANGES = 36
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
+FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
 
 # Of file contents in one frame: large enough that frames cost little, small enough that many transfers fit in memory.
 CHUNK_BYTES = 256 * 1024
 
 # Over the primary socket, one packet each.
 CONNECT = b"C"  # carries the engine's end of a new connection
-FORGET = b"F"  # followed by the id of a sandbox whose handle was forgotten: close it, no answer
+FORGET = b"F"  # followed by the id of a sandbox or snapshot whose handle was forgotten: close it, no answer
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ramet.errors import InvalidArgument
 from ramet.protocol.frames import TO_GUEST
-from ramet.protocol.specs import Limits, MountSpec, SandboxSpec, TemplateSpec
+from ramet.protocol.specs import Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
 
 LANGUAGES = ("python", "bash")
 
@@ -31,6 +31,8 @@ PIDS_AT_LEAST = 4
 PIDS_AT_MOST = 4_194_304  # PID_MAX_LIMIT of Linux
 TIMEOUT_SECONDS_AT_MOST = 366 * 24 * 3600.0
 ENVIRONMENT_BYTES_AT_MOST = 1 * MIB
+CHILDREN_AT_MOST = 256
+COMPARED_PATHS_AT_MOST = 1000
 PATH_BYTES_AT_MOST = 4095  # PATH_MAX without its final NUL
 
 # Folders of the pod itself; a mount over or below one of them would take a wall or the interpreter away.
@@ -103,6 +105,30 @@ def check_path(path: object, argument: str = "path") -> None:
         raise invalid(argument, "is empty" if not path else "has a NUL character", "a path without NUL")
     if _bytes_as_path(argument, path) > PATH_BYTES_AT_MOST:
         raise invalid(argument, f"is {len(path)} characters long", f"at most {PATH_BYTES_AT_MOST} bytes")
+
+
+def check_count(n: object) -> None:
+    _check_whole("n", n, 1, CHILDREN_AT_MOST)
+
+
+def check_flag(value: object, argument: str) -> None:
+    if not isinstance(value, bool):
+        raise invalid(argument, f"is a {type(value).__name__}", "True or False")
+
+
+def check_compared_paths(paths: object) -> tuple[str, ...] | None:
+    """Paths to compare, absolute and without detours; a relative one is below /root."""
+    allowed = f"None, or a list of at most {COMPARED_PATHS_AT_MOST} paths in the sandbox"
+    if paths is None:
+        return None
+    if not isinstance(paths, list | tuple | set | frozenset):
+        raise invalid("paths", f"is a {type(paths).__name__}", allowed)
+    if len(paths) > COMPARED_PATHS_AT_MOST:
+        raise invalid("paths", f"has {len(paths)} entries", allowed)
+    for path in paths:
+        check_path(path, "paths")
+    # normpath keeps two leading slashes, see check_mount.
+    return tuple("/" + posixpath.normpath(posixpath.join("/root", path)).lstrip("/") for path in paths)
 
 
 def check_chunk(chunk: object) -> None:
@@ -203,6 +229,19 @@ def check_sandbox(spec: SandboxSpec) -> None:
         if target in targets:
             raise invalid("mounts", f"the target {target!r} is given twice", "each target once")
         targets.add(target)
+
+
+def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
+    """The whole spec of a sandbox that is thawed from one that was ``frozen``."""
+    whole = SandboxSpec(
+        frozen.template,
+        spec.limits(frozen.limits),
+        frozen.mounts if spec.mounts is None else spec.mounts,
+        tuple({**dict(frozen.environment), **dict(spec.environment)}.items()),
+        frozen.cwd if spec.cwd is None else spec.cwd,
+    )
+    check_sandbox(whole)
+    return whole
 
 
 def _check_whole(argument: str, value: object, least: int, most: int) -> None:

@@ -24,6 +24,10 @@ def whole(header: Mapping[str, object], name: str) -> int:
     return value if type(value) is int else _wrong(name, value, "a whole number")
 
 
+def optional_whole(header: Mapping[str, object], name: str) -> int | None:
+    return None if header.get(name) is None else whole(header, name)
+
+
 def natural(header: Mapping[str, object], name: str) -> int:
     value = whole(header, name)
     return value if value >= 0 else _wrong(name, value, "zero or more")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,11 +16,16 @@ from ramet.protocol.results import CellError
 # engine -> guest
 CONFIGURE = 1
 RUN = 2
+THAWED = 3  # to a copy of a sandbox that cannot find out by itself, or that is to draw other random numbers
+ASK_LOOPS = 4
+ASK_NAMES = 5
 # guest -> engine
 READY = 1
 CONFIGURED = 2
 RESULT = 3
 DONE = 4
+LOOPS = 5
+NAMES = 6
 
 # To the REPL's main process only. A real-time signal that nothing else uses: the guest raises its own exception.
 HARD_INTERRUPT_SIGNAL = 62
@@ -27,6 +34,11 @@ _FORMS = ("s", "b", "j")
 _WHATS = ("value", "display", "update", "clear")
 _MIMES_AT_MOST = 64
 _MIME_CHARACTERS_AT_MOST = 255
+NAMES_AT_MOST = 10_000
+_NAMES_BYTES_AT_MOST = 8 * 1024 * 1024
+_NAME_CHARACTERS_AT_MOST = 200  # of a name, of its type, of its short value
+_SIZE_AT_MOST = 2**62
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,46 @@ class Done(NamedTuple):
     interrupted: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Whether a thread of the guest runs an asyncio loop."""
+
+    running: bool
+
+
+class Named(NamedTuple):
+    """What a guest says of one name. Without a fingerprint there was no time for one."""
+
+    type: str
+    value: str
+    size_bytes: int
+    fingerprint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a guest's namespace; ``omitted`` ones were too many to be told."""
+
+    names: Mapping[str, Named]
+    omitted: int
+
+
+Message = Configured | Rich | Done | Loops | Names
+
+
+def thawed(reseed: bool, stir: bool) -> bytes:
+    return encode(THAWED, {"reseed": reseed, "stir": stir})
+
+
+def ask_loops() -> bytes:
+    return encode(ASK_LOOPS, {})
+
+
+def ask_names(seconds: float) -> bytes:
+    """Answered after about so many seconds at most; what is not looked at by then is told without a fingerprint."""
+    return encode(ASK_NAMES, {"seconds": seconds})
+
+
 def configure(environment: Mapping[str, str] | None, cwd: str | None) -> bytes:
     return encode(CONFIGURE, {"env": environment, "cwd": cwd})
 
@@ -65,7 +117,7 @@ def run(cell_id: int, language: str, code: bytes) -> bytes:
     return encode_text(RUN, f'{{"id":{cell_id},"language":"{language}"}}', code)
 
 
-def read(frame: Frame) -> Configured | Rich | Done:
+def read(frame: Frame) -> Message:
     """What a running guest said. READY is for the boot of a template only, and so refused here like an unknown kind."""
     header = frame.header
     if frame.kind == DONE:
@@ -80,6 +132,10 @@ def read(frame: Frame) -> Configured | Rich | Done:
         )
     if frame.kind == CONFIGURED:
         return Configured(fields.optional_text(header, "error"))
+    if frame.kind == LOOPS:
+        return Loops(fields.flag(header, "running"))
+    if frame.kind == NAMES:
+        return Names(_names(frame.blob), fields.natural(header, "omitted"))
     raise ProtocolError(f"frame of unknown kind {frame.kind}")
 
 
@@ -102,6 +158,39 @@ def _done(header: Mapping[str, object], blob: bytes) -> Done:
     error = fields.optional_mapping(header, "error")
     failure = None if error is None else CellError.read(error)
     return Done(cell_id, exit_code, failure, fields.flag(header, "interrupted"))
+
+
+def _names(blob: bytes) -> dict[str, Named]:
+    """An array of [name, type, short value, size, fingerprint or null]."""
+    if len(blob) > _NAMES_BYTES_AT_MOST:
+        raise ProtocolError(f"names of {len(blob)} bytes, at most {_NAMES_BYTES_AT_MOST} allowed")
+    try:
+        rows = json.loads(blob.decode("ascii"))
+    except (ValueError, RecursionError):
+        raise ProtocolError("names that are not JSON in ASCII") from None
+    if not isinstance(rows, list) or len(rows) > NAMES_AT_MOST:
+        raise ProtocolError(f"names are an array of at most {NAMES_AT_MOST} entries")
+    return dict(_named(row) for row in rows)
+
+
+def _named(row: object) -> tuple[str, Named]:
+    if not isinstance(row, list) or len(row) != 5:
+        raise ProtocolError("an entry of names has five fields")
+    name, kind, value, size_bytes, fingerprint = row
+    if type(size_bytes) is not int or not 0 <= size_bytes <= _SIZE_AT_MOST:
+        raise ProtocolError("the size of a name's value is zero or more, and not beyond reason")
+    if fingerprint is not None and not (isinstance(fingerprint, str) and _FINGERPRINT.fullmatch(fingerprint)):
+        raise ProtocolError("a fingerprint is 32 hexadecimal digits")
+    return _one_line(name), Named(_one_line(kind), _one_line(value), size_bytes, fingerprint)
+
+
+def _one_line(text: object) -> str:
+    """Text that can be printed anywhere: no control characters, no halves of characters."""
+    if not isinstance(text, str) or len(text) > _NAME_CHARACTERS_AT_MOST:
+        raise ProtocolError(f"an entry of names has texts of at most {_NAME_CHARACTERS_AT_MOST} characters")
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _mime(value: object) -> tuple[str, str, int]:

@@ -52,6 +52,11 @@ class TemplateSpec:
     def python(self) -> str:
         return self.interpreter.executable
 
+    @property
+    def python_version(self) -> tuple[int, int]:
+        major, minor, *_ = (*self.interpreter.version.split("."), "0")
+        return int(major), int(minor)
+
     def header(self) -> dict[str, object]:
         return {
             "name": self.name,
@@ -134,6 +139,60 @@ class SandboxSpec:
             template=TemplateSpec.read(fields.mapping(header, "template")),
             limits=Limits.read(fields.mapping(header, "limits")),
             mounts=tuple(_mount(value) for value in fields.array(header, "mounts")),
+            environment=tuple(fields.text_mapping(header, "environment").items()),
+            cwd=fields.optional_text(header, "cwd"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ThawSpec:
+    """A sandbox from a snapshot, by its id, or from a saved template, by its name. None: as the frozen one had it."""
+
+    snapshot: str | None
+    name: str | None
+    memory_bytes: int | None = None
+    pids: int | None = None
+    cpus: float | None = None
+    disk_bytes: int | None = None
+    mounts: tuple[MountSpec, ...] | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    cwd: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<ThawSpec {self.name or self.snapshot}, {len(self.environment)} variables>"
+
+    def limits(self, default: Limits) -> Limits:
+        return Limits(
+            default.memory_bytes if self.memory_bytes is None else self.memory_bytes,
+            default.pids if self.pids is None else self.pids,
+            default.cpus if self.cpus is None else self.cpus,
+            default.disk_bytes if self.disk_bytes is None else self.disk_bytes,
+        )
+
+    def header(self) -> dict[str, object]:
+        return {
+            "snapshot": self.snapshot,
+            "name": self.name,
+            "memory_bytes": self.memory_bytes,
+            "pids": self.pids,
+            "cpus": self.cpus,
+            "disk_bytes": self.disk_bytes,
+            "mounts": None if self.mounts is None else [asdict(mount) for mount in self.mounts],
+            "environment": dict(self.environment),
+            "cwd": self.cwd,
+        }
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> ThawSpec:
+        mounts = None if header.get("mounts") is None else fields.array(header, "mounts")
+        return cls(
+            snapshot=fields.optional_text(header, "snapshot"),
+            name=fields.optional_text(header, "name"),
+            memory_bytes=fields.optional_whole(header, "memory_bytes"),
+            pids=fields.optional_whole(header, "pids"),
+            cpus=fields.optional_number(header, "cpus"),
+            disk_bytes=fields.optional_whole(header, "disk_bytes"),
+            mounts=None if mounts is None else tuple(_mount(value) for value in mounts),
             environment=tuple(fields.text_mapping(header, "environment").items()),
             cwd=fields.optional_text(header, "cwd"),
         )

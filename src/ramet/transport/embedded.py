@@ -62,6 +62,8 @@ class EmbeddedEngine:
         self._lost = False
         # Calls are answered at once these days; kept here by blocking callers, who then look before they sleep.
         self.quick = False
+        # Names that snapshots of this engine were saved as; they go with it.
+        self.saved_templates: set[str] = set()
         self._primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -119,11 +121,11 @@ class EmbeddedEngine:
                 return
         connection.close()
 
-    def forget(self, sandbox_id: str) -> None:
-        """Close a sandbox without waiting for it or learning of it; for finalizers, which must not block."""
+    def forget(self, some_id: str) -> None:
+        """Close a sandbox or snapshot without waiting for it or learning of it; for finalizers, which cannot block."""
         if self.running:
             with suppress(OSError):
-                self._primary.send(calls.FORGET + sandbox_id.encode("ascii"), socket.MSG_DONTWAIT)
+                self._primary.send(calls.FORGET + some_id.encode("ascii"), socket.MSG_DONTWAIT)
 
     def lost(self) -> EngineLost | EngineClosed | HostNotCapable:
         """The error to raise when the engine has hung up, with all that can be learnt about why."""
@@ -202,6 +204,12 @@ def default_engine() -> EmbeddedEngine:
         if _default is None or not _default.running:
             _default = EmbeddedEngine(start_process)
         return _default
+
+
+def saved_templates() -> frozenset[str]:
+    """Names of templates that the engine of this process was given, if it has one."""
+    with _default_lock:
+        return frozenset(_default.saved_templates) if _default is not None and _default.running else frozenset()
 
 
 def close_engine() -> None:

@@ -88,6 +88,23 @@ static inline void arch_restart_call(registers *r) {
     r->orig_rax = (uint64_t)-1;
 }
 
+/* The same for the thread itself when it goes on: the kernel remembers how long a timed call still has to wait. */
+enum { ARCH_RESTART_SYSCALL = 219 };
+static inline int arch_in_timed_call(const registers *r) { return (long)r->orig_rax >= 0 && (long)r->rax == -516; }
+static inline void arch_go_on(registers *r) {
+    int timed = arch_in_timed_call(r);
+    arch_restart_call(r);
+    if (timed) r->rax = ARCH_RESTART_SYSCALL;
+}
+/* A thread that goes on like that shows the number of restart_syscall when it is stopped again in the same call. */
+static inline int arch_goes_on_in_call(const registers *r) { return arch_in_timed_call(r) && r->orig_rax == ARCH_RESTART_SYSCALL; }
+static inline void arch_set_current_call(registers *r, long number) { r->orig_rax = (uint64_t)number; }
+static inline void arch_interrupt_call(registers *r) { r->rax = (uint64_t)-4 /* EINTR */, r->orig_rax = (uint64_t)-1; }
+
+static inline uint64_t arch_instruction(const registers *r) { return r->rip; }
+static inline void arch_set_instruction(registers *r, uint64_t at) { r->rip = at, r->orig_rax = (uint64_t)-1; }
+static inline uint64_t arch_stack(const registers *r) { return r->rsp; }
+
 /* The extended state as ptrace gives it and as a signal frame wants it differ in the 48 bytes that software may use, and in a
  * closing magic number (arch/x86/include/uapi/asm/sigcontext.h). `limit` and `features` are what this kernel puts into frames. */
 enum { ARCH_SOFTWARE_BYTES = 464, ARCH_XSTATE_BV = 512 };

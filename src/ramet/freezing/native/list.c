@@ -2,9 +2,13 @@
 #include "list.h"
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 
-int scratch_make(scratch *region, size_t size, failure *why) {
+int scratch_make(scratch *region, uint64_t base, size_t size, failure *why) {
+    size = (size + 4095) & ~4095ul;
+    region->base = base;
     region->bytes = calloc(1, size);
     if (!region->bytes) return failed(why, ENOMEM, "prepare lists");
     memcpy(region->bytes, arch_loop, sizeof arch_loop);
@@ -20,13 +24,13 @@ void scratch_free(scratch *region) {
 
 uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alignment) {
     size_t at = (region->used + alignment - 1) & ~(alignment - 1);
-    if (at + size > region->size - SCRATCH_STACK) return 0;
+    if (at > region->size || size > region->size || at + size > region->size - SCRATCH_STACK) return 0;
     if (from) memcpy(region->bytes + at, from, size);
     region->used = at + size;
-    return SCRATCH + at;
+    return region->base + at;
 }
 
-void *scratch_here(scratch *region, uint64_t at) { return region->bytes + (at - SCRATCH); }
+void *scratch_here(scratch *region, uint64_t at) { return region->bytes + (at - region->base); }
 
 static call *list_lost(list *calls) {
     static _Thread_local call nowhere;
@@ -62,12 +66,41 @@ void list_free(list *calls) {
     free(calls->names);
 }
 
-int list_run(pid_t tid, const list *calls, uint64_t stack, pid_t *new_task, failure *why) {
+size_t given_size(const given_call *given, int count) {
+    size_t size = SCRATCH_LISTS + SCRATCH_STACK + 4096 + (size_t)count * sizeof(call);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < 6; k++) size += given[i].bytes[k] ? given[i].sizes[k] + 8 : 0;
+    return size;
+}
+
+int list_add_given(list *calls, scratch *region, const given_call *given, int count, failure *why) {
+    for (int i = 0; i < count; i++) {
+        uint64_t arguments[6];
+        for (int k = 0; k < 6; k++) {
+            arguments[k] = given[i].arguments[k];
+            if (given[i].bytes[k] && !(arguments[k] = scratch_put(region, given[i].bytes[k], given[i].sizes[k], 8)))
+                return failed(why, ENOSPC, "lay out %s", given[i].name);
+        }
+        list_add(calls, given[i].name, given[i].number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5])->flags =
+            given[i].must_work ? MUST_WORK : 0;
+    }
+    return 0;
+}
+
+int scratch_map(const scratch *region, pid_t tid, const registers *from, uint64_t instruction, failure *why) {
+    long result;
+    uint64_t map[6] = {region->base, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, (uint64_t)-1, 0};
+    if (inject(tid, from, instruction, SYS_mmap, map, &result, NULL, why)) return -1;
+    if (result != (long)region->base) return failed(why, (int)-result, "map the scratch region");
+    return write_memory(tid, region->base, region->bytes, region->used, why);
+}
+
+int list_run(pid_t tid, const scratch *region, const list *calls, pid_t *new_task, failure *why) {
     registers r;
     stop seen;
     uint64_t end = calls->at + (uint64_t)calls->count * sizeof(call);
     if (read_registers(tid, &r, why)) return -1;
-    arch_set_list(&r, SCRATCH, calls->at, end, stack);
+    arch_set_list(&r, region->base, calls->at, end, region->base + region->size - 64);
     if (write_registers(tid, &r, why)) return -1;
     for (;;) {
         if (ptrace(PTRACE_CONT, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);

@@ -5,10 +5,15 @@
 
 /* Where the scratch region is mapped in a task that we own alone: far from where programs and the kernel put things. */
 #define SCRATCH 0x1fa000000000ul
+#define SCRATCH_GIVEN (SCRATCH + (1ul << 32)) /* a second one, unmapped again when its calls are made */
+#define SCRATCH_END (SCRATCH + (1ul << 33))
 enum { SCRATCH_LISTS = 0x1000, SCRATCH_STACK = 0x1000 }; /* code page first, a small stack last */
+/* In every sandbox, for the questions of its next freeze: two calls and an answer of each of 1024 threads, and some. */
+enum { SCRATCH_AT_LEAST = 512 * 1024 };
 
 typedef struct {
     unsigned char *bytes;
+    uint64_t base;
     size_t used, size; /* of the whole region, code page included */
 } scratch;
 
@@ -24,7 +29,7 @@ typedef struct {
     uint64_t at; /* in the task, once placed */
 } list;
 
-int scratch_make(scratch *region, size_t size, failure *why);
+int scratch_make(scratch *region, uint64_t base, size_t size, failure *why);
 void scratch_free(scratch *region);
 /* Reserves `size` bytes; returns their address in the task, 0 when the region is full. `from` may be NULL: zeros. */
 uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alignment);
@@ -33,6 +38,21 @@ void *scratch_here(scratch *region, uint64_t at);
 call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f);
 int list_place(list *calls, scratch *region, failure *why);
 void list_free(list *calls);
-/* Runs a placed list in the stopped `tid`; new tasks are reported in `new_task` (the last one). */
-int list_run(pid_t tid, const list *calls, uint64_t stack, pid_t *new_task, failure *why);
+
+/* Calls that were decided on elsewhere. An argument is a number, or bytes that are laid out in the region. */
+typedef struct {
+    const char *name;
+    long number;
+    uint64_t arguments[6];
+    const void *bytes[6];
+    size_t sizes[6];
+    int must_work;
+} given_call;
+size_t given_size(const given_call *given, int count);
+int list_add_given(list *calls, scratch *region, const given_call *given, int count, failure *why);
+
+/* Maps the region in the stopped `tid`, which must share its memory with nobody that runs, and fills it. */
+int scratch_map(const scratch *region, pid_t tid, const registers *from, uint64_t instruction, failure *why);
+/* Runs a placed list of that region in the stopped `tid`; new tasks are reported in `new_task` (the last one). */
+int list_run(pid_t tid, const scratch *region, const list *calls, pid_t *new_task, failure *why);
 #endif

@@ -1,12 +1,14 @@
 /* ramet.freezing._core: the Python face. Each call releases the GIL and must come from the one thread that froze the snapshot. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include "live.h"
 #include "snapshot.h"
 #include <sys/syscall.h>
 #include <unistd.h>
 
 static PyObject *core_error; /* (step, errno) */
 static const char capsule_name[] = "ramet.freezing.snapshot";
+static const char paused_name[] = "ramet.freezing.paused";
 
 static PyObject *raise_failure(const failure *why) {
     PyObject *arguments = Py_BuildValue("(si)", why->step, why->error);
@@ -33,7 +35,7 @@ static PyObject *core_freeze_template(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || freeze_template(pid, control, taken, &why);
     deadline_end();
-    if (result) end_template(taken);
+    if (result) end_snapshot(taken);
     Py_END_ALLOW_THREADS;
     if (result) {
         snapshot_free(taken);
@@ -43,66 +45,203 @@ static PyObject *core_freeze_template(PyObject *self, PyObject *arguments) {
     return PyCapsule_New(taken, capsule_name, capsule_free);
 }
 
-static PyObject *core_end_template(PyObject *self, PyObject *capsule) {
+static PyObject *core_end_snapshot(PyObject *self, PyObject *capsule) {
     (void)self;
     snapshot *taken = PyCapsule_GetPointer(capsule, capsule_name);
     if (!taken) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    end_template(taken);
+    end_snapshot(taken);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
 
-static int read_limits(PyObject *limits, thaw_plan *plan) {
-    Py_ssize_t count = PyTuple_Size(limits);
-    if (count < 0 || count > 16) return PyErr_SetString(PyExc_ValueError, "limits: a tuple of at most 16"), -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        unsigned long long resource, soft, hard;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(limits, i), "KKK", &resource, &soft, &hard)) return -1;
-        plan->limits[i][0] = resource, plan->limits[i][1] = soft, plan->limits[i][2] = hard;
+/* Calls from Python: (name, number, arguments, must_work). What they point to belongs to Python and lives as long as the tuple. */
+static given_call *read_given(PyObject *calls, int *count) {
+    Py_ssize_t size = PyTuple_GET_SIZE(calls);
+    given_call *given = PyMem_Calloc((size_t)size + 1, sizeof *given);
+    if (!given) return (given_call *)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *arguments;
+        given_call *call = &given[i];
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "slO!p", &call->name, &call->number, &PyTuple_Type, &arguments, &call->must_work)) goto bad;
+        Py_ssize_t used = PyTuple_GET_SIZE(arguments);
+        if (used > 6) {
+            PyErr_SetString(PyExc_ValueError, "a system call has at most six arguments");
+            goto bad;
+        }
+        for (Py_ssize_t k = 0; k < used; k++) {
+            PyObject *value = PyTuple_GET_ITEM(arguments, k);
+            if (PyBytes_Check(value)) {
+                call->bytes[k] = PyBytes_AS_STRING(value);
+                call->sizes[k] = (size_t)PyBytes_GET_SIZE(value) + 1; /* with the zero behind it: paths end there */
+            } else {
+                call->arguments[k] = PyLong_AsUnsignedLongLongMask(value);
+                if (PyErr_Occurred()) goto bad;
+            }
+        }
     }
-    plan->limit_count = (int)count;
-    return 0;
+    *count = (int)size;
+    return given;
+bad:
+    PyMem_Free(given);
+    return NULL;
 }
 
-static int read_files(PyObject *files, thaw_plan *plan) {
-    Py_ssize_t count = PyTuple_Size(files);
-    if (count < 0 || count > MAX_FILES) return PyErr_SetString(PyExc_ValueError, "files: a tuple of at most 64"), -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        file_recipe *file = &plan->files[i];
-        const char *path;
-        Py_ssize_t length;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(files, i), "iiLy#", &file->number, &file->flags, &file->offset, &path, &length)) return -1;
-        if ((size_t)length >= sizeof file->path) return PyErr_SetString(PyExc_ValueError, "files: a path is too long"), -1;
-        memcpy(file->path, path, (size_t)length);
+static dead_child *read_children(PyObject *children, int *count) {
+    Py_ssize_t size = PyTuple_GET_SIZE(children);
+    dead_child *dead = PyMem_Calloc((size_t)size + 1, sizeof *dead);
+    if (!dead) return (dead_child *)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size; i++)
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(children, i), "ii", &dead[i].pid, &dead[i].status)) return PyMem_Free(dead), NULL;
+    *count = (int)size;
+    return dead;
+}
+
+static snapshot *held_snapshot(PyObject *capsule) {
+    snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
+    if (from && from->tracer != (pid_t)syscall(SYS_gettid)) {
+        PyErr_SetString(PyExc_RuntimeError, "a snapshot may be used only by the thread that froze it");
+        return NULL;
     }
-    plan->file_count = (int)count;
-    return 0;
+    return from;
 }
 
 static PyObject *core_thaw(PyObject *self, PyObject *arguments) {
-    PyObject *capsule, *limits, *files;
-    static thaw_plan plan; /* large, and used by one thread only */
+    PyObject *capsule, *calls, *children;
+    thaw_plan plan = {0};
     thawed made;
     failure why = {0};
     double seconds;
     int result;
     (void)self;
-    memset(&plan, 0, sizeof plan);
-    if (!PyArg_ParseTuple(arguments, "OiiiiO!O!d", &capsule, &plan.pod_init, &plan.pod_root, &plan.main_pid, &plan.cgroup_count, &PyTuple_Type, &limits,
-                          &PyTuple_Type, &files, &seconds))
+    if (!PyArg_ParseTuple(arguments, "OiiiiO!O!ppd", &capsule, &plan.pod_init, &plan.pod_root, &plan.main_pid, &plan.cgroup_count, &PyTuple_Type, &calls,
+                          &PyTuple_Type, &children, &plan.consume, &plan.more, &seconds))
         return NULL;
-    const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
-    if (!from || read_limits(limits, &plan) || read_files(files, &plan)) return NULL;
-    if (from->tracer != (pid_t)syscall(SYS_gettid))
-        return PyErr_SetString(PyExc_RuntimeError, "a snapshot may be used only by the thread that froze it"), NULL;
+    snapshot *from = held_snapshot(capsule);
+    if (!from) return NULL;
+    given_call *given = read_given(calls, &plan.given_count);
+    if (!given) return NULL;
+    dead_child *dead = read_children(children, &plan.child_count);
+    if (!dead) return PyMem_Free(given), NULL;
+    plan.given = given, plan.children = dead;
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || thaw(from, &plan, &made, &why);
     deadline_end();
     Py_END_ALLOW_THREADS;
+    PyMem_Free(given), PyMem_Free(dead);
     if (result) return raise_failure(&why);
     return Py_BuildValue("(iiii(dddd))", made.shadow, made.shadow_pidfd, made.repl, made.repl_pidfd, made.microseconds[0], made.microseconds[1],
                          made.microseconds[2], made.microseconds[3]);
+}
+
+/* A pause that nobody ended: the sandbox must not stay stopped because an exception was raised somewhere. */
+static void paused_free(PyObject *capsule) {
+    paused *p = PyCapsule_GetPointer(capsule, paused_name);
+    if (!p) return;
+    resume_live(p);
+    PyMem_Free((void *)p->before);
+    PyMem_Free(p);
+}
+
+static PyObject *core_pause(PyObject *self, PyObject *arguments) {
+    failure why = {0};
+    double seconds;
+    int result;
+    Py_buffer before;
+    unsigned long long syscall_at;
+    (void)self;
+    paused *p = PyMem_Calloc(1, sizeof *p);
+    if (!p) return PyErr_NoMemory();
+    if (!PyArg_ParseTuple(arguments, "iiiKy*d", &p->repl, &p->shadow, &p->init, &syscall_at, &before, &seconds)) return PyMem_Free(p), NULL;
+    timed_call *kept = PyMem_Malloc((size_t)before.len + 1);
+    if (kept) memcpy(kept, before.buf, (size_t)before.len);
+    p->syscall_at = syscall_at, p->before = kept, p->before_count = kept ? (int)((size_t)before.len / sizeof *kept) : 0;
+    PyBuffer_Release(&before);
+    Py_BEGIN_ALLOW_THREADS;
+    result = deadline_begin(seconds, &why) || pause_live(p, &why);
+    deadline_end();
+    Py_END_ALLOW_THREADS;
+    if (result) {
+        PyMem_Free(kept);
+        PyMem_Free(p);
+        return raise_failure(&why);
+    }
+    return PyCapsule_New(p, paused_name, paused_free);
+}
+
+static PyObject *core_paused_facts(PyObject *self, PyObject *capsule) {
+    (void)self;
+    paused *p = PyCapsule_GetPointer(capsule, paused_name);
+    if (!p) return NULL;
+    PyObject *children = PyTuple_New(p->child_count), *processes = PyList_New(0);
+    for (int i = 0; children && i < p->child_count; i++) PyTuple_SET_ITEM(children, i, PyLong_FromLong(p->children[i]));
+    for (int i = 0; processes && i < p->task_count; i++) {
+        if (!p->tasks[i].tid || p->tasks[i].tid != p->tasks[i].leader) continue;
+        PyObject *pid = PyLong_FromLong(p->tasks[i].leader);
+        if (!pid || PyList_Append(processes, pid)) Py_CLEAR(processes);
+        Py_XDECREF(pid);
+    }
+    if (!children || !processes) return Py_XDECREF(children), Py_XDECREF(processes), NULL;
+    return Py_BuildValue("(NNy#y#)", children, processes, (const char *)p->timers, (Py_ssize_t)sizeof p->timers, (const char *)p->timed,
+                         (Py_ssize_t)p->timed_count * (Py_ssize_t)sizeof *p->timed);
+}
+
+static PyObject *core_copy(PyObject *self, PyObject *arguments) {
+    PyObject *capsule, *calls;
+    failure why = {0};
+    double seconds;
+    int result, count = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OO!d", &capsule, &PyTuple_Type, &calls, &seconds)) return NULL;
+    paused *p = PyCapsule_GetPointer(capsule, paused_name);
+    if (!p) return NULL;
+    given_call *given = read_given(calls, &count);
+    snapshot *taken = PyMem_Calloc(1, sizeof *taken);
+    if (!given || !taken) return PyMem_Free(given), PyMem_Free(taken), NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    result = deadline_begin(seconds, &why) || copy_live(p, given, count, taken, &why);
+    deadline_end();
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(given);
+    if (result) return PyMem_Free(taken), raise_failure(&why);
+    return PyCapsule_New(taken, capsule_name, capsule_free);
+}
+
+static PyObject *core_resume(PyObject *self, PyObject *capsule) {
+    (void)self;
+    paused *p = PyCapsule_GetPointer(capsule, paused_name);
+    if (!p) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    resume_live(p);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_serve_stragglers(PyObject *self, PyObject *nothing) {
+    int left;
+    (void)self, (void)nothing;
+    Py_BEGIN_ALLOW_THREADS;
+    left = serve_stragglers();
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLong(left);
+}
+
+static PyObject *core_sweep_faults(PyObject *self, PyObject *nothing) {
+    (void)self, (void)nothing;
+    fault_sweep();
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_syscall_at(PyObject *self, PyObject *capsule) {
+    (void)self;
+    const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
+    return from ? PyLong_FromUnsignedLongLong(from->syscall_at) : NULL;
+}
+
+static PyObject *core_shadow(PyObject *self, PyObject *capsule) {
+    (void)self;
+    const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
+    return from ? PyLong_FromLong(from->shadow) : NULL;
 }
 
 static PyObject *core_thread_ids(PyObject *self, PyObject *capsule) {
@@ -126,9 +265,17 @@ static PyObject *core_usable(PyObject *self, PyObject *capsule) {
 static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS, "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
-     "thaw(snapshot, pod_init, pod_root, main_pid, cgroups, limits, files, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+     "thaw(snapshot, pod_init, pod_root, main_pid, cgroups, calls, children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+    {"pause", core_pause, METH_VARARGS, "pause(repl, shadow, init, syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
+    {"paused_facts", core_paused_facts, METH_O, "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed calls)"},
+    {"copy", core_copy, METH_VARARGS, "copy(paused, calls, seconds) -> snapshot of it, whose shadow has made the calls"},
+    {"resume", core_resume, METH_O, "resume(paused): let it go on"},
+    {"serve_stragglers", core_serve_stragglers, METH_NOARGS, "serve_stragglers() -> how many tasks could still not be let go"},
+    {"sweep_faults", core_sweep_faults, METH_NOARGS, "sweep_faults(): for tests, let each fork fail one step later than the last"},
+    {"syscall_at", core_syscall_at, METH_O, "syscall_at(snapshot) -> where its memory has a syscall instruction"},
+    {"shadow", core_shadow, METH_O, "shadow(snapshot) -> pid of its shadow, 0 when it has none any more"},
     {"usable", core_usable, METH_O, "usable(snapshot) -> whether its shadow still stands where it was frozen"},
-    {"end_template", core_end_template, METH_O, "end_template(snapshot): kill and reap the frozen template"},
+    {"end_snapshot", core_end_snapshot, METH_O, "end_snapshot(snapshot): kill and reap what it holds"},
     {"thread_ids", core_thread_ids, METH_O, "thread_ids(snapshot) -> ids of its threads, main first"},
     {NULL, NULL, 0, NULL},
 };

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "list.h"
 #include "snapshot.h"
+#include "threads.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -24,6 +25,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,12 +71,6 @@ static uint64_t put_departure(scratch *region, const thread_state *thread, uint6
     return block;
 }
 
-static void add_thread_set_up(list *calls, const thread_state *thread) {
-    list_add(calls, "set_robust_list", SYS_set_robust_list, thread->robust_list, thread->robust_length, 0, 0, 0, 0);
-    if (thread->rseq.address)
-        list_add(calls, "rseq", SYS_rseq, thread->rseq.address, thread->rseq.length, 0, thread->rseq.signature, 0, 0);
-}
-
 static void add_power_drop(list *calls, uint64_t capability_header, uint64_t capability_data) {
     list_add(calls, "capset", SYS_capset, capability_header, capability_data, 0, 0, 0, 0);
 }
@@ -82,15 +78,33 @@ static void add_power_drop(list *calls, uint64_t capability_header, uint64_t cap
 /* Everything the two tasks will do, laid out before either runs. */
 typedef struct {
     scratch region;
-    list shadow, walls, release, thread;
+    scratch given_region;
+    list shadow, walls, given, threads, release, thread, child;
     uint64_t barrier, departure;
     uint64_t *dropped; /* by thread: the record of its capset, which holds the call's number until the call is made */
 } script;
 
 static void script_free(script *s) {
-    scratch_free(&s->region);
+    scratch_free(&s->region), scratch_free(&s->given_region);
     free(s->dropped);
-    list_free(&s->shadow), list_free(&s->walls), list_free(&s->release), list_free(&s->thread);
+    list *all[] = {&s->shadow, &s->walls, &s->given, &s->threads, &s->release, &s->thread, &s->child};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) list_free(all[i]);
+}
+
+static void add_thread_set_up(script *s, list *calls, const thread_state *thread) {
+    list_add(calls, "set_robust_list", SYS_set_robust_list, thread->robust_list, thread->robust_length, 0, 0, 0, 0);
+    if (thread->rseq.address)
+        list_add(calls, "rseq", SYS_rseq, thread->rseq.address, thread->rseq.length, 0, thread->rseq.signature, 0, 0);
+    /* Where a user asked for something else than a new thread has. What is refused (real-time, less niceness) was refused before. */
+    if (thread->nice != usual_scheduling.nice)
+        list_add(calls, "setpriority", SYS_setpriority, PRIO_PROCESS, 0, (uint64_t)(int64_t)thread->nice, 0, 0, 0)->flags = 0;
+    if (thread->policy != usual_scheduling.policy)
+        list_add(calls, "sched_setscheduler", SYS_sched_setscheduler, 0, (uint64_t)thread->policy, scratch_put(&s->region, NULL, 8, 8), 0, 0, 0)->flags = 0;
+    if (thread->io_priority > 0 && thread->io_priority != usual_scheduling.io_priority)
+        list_add(calls, "ioprio_set", SYS_ioprio_set, 1, 0, (uint64_t)thread->io_priority, 0, 0, 0)->flags = 0;
+    if (memcmp(thread->affinity, usual_scheduling.affinity, sizeof thread->affinity))
+        list_add(calls, "sched_setaffinity", SYS_sched_setaffinity, 0, sizeof thread->affinity,
+                 scratch_put(&s->region, thread->affinity, sizeof thread->affinity, 8), 0, 0, 0)->flags = 0;
 }
 
 static int write_shadow_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
@@ -107,6 +121,9 @@ static int write_shadow_list(script *s, const snapshot *from, const thaw_plan *p
                                .set_tid = set_tid,
                                .set_tid_size = 1};
     uint64_t arguments = scratch_put(&s->region, &child, sizeof child, 8);
+    /* From here on nothing in it is writable and executable at once. */
+    list_add(l, "protect the loop", SYS_mprotect, SCRATCH, SCRATCH_LISTS, PROT_READ | PROT_EXEC, 0, 0, 0);
+    list_add(l, "protect the lists", SYS_mprotect, SCRATCH + SCRATCH_LISTS, s->region.size - SCRATCH_LISTS, PROT_READ | PROT_WRITE, 0, 0, 0);
     list_add(l, "close_range in the shadow", SYS_close_range, 0, ~0u, 0, 0, 0, 0);
     list_add(l, "pidfd_open of the pod", SYS_pidfd_open, (uint64_t)plan->pod_init, 0, 0, 0, 0, 0); /* 0 */
     list_add(l, "pidfd_open of the holder", SYS_pidfd_open, 1, 0, 0, 0, 0, 0);                       /* 1 */
@@ -124,63 +141,73 @@ static int write_shadow_list(script *s, const snapshot *from, const thaw_plan *p
     return list_place(l, &s->region, why);
 }
 
-/* Inside the pod, with 0, 1 and 2 in place: an open gives 3, which is then moved. The one that belongs at 3 comes last. */
-static int add_files(script *s, const thaw_plan *plan, failure *why) {
-    for (int last = 0; last < 2; last++)
-        for (int i = 0; i < plan->file_count; i++) {
-            const file_recipe *file = &plan->files[i];
-            if ((file->number == 3) != last) continue;
-            uint64_t path = scratch_put(&s->region, file->path, strlen(file->path) + 1, 8);
-            if (!path) return failed(why, ENOSPC, "lay out an open file");
-            /* In a pod that was used before, anything may be at this path: a pipe without a writer must not hold the thaw. */
-            list_add(&s->walls, "open a file of the template again", SYS_openat, (uint64_t)AT_FDCWD, path, (uint64_t)(file->flags | O_NONBLOCK), 0, 0, 0);
-            if (!(file->flags & O_NONBLOCK)) list_add(&s->walls, "set a file's flags", SYS_fcntl, 3, F_SETFL, (uint64_t)file->flags, 0, 0, 0)->flags = 0;
-            if (file->offset) list_add(&s->walls, "lseek", SYS_lseek, 3, (uint64_t)file->offset, SEEK_SET, 0, 0, 0);
-            if (last) continue;
-            list_add(&s->walls, "place a file", SYS_dup3, 3, (uint64_t)file->number, (uint64_t)(file->flags & O_CLOEXEC), 0, 0, 0);
-            list_add(&s->walls, "close", SYS_close, 3, 0, 0, 0, 0, 0);
-        }
+/* A child of the frozen REPL is made anew under its id, only to die as it had died, or as if killed. */
+static int add_dead_child(script *s, const dead_child *child, failure *why) {
+    list *c = &s->child;
+    int signal = child->status & 0x7f;
+    c->count = 0;
+    if (signal) list_add(c, "die", SYS_kill, (uint64_t)child->pid, (uint64_t)signal, 0, 0, 0, 0);
+    list_add(c, "end", SYS_exit_group, (uint64_t)((child->status >> 8) & 0xff), 0, 0, 0, 0, 0);
+    if (list_place(c, &s->region, why)) return -1;
+    uint64_t words[2] = {c->at, c->at + (uint64_t)c->count * sizeof(call)};
+    uint64_t stack = scratch_put(&s->region, words, sizeof words, 16);
+    int32_t wanted = child->pid;
+    uint64_t set_tid = scratch_put(&s->region, &wanted, sizeof wanted, 8);
+    /* VFORK: the list goes on when it has let go of the memory. No core file: nothing of ours is dumpable at that limit. */
+    struct clone_args made = {.flags = CLONE_VM | CLONE_VFORK, .exit_signal = SIGCHLD, .stack = stack - 4096, .stack_size = 4096,
+                              .set_tid = set_tid, .set_tid_size = 1};
+    uint64_t arguments = scratch_put(&s->region, &made, sizeof made, 8);
+    if (!stack || !set_tid || !arguments) return failed(why, ENOSPC, "lay out a child process");
+    list_add(&s->walls, "re-create a child process", SYS_clone3, arguments, sizeof made, 0, 0, 0, ARCH_THREAD_MARK);
+    list_add(&s->walls, "wait for a child process to end", SYS_waitid, P_PID, (uint64_t)child->pid, 0, WEXITED | WNOWAIT, 0, 0)->flags = 0;
     return 0;
 }
 
-/* Still E1's capabilities when it starts, the pod's after setns, none at the end. */
+/* Still E1's capabilities when it starts, the pod's after setns. It ends with the three lines at their places and nothing else. */
 static int write_walls_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
     list *l = &s->walls;
-    uint64_t null_path = scratch_put(&s->region, "/dev/null", 10, 8), home = scratch_put(&s->region, "/root", 6, 8);
-    struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
-    uint64_t capability_header = scratch_put(&s->region, &version, sizeof version, 8), capability_data = scratch_put(&s->region, NULL, 24, 8);
     uint64_t name = scratch_put(&s->region, from->threads[0].name, 16, 8);
+    static const int lines[][2] = {{GIVEN_CONTROL, REPL_CONTROL}, {GIVEN_STDOUT, REPL_STDOUT}, {GIVEN_STDERR, REPL_STDERR}};
     list_add(l, "close", SYS_close, 1, 0, 0, 0, 0, 0);
-    list_add(l, "fetch the control socket", SYS_pidfd_getfd, 0, GIVEN_CONTROL, 0, 0, 0, 0);
-    list_add(l, "place the control socket", SYS_dup3, 1, REPL_CONTROL, O_CLOEXEC, 0, 0, 0);
-    list_add(l, "close", SYS_close, 1, 0, 0, 0, 0, 0);
-    list_add(l, "fetch stdout", SYS_pidfd_getfd, 0, GIVEN_STDOUT, 0, 0, 0, 0);
-    list_add(l, "keep a spare of stdout", SYS_dup3, 1, REPL_STDOUT, O_CLOEXEC, 0, 0, 0);
-    list_add(l, "fetch stderr", SYS_pidfd_getfd, 0, GIVEN_STDERR, 0, 0, 0, 0);
-    list_add(l, "keep a spare of stderr", SYS_dup3, 2, REPL_STDERR, O_CLOEXEC, 0, 0, 0);
-    list_add(l, "share stdout with children", SYS_fcntl, 1, F_SETFD, 0, 0, 0, 0);
-    list_add(l, "share stderr with children", SYS_fcntl, 2, F_SETFD, 0, 0, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        list_add(l, "fetch a line to the engine", SYS_pidfd_getfd, 0, (uint64_t)lines[i][0], 0, 0, 0, 0);
+        list_add(l, "place a line to the engine", SYS_dup3, 1, (uint64_t)lines[i][1], O_CLOEXEC, 0, 0, 0);
+        list_add(l, "close", SYS_close, 1, 0, 0, 0, 0, 0);
+    }
     list_add(l, "setns to the pod", SYS_setns, 0, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP, 0, 0, 0, 0);
     list_add(l, "close", SYS_close, 0, 0, 0, 0, 0, 0);
-    list_add(l, "open /dev/null", SYS_openat, (uint64_t)AT_FDCWD, null_path, O_RDWR, 0, 0, 0); /* 0 */
     list_add(l, "setsid", SYS_setsid, 0, 0, 0, 0, 0, 0); /* kill(0, 9) in a cell must reach nobody outside */
     list_add(l, "stay dumpable", SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0, 0);
-    list_add(l, "chdir", SYS_chdir, home, 0, 0, 0, 0, 0)->flags = 0; /* setns left it at /; a used pod may have lost its home */
-    list_add(l, "umask", SYS_umask, 022, 0, 0, 0, 0, 0);
     list_add(l, "name the main thread", SYS_prctl, PR_SET_NAME, name, 0, 0, 0, 0);
-    for (int i = 0; i < plan->limit_count; i++) {
-        struct rlimit limit = {plan->limits[i][1], plan->limits[i][2]};
-        uint64_t at = scratch_put(&s->region, &limit, sizeof limit, 8);
-        list_add(l, "setrlimit", SYS_prlimit64, 0, plan->limits[i][0], at, 0, 0, 0);
-    }
-    if (add_files(s, plan, why)) return -1;
+    for (int i = 0; i < plan->child_count; i++) /* before descriptors are made, some of which may name them */
+        if (add_dead_child(s, &plan->children[i], why)) return -1;
+    return list_place(l, &s->region, why);
+}
+
+/* What the engine decided: descriptors, folder, limits. In a region of its own, which is unmapped when they are made. */
+static int write_given_list(script *s, const thaw_plan *plan, failure *why) {
+    if (!plan->given_count) return 0;
+    if (scratch_make(&s->given_region, SCRATCH_GIVEN, given_size(plan->given, plan->given_count), why)) return -1;
+    if (list_add_given(&s->given, &s->given_region, plan->given, plan->given_count, why)) return -1;
+    return list_place(&s->given, &s->given_region, why);
+}
+
+/* With the pod's capabilities until its last call. */
+static int write_threads_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
+    list *l = &s->threads;
+    struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
+    uint64_t capability_header = scratch_put(&s->region, &version, sizeof version, 8), capability_data = scratch_put(&s->region, NULL, 24, 8);
+    if (plan->given_count) list_add(l, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->given_region.size, 0, 0, 0, 0);
+    uint64_t anywhere = scratch_put(&s->region, usual_scheduling.affinity, sizeof usual_scheduling.affinity, 8);
+    list_add(l, "run on any processor", SYS_sched_setaffinity, 0, sizeof usual_scheduling.affinity, anywhere, 0, 0, 0)->flags = 0;
+    list_add(l, "yield to the engine", SYS_setpriority, PRIO_PROCESS, 0, SANDBOX_NICENESS, 0, 0, 0);
     list_add(l, "lock the secure bits", SYS_prctl, PR_SET_SECUREBITS, SECUREBITS_NO_ROOT_LOCKED, 0, 0, 0, 0);
-    add_thread_set_up(l, &from->threads[0]);
+    add_thread_set_up(s, l, &from->threads[0]);
     for (int i = 1; i < from->thread_count; i++) {
         const thread_state *thread = &from->threads[i];
         list *t = &s->thread;
         t->count = 0;
-        add_thread_set_up(t, thread);
+        add_thread_set_up(s, t, thread);
         list_add(t, "name a thread", SYS_prctl, PR_SET_NAME, scratch_put(&s->region, thread->name, 16, 8), 0, 0, 0, 0);
         add_power_drop(t, capability_header, capability_data);
         int drop = t->count - 1;
@@ -209,39 +236,20 @@ static int write_walls_list(script *s, const snapshot *from, const thaw_plan *pl
 }
 
 static int write_script(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
-    size_t size = (64 + (size_t)plan->file_count * 2) * 1024;
+    size_t size = SCRATCH_AT_LEAST + (size_t)plan->child_count * 1024;
     for (int i = 0; i < from->thread_count; i++) size += from->threads[i].extended_size + 4096;
-    if (scratch_make(&s->region, (size + 4095) & ~4095ul, why)) return -1;
+    if (scratch_make(&s->region, SCRATCH, size, why)) return -1;
     s->dropped = calloc((size_t)from->thread_count, sizeof *s->dropped);
     if (!s->dropped) return failed(why, ENOMEM, "prepare lists");
     s->barrier = scratch_put(&s->region, NULL, 64, 64);
-    if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why)) return -1;
+    if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why) || write_given_list(s, plan, why) ||
+        write_threads_list(s, from, plan, why))
+        return -1;
     list_add(&s->release, "let the threads go", SYS_futex, s->barrier, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0)->flags = 0;
     list_add(&s->release, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
     if (list_place(&s->release, &s->region, why)) return -1;
     s->departure = put_departure(&s->region, &from->threads[0], 0, 0);
     return s->departure ? 0 : failed(why, ENOSPC, "lay out the main thread");
-}
-
-/* S -> S'. Only a clone whose arguments are all in registers: S may share its memory with a live sandbox. */
-static int copy_shadow(const snapshot *from, pid_t *shadow, failure *why) {
-    long result;
-    stop seen;
-    uint64_t arguments[6] = {CLONE_PARENT | SIGCHLD, 0, 0, 0, 0, 0};
-    *shadow = 0;
-    if (inject(from->shadow, &from->threads[0].registers, from->syscall_at, SYS_clone, arguments, &result, shadow, why)) return -1;
-    if (result < 0 || !*shadow) return failed(why, (int)-result, "clone of the shadow");
-    if (wait_stop(*shadow, &seen, why)) return -1;
-    if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new shadow stopped oddly (%d)", seen.kind);
-    return set_options(*shadow, TRACE_ALWAYS | TRACE_CHILDREN, why) || block_signals(*shadow, why) ? -1 : 0;
-}
-
-static int map_region(const snapshot *from, pid_t shadow, const scratch *region, failure *why) {
-    long result;
-    uint64_t map[6] = {SCRATCH, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, (uint64_t)-1, 0};
-    if (inject(shadow, &from->threads[0].registers, from->syscall_at, SYS_mmap, map, &result, NULL, why)) return -1;
-    if (result != (long)SCRATCH) return failed(why, (int)-result, "map the scratch region");
-    return write_memory(shadow, SCRATCH, region->bytes, region->used, why);
 }
 
 /* A joined mount namespace that was not pivoted would show the host: compare the roots. */
@@ -264,24 +272,31 @@ static int check_powerless(const snapshot *from, pid_t repl, const script *s, fa
     return 0;
 }
 
-static int run_script(const snapshot *from, const thaw_plan *plan, script *s, thawed *made, failure *why) {
+static int map_regions(const snapshot *from, const script *s, pid_t shadow, failure *why) {
+    const registers *r = &from->threads[0].registers;
+    if (scratch_map(&s->region, shadow, r, from->syscall_at, why)) return -1;
+    return s->given.count ? scratch_map(&s->given_region, shadow, r, from->syscall_at, why) : 0;
+}
+
+static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *made, failure *why) {
     stop seen;
     registers r;
-    uint64_t stack = SCRATCH + s->region.size - 64;
     double time[5] = {microseconds_now()};
-    if (copy_shadow(from, &made->shadow, why)) return -1;
+    if (plan->consume) made->shadow = from->shadow, from->shadow = 0;
+    else if (take_copy(from, &made->shadow, why) || (plan->more && copy_ahead(from, why))) return -1;
+    bring_here(made->shadow);
     time[1] = microseconds_now();
-    if (map_region(from, made->shadow, &s->region, why)) return -1;
-    if (list_run(made->shadow, &s->shadow, stack, &made->repl, why)) return -1;
+    if (map_regions(from, s, made->shadow, why)) return -1;
+    if (list_run(made->shadow, &s->region, &s->shadow, &made->repl, why)) return -1;
     if (!made->repl) return failed(why, 0, "the shadow made no sandbox");
     if (wait_stop(made->repl, &seen, why)) return -1;
     if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new sandbox stopped oddly (%d)", seen.kind);
     time[2] = microseconds_now();
     /* Threads it makes are not to be traced: they set themselves up and wait. */
     if (set_options(made->repl, TRACE_ALWAYS, why) || block_signals(made->repl, why)) return -1;
-    if (list_run(made->repl, &s->walls, stack, NULL, why) || check_powerless(from, made->repl, s, why) ||
-        check_root(made->repl, plan->pod_root, why))
-        return -1;
+    if (list_run(made->repl, &s->region, &s->walls, NULL, why) || check_root(made->repl, plan->pod_root, why)) return -1;
+    if (s->given.count && list_run(made->repl, &s->given_region, &s->given, NULL, why)) return -1;
+    if (list_run(made->repl, &s->region, &s->threads, NULL, why) || check_powerless(from, made->repl, s, why)) return -1;
     time[3] = microseconds_now();
     made->shadow_pidfd = (int)syscall(SYS_pidfd_open, made->shadow, 0);
     made->repl_pidfd = (int)syscall(SYS_pidfd_open, made->repl, 0);
@@ -296,17 +311,22 @@ static int run_script(const snapshot *from, const thaw_plan *plan, script *s, th
     return 0;
 }
 
-int thaw(const snapshot *from, const thaw_plan *plan, thawed *made, failure *why) {
+int thaw(snapshot *from, const thaw_plan *plan, thawed *made, failure *why) {
     script s = {0};
     memset(made, 0, sizeof *made);
+    if (from->shadow <= 0) return failed(why, 0, "this snapshot has no shadow any more");
     made->shadow_pidfd = made->repl_pidfd = -1;
+    fault_rest(from->is_template);
+    stay_here();
     int result = write_script(&s, from, plan, why) || run_script(from, plan, &s, made, why) ? -1 : 0;
     if (result) { /* nothing half-made stays */
+        if (made->shadow && !made->repl) made->repl = unseen_child(made->shadow, 1);
         kill_and_reap(made->repl);
         kill_and_reap(made->shadow);
         if (made->shadow_pidfd >= 0) close(made->shadow_pidfd);
         if (made->repl_pidfd >= 0) close(made->repl_pidfd);
     }
+    roam();
     script_free(&s);
     return result;
 }

@@ -2,6 +2,7 @@
 #include "tracee.h"
 #include <elf.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,13 +37,43 @@ int failed(failure *why, int error, const char *format, ...) {
     return -1;
 }
 
+/* For tests: the first freeze after `fault_sweep` and the thaws from it fail at their first step, the next at their second... */
+static int fault_sweeping, fault_armed, fault_at, fault_step;
+
+void fault_sweep(void) { fault_sweeping = 1; }
+void fault_begin(void) { fault_armed = fault_sweeping, fault_at++, fault_step = 0; }
+void fault_rest(int rest) { fault_armed = fault_sweeping && !rest && fault_step < fault_at; }
+
+static int fault(failure *why) {
+    if (!fault_armed || ++fault_step < fault_at) return 0;
+    fault_armed = 0;
+    return failed(why, EIO, "step %d, made to fail", fault_step);
+}
+
 /* waitpid has no timeout. A timer that signals this very thread makes it return EINTR; the handler does nothing. The timer
  * repeats, so a signal that arrives just before the wait begins is not the last one. */
 static _Thread_local struct timespec deadline;
 static _Thread_local timer_t alarm_timer;
 static _Thread_local int have_timer;
 
+#define ENTRY_SECONDS 1.0 /* for a few instructions; a guess that leaves room for a busy machine */
+
 static void on_alarm(int number) { (void)number; }
+
+static struct timespec later(double seconds) {
+    struct timespec when;
+    clock_gettime(CLOCK_MONOTONIC, &when);
+    when.tv_sec += (time_t)seconds;
+    when.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    if (when.tv_nsec >= 1000000000L) when.tv_sec++, when.tv_nsec -= 1000000000L;
+    return when;
+}
+
+static int set_alarm(struct timespec when) {
+    struct itimerspec repeated = {.it_value = when, .it_interval = {0, 100000000L}};
+    deadline = when;
+    return timer_settime(alarm_timer, TIMER_ABSTIME, &repeated, NULL);
+}
 
 int deadline_begin(double seconds, failure *why) {
     if (!have_timer) {
@@ -53,13 +84,7 @@ int deadline_begin(double seconds, failure *why) {
         if (timer_create(CLOCK_MONOTONIC, &event, &alarm_timer)) return failed(why, errno, "make the alarm");
         have_timer = 1;
     }
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += (time_t)seconds;
-    deadline.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    if (deadline.tv_nsec >= 1000000000L) deadline.tv_sec++, deadline.tv_nsec -= 1000000000L;
-    struct itimerspec when = {.it_value = deadline, .it_interval = {0, 100000000L}};
-    if (timer_settime(alarm_timer, TIMER_ABSTIME, &when, NULL)) return failed(why, errno, "set the alarm");
-    return 0;
+    return set_alarm(later(seconds)) ? failed(why, errno, "set the alarm") : 0;
 }
 
 void deadline_end(void) {
@@ -67,30 +92,38 @@ void deadline_end(void) {
     timer_settime(alarm_timer, 0, &never, NULL);
 }
 
-static int deadline_passed(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec > deadline.tv_sec || (now.tv_sec == deadline.tv_sec && now.tv_nsec >= deadline.tv_nsec);
+static int is_before(struct timespec one, struct timespec other) {
+    return one.tv_sec < other.tv_sec || (one.tv_sec == other.tv_sec && one.tv_nsec < other.tv_nsec);
 }
 
-int wait_stop(pid_t tid, stop *seen, failure *why) {
-    int status;
-    pid_t found;
-    /* __WNOTHREAD: only what this thread traces; the rest of the engine waits for its own children elsewhere. */
-    while ((found = waitpid(tid, &status, __WALL | __WNOTHREAD)) < 0) {
-        if (errno != EINTR) return failed(why, errno, "wait for task %d", tid);
-        if (deadline_passed()) return failed(why, ETIMEDOUT, "wait for task %d to stop", tid);
-    }
+int deadline_passed(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return !is_before(now, deadline);
+}
+
+/* A child of the engine whose death is the engine's to collect: looked at here, never taken. */
+static _Thread_local pid_t spared;
+
+void spare(pid_t pid) { spared = pid; }
+
+/* The kernel's word on a traced task: 0 nothing yet, 1 something in `seen`, -1 with errno. */
+static int look(pid_t tid, int options, stop *seen) {
+    siginfo_t info = {0};
+    /* __WNOTHREAD: only what this thread traces; the rest of the engine waits for its own children elsewhere. A stop need not be
+     * taken to be over: it is as soon as the task is resumed. */
+    if (waitid(P_PID, (id_t)tid, &info, WSTOPPED | WEXITED | __WALL | __WNOTHREAD | options | (tid == spared ? WNOWAIT : 0))) return -1;
+    if (!info.si_pid) return 0;
     memset(seen, 0, sizeof *seen);
-    if (!WIFSTOPPED(status)) {
+    if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED) {
         seen->kind = STOP_GONE;
-        return 0;
+        return 1;
     }
-    int event = status >> 16, number = WSTOPSIG(status);
+    int event = info.si_status >> 8, number = info.si_status & 0xff;
     seen->signal = number;
     if (event == PTRACE_EVENT_CLONE || event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK) {
         unsigned long message = 0;
-        if (ptrace(PTRACE_GETEVENTMSG, tid, 0, &message)) return failed(why, errno, "ask which task %d made", tid);
+        if (ptrace(PTRACE_GETEVENTMSG, tid, 0, &message)) return -1;
         seen->kind = STOP_NEW_TASK;
         seen->new_task = (pid_t)message;
     } else if (event == PTRACE_EVENT_SECCOMP) {
@@ -104,8 +137,19 @@ int wait_stop(pid_t tid, stop *seen, failure *why) {
     } else {
         seen->kind = STOP_SIGNAL;
     }
+    return 1;
+}
+
+int wait_stop(pid_t tid, stop *seen, failure *why) {
+    if (fault(why)) return -1;
+    while (look(tid, 0, seen) != 1) {
+        if (errno != EINTR) return failed(why, errno, "wait for task %d", tid);
+        if (deadline_passed()) return failed(why, ETIMEDOUT, "wait for task %d to stop", tid);
+    }
     return 0;
 }
+
+int look_for_stop(pid_t tid, stop *seen) { return look(tid, WNOHANG, seen); }
 
 int read_registers(pid_t tid, registers *r, failure *why) {
     struct iovec part = {r, sizeof *r};
@@ -121,12 +165,14 @@ int write_registers(pid_t tid, const registers *r, failure *why) {
 
 int read_memory(pid_t pid, uint64_t at, void *to, size_t size, failure *why) {
     struct iovec here = {to, size}, there = {(void *)at, size};
+    if (fault(why)) return -1;
     if (process_vm_readv(pid, &here, 1, &there, 1, 0) != (ssize_t)size) return failed(why, errno, "read %zu bytes of task %d", size, pid);
     return 0;
 }
 
 int write_memory(pid_t pid, uint64_t at, const void *from, size_t size, failure *why) {
     struct iovec here = {(void *)from, size}, there = {(void *)at, size};
+    if (fault(why)) return -1;
     if (process_vm_writev(pid, &here, 1, &there, 1, 0) != (ssize_t)size) return failed(why, errno, "write %zu bytes of task %d", size, pid);
     return 0;
 }
@@ -139,6 +185,7 @@ int block_signals(pid_t tid, failure *why) {
 }
 
 int set_options(pid_t tid, long options, failure *why) {
+    if (fault(why)) return -1;
     if (ptrace(PTRACE_SETOPTIONS, tid, 0, (void *)options)) return failed(why, errno, "set trace options of task %d", tid);
     return 0;
 }
@@ -158,30 +205,84 @@ void kill_and_reap(pid_t pid) {
     }
 }
 
-int inject(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], long *result, pid_t *new_task,
-           failure *why) {
+pid_t unseen_child(pid_t maker, int trusted) {
+    stop seen;
+    for (int attempt = 0; attempt < 200; attempt++) {
+        int found = look_for_stop(maker, &seen);
+        if (found < 0 && errno != EINTR) return 0;
+        if (found == 1 && seen.kind == STOP_SECCOMP && trusted) ptrace(PTRACE_CONT, maker, 0, 0);
+        else if (found == 1) return seen.kind == STOP_NEW_TASK ? seen.new_task : 0;
+        usleep(100);
+    }
+    return 0;
+}
+
+static _Thread_local cpu_set_t roaming;
+static _Thread_local int here = -1;
+
+void stay_here(void) {
+    cpu_set_t one;
+    here = sched_getcpu();
+    if (here < 0 || sched_getaffinity(0, sizeof roaming, &roaming)) return (void)(here = -1);
+    CPU_ZERO(&one);
+    CPU_SET(here, &one);
+    if (sched_setaffinity(0, sizeof one, &one)) here = -1;
+}
+
+void bring_here(pid_t tid) {
+    cpu_set_t one;
+    if (here < 0) return;
+    CPU_ZERO(&one);
+    CPU_SET(here, &one);
+    sched_setaffinity(tid, sizeof one, &one); /* only for speed */
+}
+
+void let_roam(pid_t tid) {
+    if (here >= 0) sched_setaffinity(tid, sizeof roaming, &roaming);
+}
+
+void roam(void) {
+    if (here >= 0) sched_setaffinity(0, sizeof roaming, &roaming);
+    here = -1;
+}
+
+int inject_begin(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], failure *why) {
     registers r = *from;
     stop seen;
     arch_set_call(&r, instruction, number, arguments);
     if (write_registers(tid, &r, why)) return -1;
+    /* It stands at the instruction that enters the kernel. Where hostile code has put another one, nobody is to wait for it. */
+    struct timespec allowed = deadline, soon = later(ENTRY_SECONDS);
     if (ptrace(PTRACE_SYSCALL, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
-    if (wait_stop(tid, &seen, why)) return -1;
+    if (is_before(soon, allowed)) set_alarm(soon);
+    int arrived = wait_stop(tid, &seen, why);
+    set_alarm(allowed);
+    if (arrived) return -1;
     if (seen.kind == STOP_GONE) return failed(why, 0, "task %d ended while it was held", tid);
     if (read_registers(tid, &r, why)) return -1;
     if (seen.kind != STOP_SYSCALL || !arch_is_call(&r, instruction, number, arguments))
         return failed(why, 0, "task %d stood elsewhere than at the call it was told to make (stop %d): its memory was tampered with", tid, seen.kind);
+    if (ptrace(PTRACE_SYSCALL, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
+    return 0;
+}
+
+int inject_end(pid_t tid, long *result, pid_t *new_task, failure *why) {
+    registers r;
+    stop seen;
     for (;;) {
-        if (ptrace(PTRACE_SYSCALL, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
         if (wait_stop(tid, &seen, why)) return -1;
-        if (seen.kind == STOP_SECCOMP) continue;
-        if (seen.kind == STOP_NEW_TASK) {
-            if (new_task) *new_task = seen.new_task;
-            continue;
-        }
-        if (seen.kind != STOP_SYSCALL) return failed(why, 0, "task %d stopped oddly (%d) in call %ld", tid, seen.kind, number);
-        break;
+        if (seen.kind == STOP_NEW_TASK && new_task) *new_task = seen.new_task;
+        if (seen.kind == STOP_SYSCALL) break;
+        if (seen.kind != STOP_SECCOMP && seen.kind != STOP_NEW_TASK) return failed(why, 0, "task %d stopped oddly (%d) in a call", tid, seen.kind);
+        if (ptrace(PTRACE_SYSCALL, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
     }
     if (read_registers(tid, &r, why)) return -1;
     *result = arch_result(&r);
     return 0;
+}
+
+int inject(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], long *result, pid_t *new_task,
+           failure *why) {
+    if (inject_begin(tid, from, instruction, number, arguments, why)) return -1;
+    return inject_end(tid, result, new_task, why);
 }

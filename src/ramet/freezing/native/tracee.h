@@ -13,9 +13,15 @@ typedef struct {
 } failure;
 int failed(failure *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Faults on purpose, for tests: what fails half-way must leave nothing behind and harm nobody. */
+void fault_sweep(void);
+void fault_begin(void);     /* a freeze begins */
+void fault_rest(int rest);  /* what follows is not part of it, or is again */
+
 /* Every wait ends by this moment: a tracee that spins, vanishes or stays in the kernel must not hold the engine. */
 int deadline_begin(double seconds, failure *why);
 void deadline_end(void);
+int deadline_passed(void);
 
 enum { STOP_EVENT_STOP, STOP_SYSCALL, STOP_SECCOMP, STOP_NEW_TASK, STOP_TRAP, STOP_SIGNAL, STOP_GONE };
 typedef struct {
@@ -24,6 +30,10 @@ typedef struct {
 } stop;
 
 int wait_stop(pid_t tid, stop *seen, failure *why);
+/* Without waiting: 1 and what was seen, 0 nothing yet, -1 with errno. */
+int look_for_stop(pid_t tid, stop *seen);
+/* From now on waits of this thread leave `pid` to be collected by others when it has ended; 0: none. */
+void spare(pid_t pid);
 int read_registers(pid_t tid, registers *r, failure *why);
 int write_registers(pid_t tid, const registers *r, failure *why);
 int read_memory(pid_t pid, uint64_t at, void *to, size_t size, failure *why);
@@ -31,6 +41,16 @@ int write_memory(pid_t pid, uint64_t at, const void *from, size_t size, failure 
 int block_signals(pid_t tid, failure *why);
 int set_options(pid_t tid, long options, failure *why);
 void kill_and_reap(pid_t pid);
+/* After a failure in the middle of a clone: the task that `maker` made without our having heard of it, 0 if none.
+ * `trusted`: its memory is its own, so that it may be let go on with the calls it was given. */
+pid_t unseen_child(pid_t maker, int trusted);
+
+/* Two processors that hand work to each other wake each other each time, which costs more than the work. So while this thread
+ * and a task take turns, both are kept on one processor; a task that is brought here stays until it is moved. */
+void stay_here(void);
+void bring_here(pid_t tid);
+void let_roam(pid_t tid); /* for work that it does by itself, while this thread goes on with another */
+void roam(void);
 
 /* Options of everything we hold; a thread about to create tasks gets TRACE_CHILDREN as well. */
 #define TRACE_ALWAYS (PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACESECCOMP)
@@ -38,6 +58,8 @@ void kill_and_reap(pid_t pid);
 
 /* Has the stopped `tid` make one call, with everything in registers. The call is checked at its entry stop: the memory may be
  * shared with hostile code, and what runs must be what was set. Returns 0 and the kernel's answer in `result`. */
+int inject_begin(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], failure *why);
+int inject_end(pid_t tid, long *result, pid_t *new_task, failure *why);
 int inject(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], long *result, pid_t *new_task,
            failure *why);
 #endif

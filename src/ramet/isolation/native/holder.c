@@ -3,6 +3,7 @@
  *
  * Packets from the engine (SOCK_SEQPACKET; text, descriptors alongside):
  *   tree N              + mount           attach it as /trees/N
+ *   untree N                              detach it again; pods that show it keep it. No answer
  *   pod\n<lines>        + descriptors     make a pod (pod.c); its builder answers by itself
  */
 #include "common.h"
@@ -19,6 +20,13 @@ static void attach_tree(int channel, const char *number, int mount_fd) {
     } else {
         send_packet(channel, "ok", 2, NULL, 0);
     }
+}
+
+static void detach_tree(const char *number) {
+    char path[64];
+    snprintf(path, sizeof path, "/trees/%d", atoi(number));
+    umount2(path, MNT_DETACH);
+    rmdir(path);
 }
 
 /* In E0: make E1 and start its pid 1 there. The engine is the parent of pid 1. */
@@ -45,7 +53,7 @@ static void build_base(void) {
     char from[64], to[64];
     MUST("make mounts private", mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
     MUST("mount the holder's root", mount("holder", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m"));
-    static const char *const folders[] = {"/tmp/trees", "/tmp/dev", "/tmp/empty", "/tmp/proc", "/tmp/new", "/tmp/up"};
+    static const char *const folders[] = {"/tmp/trees", "/tmp/dev", "/tmp/empty", "/tmp/proc", "/tmp/new", "/tmp/up", "/tmp/shm"};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) MUST(folders[i], mkdir(folders[i], 0755));
     MUST("mount the device folder", mount("dev", "/tmp/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k"));
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
@@ -93,6 +101,7 @@ int holder_main(int argc, char **argv) {
         ssize_t length = receive_packet(channel, text, sizeof text, descriptors, &count);
         if (length <= 0) return 0; /* the engine is gone: pid 1 leaves, and E1 with it */
         if (!strncmp(text, "tree ", 5) && count == 1) attach_tree(channel, text + 5, descriptors[0]);
+        else if (!strncmp(text, "untree ", 7)) detach_tree(text + 7);
         else if (!strncmp(text, "pod\n", 4)) make_pod(channel, text + 4, descriptors, count);
         else send_packet(channel, "error unknown request", 21, NULL, 0);
         for (int i = 0; i < count; i++) close(descriptors[i]);

@@ -9,12 +9,15 @@
  * which takes a capability over that namespace.
  */
 #include "common.h"
+#include "copytree.h"
 #include "pod.h"
 #include <net/if.h>
 #include <sys/ioctl.h>
 
 #define MAX_PLACES 48
+#define MAX_LAYERS 12
 enum { INIT_COMMAND = 3, INIT_FIRST_GIVEN = 4, LINES = 3 }; /* numbers in the init's descriptor table; the thaw knows them too */
+enum { MOST_SKIPPED = 25000 }; /* inode numbers: some 8 microseconds each */
 
 struct place {
     enum { BIND, OVERLAY, MOUNT } kind;
@@ -23,7 +26,8 @@ struct place {
 };
 struct pod {
     const char *id, *name;
-    int boot, given, skeleton, place_count;
+    int boot, given, skeleton, place_count, layer_count, has_files, has_shm;
+    int layers[MAX_LAYERS];
     unsigned long long upper_bytes, upper_inodes, shm_bytes;
     struct place places[MAX_PLACES];
 };
@@ -39,6 +43,12 @@ static void read_pod(struct pod *pod, char *text) {
         else if (!strcmp(line, "given")) pod->given = atoi(value);
         else if (!strcmp(line, "name")) pod->name = value;
         else if (!strcmp(line, "skeleton")) pod->skeleton = atoi(value);
+        else if (!strcmp(line, "image") && !strcmp(value, "files")) pod->has_files = 1;
+        else if (!strcmp(line, "image")) pod->has_shm = 1;
+        else if (!strcmp(line, "layer")) {
+            if (pod->layer_count == MAX_LAYERS) fail("too many layers");
+            pod->layers[pod->layer_count++] = atoi(value);
+        }
         else if (!strcmp(line, "shm")) pod->shm_bytes = strtoull(value, NULL, 10);
         else if (!strcmp(line, "upper")) pod->upper_bytes = strtoull(value, &value, 10), pod->upper_inodes = strtoull(value, NULL, 10);
         else {
@@ -57,13 +67,58 @@ static void set_option(int context, const char *key, const char *value) {
     MUST(key, syscall(RAMET_SYS_fsconfig, context, value ? 1 : 0, key, value, 0));
 }
 
-static void mount_overlay(int tree, const char *name, const char *target, unsigned attributes) {
-    char lower[64], upper[128], work[128];
-    snprintf(lower, sizeof lower, "/trees/%d", tree);
+/* The tree below /new is a sandbox's as soon as a copy of one lies in it: its links must not lead out. */
+static int open_in_pod(int root, const char *path, uint64_t resolve) {
+    struct { uint64_t flags, mode, resolve; } how = {O_PATH | O_DIRECTORY | O_CLOEXEC, 0,
+                                                     RAMET_RESOLVE_IN_ROOT | RAMET_RESOLVE_NO_MAGICLINKS | resolve};
+    long opened;
+    do {
+        opened = syscall(RAMET_SYS_openat2, root, path, &how, sizeof how);
+    } while (opened < 0 && (errno == EAGAIN || errno == EINTR));
+    return (int)opened;
+}
+
+static void attach(int mounted, int root, const char *path, uint64_t resolve) {
+    int target = (int)MUST(path, open_in_pod(root, path, resolve));
+    MUST(path, syscall(RAMET_SYS_move_mount, mounted, "", target, "", RAMET_MOVE_FROM_FD | RAMET_MOVE_TO_FD));
+    close(target);
+}
+
+static void make_folders_in_pod(int root, const char *path) {
+    char reached[4200];
+    int folder = (int)MUST("open the pod's root", open_in_pod(root, "/", 0));
+    for (size_t end = 1; end <= strlen(path); end++) {
+        if (path[end] != '/' && path[end]) continue;
+        snprintf(reached, sizeof reached, "%.*s", (int)end, path);
+        int next = open_in_pod(root, reached, 0);
+        if (next < 0 && errno == ENOENT) {
+            MUST(reached, mkdirat(folder, strrchr(reached, '/') + 1, 0755));
+            next = open_in_pod(root, reached, 0);
+        }
+        close(folder);
+        folder = (int)MUST(reached, next);
+    }
+    close(folder);
+}
+
+/* Sealed layers that hold something for this overlay, topmost first, then the tree that all pods show. */
+static void list_lower(struct pod *pod, int tree, const char *name, char *list, size_t size) {
+    char path[64];
+    size_t used = 0;
+    for (int i = 0; i <= pod->layer_count; i++) {
+        if (i < pod->layer_count) snprintf(path, sizeof path, "/trees/%d/%s", pod->layers[i], name);
+        else snprintf(path, sizeof path, "/trees/%d", tree);
+        if (access(path, F_OK)) continue;
+        used += (size_t)snprintf(list + used, size - used, "%s%s", used ? ":" : "", path);
+        if (used >= size) fail("too many layers");
+    }
+}
+
+static int mount_overlay(struct pod *pod, int tree, const char *name, unsigned attributes) {
+    char lower[256], upper[128], work[128]; /* the kernel takes no longer option */
+    list_lower(pod, tree, name, lower, sizeof lower);
     snprintf(upper, sizeof upper, "/up/%s", name);
     snprintf(work, sizeof work, "/up/.%s", name);
-    MUST(upper, mkdir(upper, 0755));
-    MUST(work, mkdir(work, 0755));
     int context = (int)MUST("fsopen overlay", syscall(RAMET_SYS_fsopen, "overlay", 1));
     set_option(context, "lowerdir", lower);
     set_option(context, "upperdir", upper);
@@ -72,47 +127,142 @@ static void mount_overlay(int tree, const char *name, const char *target, unsign
     set_option(context, "volatile", NULL); /* nothing of a pod outlives it: no need to sync when it goes */
     MUST("create an overlay", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
     int mounted = (int)MUST("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV | attributes));
-    MUST(target, move_mount_to(mounted, target));
     close(context);
-    close(mounted);
+    return mounted;
+}
+
+static void name_overlay(char *name, size_t size, int place) {
+    if (place < 0) snprintf(name, size, "root");
+    else snprintf(name, size, "tree%d", place);
+}
+
+/* The top folder of an overlay shows its mode and times from the writable layer: they come from the topmost sealed one. */
+static void inherit_top(struct pod *pod, const char *name, const char *upper) {
+    struct copy_buffers buffers;
+    struct copy_failure why = {0};
+    struct stat found;
+    char path[64];
+    for (int i = 0; i < pod->layer_count; i++) {
+        snprintf(path, sizeof path, "/trees/%d/%s", pod->layers[i], name);
+        int from = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (from < 0) continue;
+        int to = (int)MUST(upper, open(upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        MUST(path, fstat(from, &found));
+        if (copy_buffers_make(&buffers, &why) || copy_folder_attributes(from, to, &found, 0, &buffers, &why))
+            fail("%s: %s", why.step, strerror(why.error));
+        copy_buffers_free(&buffers);
+        close(from), close(to);
+        return;
+    }
+}
+
+static void make_upper_folders(struct pod *pod) {
+    char name[16], path[32];
+    for (int i = -1; i < pod->place_count; i++) {
+        if (i >= 0 && pod->places[i].kind != OVERLAY) continue;
+        name_overlay(name, sizeof name, i);
+        snprintf(path, sizeof path, "/up/.%s", name);
+        MUST(path, mkdir(path, 0755));
+        snprintf(path, sizeof path, "/up/%s", name);
+        MUST(path, mkdir(path, 0755));
+        inherit_top(pod, name, path);
+    }
+}
+
+static void copy_files(struct pod *pod, int image) {
+    static uint64_t numbers[COPY_MAX_NUMBERED];
+    char names[MAX_PLACES + 1][16];
+    const char *list[MAX_PLACES + 1];
+    int count = 0;
+    struct copy_failure why = {0};
+    struct copy_report report = {0};
+    int up = (int)MUST("open the writable layer", open("/up", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int file = (int)MUST("open the list of numbers", openat(image, "numbers", O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    ssize_t size = MUST("read the list of numbers", read(file, numbers, sizeof numbers));
+    for (int i = -1; i < pod->place_count; i++) {
+        name_overlay(names[count], sizeof names[count], i);
+        list[count] = names[count];
+        if ((i < 0 || pod->places[i].kind == OVERLAY) && !faccessat(image, list[count], F_OK, 0)) count++;
+    }
+    if (copy_numbered(image, up, list, count, numbers, (size_t)size / sizeof *numbers, MOST_SKIPPED, &report, &why))
+        fail("%s: %s", why.step, strerror(why.error));
+}
+
+static void copy_shm(int image) {
+    char links[16];
+    struct stat found;
+    struct copy_failure why = {0};
+    struct copy_report report = {0};
+    int from = (int)MUST("open the image of /dev/shm", openat(image, "shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    int to = (int)MUST("open /dev/shm", open("/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (int i = 0;; i++) { /* any name that the copy will not bring along */
+        snprintf(links, sizeof links, ".links%d", i);
+        if (fstatat(from, links, &found, AT_SYMLINK_NOFOLLOW)) break;
+    }
+    MUST("make a folder in /dev/shm", mkdirat(to, links, 0700));
+    int folder = (int)MUST("open a folder in /dev/shm", openat(to, links, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (copy_tree(from, to, folder, 0, &report, &why)) fail("%s: %s", why.step, strerror(why.error));
+    MUST("remove a folder in /dev/shm", unlinkat(to, links, AT_REMOVEDIR));
+}
+
+/* By a process in the pod's own groups, so that the memory counts there. It is not the one that goes on: the init is in no group. */
+static void copy_images(struct pod *pod, const int *descriptors, const int *images) {
+    int status;
+    if (!pod->has_files && !pod->has_shm) return;
+    pid_t child = (pid_t)MUST("fork", fork());
+    if (!child) {
+        for (int i = 1 + LINES; i < 1 + pod->given; i++)
+            if (write(descriptors[i], "0", 1) != 1) fail("enter the pod's groups: %s", strerror(errno));
+        if (pod->has_files) copy_files(pod, *images++);
+        if (pod->has_shm) copy_shm(*images);
+        _exit(0);
+    }
+    MUST("wait for the copy of the files", waitpid(child, &status, 0));
+    if (WIFSIGNALED(status)) fail("copy the files: %s", strerror(ENOMEM));
+    if (status) _exit(1); /* the child has told why */
 }
 
 /* The layers of the file tree below /new. The skeleton holds every mount point, so nothing is created in a shown tree. */
-static void mount_tree(struct pod *pod, const int *mounts, int mount_count) {
-    char options[128], target[4200], name[16];
-    int next_mount = 0;
+static void mount_tree(struct pod *pod, const int *descriptors, int count) {
+    char options[128], name[16];
+    const int *next = descriptors + 1 + pod->given, *end = descriptors + count;
     snprintf(options, sizeof options, "mode=755,size=%llu,nr_inodes=%llu", pod->upper_bytes, pod->upper_inodes);
     MUST("mount the writable layer", mount("upper", "/up", "tmpfs", MS_NOSUID | MS_NODEV, options));
-    mount_overlay(pod->skeleton, "root", "/new", 0);
+    snprintf(options, sizeof options, "mode=1777,size=%llu,nr_inodes=%llu", pod->shm_bytes, pod->upper_inodes);
+    MUST("mount /dev/shm", mount("shm", "/shm", "tmpfs", MS_NOSUID | MS_NODEV, options));
+    make_upper_folders(pod);
+    copy_images(pod, descriptors, next);
+    next += pod->has_files + pod->has_shm;
+    int mounted = mount_overlay(pod, pod->skeleton, "root", 0);
+    MUST("mount the pod's root", move_mount_to(mounted, "/new"));
+    close(mounted);
+    int root = (int)MUST("open the pod's root", open("/new", O_PATH | O_DIRECTORY | O_CLOEXEC));
     for (int i = 0; i < pod->place_count; i++) {
         struct place *place = &pod->places[i];
-        snprintf(target, sizeof target, "/new%s", place->path);
         if (place->kind == OVERLAY) {
-            snprintf(name, sizeof name, "tree%d", i);
+            name_overlay(name, sizeof name, i);
             /* Whatever is thawed from a template keeps its /proc/self/exe, a file of the tree it booted from: writable, it would
              * be one file for all of its sandboxes. */
-            mount_overlay(place->tree, name, target, pod->boot ? RAMET_ATTR_RDONLY : 0);
-            continue;
-        }
-        int source;
-        if (place->kind == BIND) {
+            mounted = mount_overlay(pod, place->tree, name, pod->boot ? RAMET_ATTR_RDONLY : 0);
+        } else if (place->kind == BIND) {
             snprintf(options, sizeof options, "/trees/%d", place->tree);
-            source = (int)MUST(options, open_tree_at(AT_FDCWD, options, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+            mounted = (int)MUST(options, open_tree_at(AT_FDCWD, options, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
         } else {
-            if (next_mount == mount_count) fail("no descriptor for %s", place->path);
-            make_folders(target);
-            source = mounts[next_mount++];
+            if (next == end) fail("no descriptor for %s", place->path);
+            make_folders_in_pod(root, place->path);
+            mounted = *next++;
         }
-        MUST(target, move_mount_to(source, target));
-        if (place->kind == BIND) close(source);
+        attach(mounted, root, place->path, place->kind == MOUNT ? 0 : RAMET_RESOLVE_NO_SYMLINKS);
+        if (place->kind != MOUNT) close(mounted);
     }
     int device_tree = (int)MUST("clone /dev", open_tree_at(AT_FDCWD, "/dev", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
-    MUST("mount /dev", move_mount_to(device_tree, "/new/dev"));
+    attach(device_tree, root, "/dev", RAMET_RESOLVE_NO_SYMLINKS);
     close(device_tree);
+    close((int)MUST("/proc", open_in_pod(root, "/proc", RAMET_RESOLVE_NO_SYMLINKS))); /* is what the paths below take it for */
+    close(root);
     /* The kernel has a few thousand terminals for all of its instances together: a pod takes 64 of them at most. */
     MUST("mount devpts", mount("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=64"));
-    snprintf(options, sizeof options, "mode=1777,size=%llu,nr_inodes=%llu", pod->shm_bytes, pod->upper_inodes);
-    MUST("mount /dev/shm", mount("shm", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options));
+    MUST("show /dev/shm", mount("/shm", "/new/dev/shm", NULL, MS_MOVE, NULL));
 }
 
 /* Files of /proc that tell of the host or steer it. */
@@ -211,9 +361,11 @@ static void build_pod(int channel, struct pod *pod, const int *descriptors, int 
     int go[2], done[2];
     char byte, answer[128];
     signal(SIGCHLD, SIG_DFL);
-    if (count < 1 + pod->given) fail("%d descriptors are too few", count);
+    if (count < 1 + pod->given + pod->has_files + pod->has_shm) fail("%d descriptors are too few", count);
     MUST("unshare a mount namespace", unshare(CLONE_NEWNS));
-    mount_tree(pod, descriptors + 1 + pod->given, count - 1 - pod->given);
+    mount_tree(pod, descriptors, count);
+    int handles[4] = {-1, -1, (int)MUST("open the writable layer", open("/up", O_PATH | O_DIRECTORY | O_CLOEXEC)),
+                      (int)MUST("open /dev/shm", open("/new/dev/shm", O_PATH | O_DIRECTORY | O_CLOEXEC))};
     MUST("pipe", pipe2(go, O_CLOEXEC));
     MUST("pipe", pipe2(done, O_CLOEXEC));
     pid_t init = (pid_t)MUST("clone the pod's init",
@@ -233,9 +385,10 @@ static void build_pod(int channel, struct pod *pod, const int *descriptors, int 
     MUST("pivot_root", syscall(SYS_pivot_root, ".", ".")); /* moves the init along: it shares this root */
     MUST("detach the holder's tree", umount2(".", MNT_DETACH));
     MUST("chdir", chdir("/"));
-    int handles[2] = {init_pidfd, (int)MUST("open the pod's root", open("/", O_PATH | O_DIRECTORY | O_CLOEXEC))};
+    handles[0] = init_pidfd;
+    handles[1] = (int)MUST("open the pod's root", open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
     int size = snprintf(answer, sizeof answer, "pod %s %d", pod->id, init);
-    if (send_packet(channel, answer, (size_t)size, handles, 2) < 0) _exit(1);
+    if (send_packet(channel, answer, (size_t)size, handles, 4) < 0) _exit(1);
     _exit(0);
 }
 

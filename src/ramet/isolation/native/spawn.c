@@ -1,6 +1,6 @@
 /* spawn: starts the interpreter that becomes a template.
  *
- * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD CONTROL_FD STDOUT_FD STDERR_FD NICE -- COMMAND...
+ * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD CONTROL_FD STDOUT_FD STDERR_FD -- COMMAND...
  * Started by the engine in E0. The interpreter ends up as a child of the engine, in E1's user and pid namespaces and in the
  * mount namespace of a pod made for booting, so that it sees the paths its sandboxes will see. The seccomp filter is on
  * before its first instruction, and everything thawed from it inherits the filter.
@@ -13,8 +13,8 @@
 extern char **environ;
 
 int spawn_main(int argc, char **argv) {
-    if (argc < 9 || strcmp(argv[7], "--")) fail("spawn: wrong arguments");
-    int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]), niceness = atoi(argv[6]);
+    if (argc < 8 || strcmp(argv[6], "--")) fail("spawn: wrong arguments");
+    int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
     int wanted[5] = {-1, atoi(argv[4]), atoi(argv[5]), atoi(argv[3]), -1};
     static struct sock_filter filter[4096];
     ssize_t size = pread(filter_fd, filter, sizeof filter, 0);
@@ -45,11 +45,10 @@ int spawn_main(int argc, char **argv) {
     sigprocmask(SIG_SETMASK, &none, NULL);
     struct rlimit no_core = {1, 1}; /* 1, not 0: only that keeps the kernel from piping a core to the host's handler */
     setrlimit(RLIMIT_CORE, &no_core);
-    setpriority(PRIO_PROCESS, 0, niceness);
     umask(022);
     MUST("chdir /root", chdir("/root"));
     MUST("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     MUST("seccomp", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
-    execve(argv[8], argv + 8, environ);
-    fail("exec %s: %s", argv[8], strerror(errno));
+    execve(argv[7], argv + 7, environ);
+    fail("exec %s: %s", argv[7], strerror(errno));
 }

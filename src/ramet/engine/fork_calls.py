@@ -1,0 +1,104 @@
+"""What a client can ask for that makes sandboxes from sandboxes, compares them, or puts one in another's place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ramet.engine import relations
+from ramet.engine.registry import Registry
+from ramet.engine.sandbox import Sandbox
+from ramet.engine.snapshots import Snapshot
+from ramet.engine.turn import Caller
+from ramet.errors import ProtocolError
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.forks import Diff
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.specs import ThawSpec
+
+Send = Callable[[bytes], None]
+Answer = Awaitable[dict[str, object]]
+
+_CHANGES_IN_A_FRAME = 500
+
+
+def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answer:
+    """What a frame asks for, to be awaited; ``send`` takes frames that come before the answer.
+
+    Everything it names exists and is allowed, and its turn is in the queue, or this raises.
+    """
+    header = frame.header
+    if frame.kind == calls.THAW:
+        return _thaw(relations.thaw(registry, ThawSpec.read(header), caller))
+    if frame.kind == calls.DROP:
+        return _nothing(registry.snapshots.drop(fields.text(header, "snapshot")))
+    if frame.kind == calls.SAVE:
+        return _save(registry, header)
+    sandbox = registry.find(fields.text(header, "sandbox"))
+    if frame.kind == calls.FORK:
+        count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
+        checks.check_count(count)
+        return _fork(relations.fork(registry, sandbox, count, reseed, caller))
+    if frame.kind == calls.SNAPSHOT:
+        return _snapshot(relations.snapshot(registry, sandbox, caller))
+    if frame.kind == calls.RESTORE:
+        snapshot = registry.snapshots.find(fields.text(header, "snapshot"))
+        return _nothing(relations.restore(registry, sandbox, snapshot, caller))
+    if frame.kind == calls.MERGE:
+        winner = registry.find(fields.text(header, "winner"))
+        return _nothing(relations.merge(registry, sandbox, winner, caller))
+    if frame.kind == calls.DIFF:
+        other = registry.find(fields.text(header, "other"))
+        paths = None if header.get("paths") is None else checks.check_compared_paths(fields.texts(header, "paths"))
+        return _diff(relations.diff(registry, sandbox, other, paths, caller), send)
+    raise ProtocolError(f"a call of unknown kind {frame.kind}")
+
+
+def made(answer: Mapping[str, Any]) -> list[str]:
+    """The ids of what an answer tells of."""
+    return [str(child["id"]) for child in answer.get("children", [answer] if "id" in answer else [])]
+
+
+async def _nothing(work: Awaitable[None]) -> dict[str, object]:
+    await work
+    return {}
+
+
+async def _fork(work: Awaitable[relations.Children]) -> dict[str, object]:
+    children = await work
+    made = zip(children.sandboxes, children.each, strict=True)
+    return {
+        "children": [{"id": sandbox.id, "info": asdict(info)} for sandbox, info in made],
+        "info": asdict(children.info),
+    }
+
+
+async def _snapshot(work: Awaitable[Snapshot]) -> dict[str, object]:
+    return {"id": (await work).id}
+
+
+async def _thaw(work: Awaitable[Sandbox]) -> dict[str, object]:
+    sandbox = await work
+    return {"id": sandbox.id, "pid": sandbox.body.pid}
+
+
+async def _save(registry: Registry, header: Mapping[str, object]) -> dict[str, object]:
+    name = fields.text(header, "name")
+    snapshot = registry.snapshots.find(fields.text(header, "snapshot"))
+    registry.snapshots.save(snapshot, name, taken=registry.is_template(name))
+    return {}
+
+
+async def _diff(work: Awaitable[Diff], send: Send) -> dict[str, object]:
+    found = await work
+    _send_changes(found, send)
+    return {"uncompared": list(found.uncompared)}
+
+
+def _send_changes(found: Diff, send: Send) -> None:
+    parts: tuple[tuple[str, Sequence[Any]], ...] = (("files", found.files), ("names", found.names))
+    for field, changes in parts:
+        for start in range(0, len(changes), _CHANGES_IN_A_FRAME):
+            some = [asdict(change) for change in changes[start : start + _CHANGES_IN_A_FRAME]]
+            send(encode(calls.CHANGES, {"files": [], "names": [], field: some}))

@@ -1,0 +1,208 @@
+"""What is done to sandboxes by way of others: fork, snapshot and thaw, restore, merge, diff."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import NamedTuple, TypeVar
+
+from ramet.engine.comparing import compare_names
+from ramet.engine.registry import Registry
+from ramet.engine.sandbox import Sandbox
+from ramet.engine.seams import Forked, Machine
+from ramet.engine.snapshots import Snapshot
+from ramet.engine.turn import Caller, Turn, Turns
+from ramet.errors import ForkFailed, SandboxLost
+from ramet.protocol.checks import check_thaw, invalid
+from ramet.protocol.forks import Diff, ForkInfo
+from ramet.protocol.guest import Names
+from ramet.protocol.specs import ThawSpec
+
+T = TypeVar("T")
+
+
+class Children(NamedTuple):
+    """What a fork made, and what it cost: all of them together, and each."""
+
+    sandboxes: list[Sandbox]
+    info: ForkInfo
+    each: list[ForkInfo]
+
+
+def fork(registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller) -> Awaitable[Children]:
+    """So many copies of a sandbox, each able to take a cell; or an error, and the parent goes on."""
+    return _fork(registry, parent, count, reseed, caller, caller.queue(parent, needs_repl=True))
+
+
+async def _fork(
+    registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, turns: Turns
+) -> Children:
+    async with turns as (turn,):
+        began = perf_counter()
+        keep_pid = await _settle(parent)
+        spec, past = parent.spec, parent.past
+        machine = await registry.started_machine()
+        # The parent's next cell may run as soon as it is frozen: what follows is its children's business.
+        forked = await machine.fork(parent.body, count, keep_pid, turn.release)
+    sandboxes: list[Sandbox] = []
+    try:
+        sandboxes.extend(registry.new_sandbox(spec, body, past) for body in forked.bodies)
+        if reseed or keep_pid:
+            await _tell(sandboxes, reseed, stir=keep_pid)
+        caller.check()  # children of a caller that went away are nobody's
+        registry.add(sandboxes)
+    except BaseException:
+        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+        await asyncio.gather(*(body.close() for body in forked.bodies))
+        raise
+    return _counted(sandboxes, forked, perf_counter() - began)
+
+
+def snapshot(registry: Registry, sandbox: Sandbox, caller: Caller) -> Awaitable[Snapshot]:
+    registry.snapshots.check_room()
+    return _snapshot(registry, sandbox, caller, caller.queue(sandbox, needs_repl=True))
+
+
+async def _snapshot(registry: Registry, sandbox: Sandbox, caller: Caller, turns: Turns) -> Snapshot:
+    async with turns:
+        keep_pid = await _settle(sandbox)
+        machine = await registry.started_machine()
+        made = Snapshot(await machine.freeze(sandbox.body, keep_pid), sandbox.spec, sandbox.past, keep_pid)
+    try:
+        caller.check()
+    except BaseException:
+        await made.let_go()
+        raise
+    registry.snapshots.add(made)
+    return made
+
+
+async def thaw(registry: Registry, spec: ThawSpec, caller: Caller) -> Sandbox:
+    """A new sandbox in the state of a snapshot, with what was asked for on top."""
+    snapshots = registry.snapshots
+    found = snapshots.find_saved(spec.name) if spec.name is not None else snapshots.find(spec.snapshot or "")
+    whole = check_thaw(spec, found.spec)
+    machine = await registry.started_machine()
+    async with snapshots.held(found):
+        body = await machine.thaw(found.frozen, whole.limits, whole.mounts)
+    sandbox = registry.new_sandbox(whole, body, found.past)
+    try:
+        if found.keep_pid:
+            await sandbox.repl.thawed(reseed=False, stir=True)
+        await sandbox.repl.configure(dict(spec.environment), spec.cwd)
+        caller.check()
+        registry.add([sandbox])
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
+
+
+def restore(registry: Registry, sandbox: Sandbox, found: Snapshot, caller: Caller) -> Awaitable[None]:
+    """The sandbox goes back to a snapshot's state. Its id, limits and mounts stay, and so do cells in its queue."""
+    turns = caller.queue(sandbox, needs_repl=False)
+    found.hold()
+    return _restore(registry, sandbox, found, turns)
+
+
+async def _restore(registry: Registry, sandbox: Sandbox, found: Snapshot, turns: Turns) -> None:
+    try:
+        async with turns as (turn,):
+            await _become(registry, await registry.started_machine(), sandbox, found, turn)
+    finally:
+        await found.let_go()
+
+
+async def _become(registry: Registry, machine: Machine, sandbox: Sandbox, found: Snapshot, turn: Turn) -> None:
+    own = sandbox.spec
+    body = await machine.thaw(found.frozen, own.limits, own.mounts)
+    if turn.closing.done():
+        await body.close()
+        turn.check()
+    spec = replace(found.spec, limits=own.limits, mounts=own.mounts)
+    registry.retire(sandbox.become(body, spec, found.past))
+    if found.keep_pid:
+        await sandbox.repl.thawed(reseed=False, stir=True)
+
+
+def merge(registry: Registry, parent: Sandbox, winner: Sandbox, caller: Caller) -> Awaitable[None]:
+    """The parent's id now names what the winner is; what the parent was is closed, and the winner's id is no more."""
+    if parent is winner:
+        raise invalid("winner", "is the sandbox itself", "another sandbox")
+    return _merge(registry, parent, winner, caller.queue(parent, winner, needs_repl=False))
+
+
+async def _merge(registry: Registry, parent: Sandbox, winner: Sandbox, turns: Turns) -> None:
+    async with turns:
+        # From here to the end of the turn nothing is awaited: others see the one state or the other.
+        registry.merged(winner, into=parent)
+        registry.retire(parent.take_over(winner))
+
+
+def diff(
+    registry: Registry, one: Sandbox, other: Sandbox, paths: tuple[str, ...] | None, caller: Caller
+) -> Awaitable[Diff]:
+    """What would have to change in the one to make it the other."""
+    # A sandbox cannot have two turns at once; it does not differ from itself anyway.
+    turns = None if one is other else caller.queue(one, other, needs_repl=False)
+    return _diff(registry, one, other, paths, turns)
+
+
+async def _diff(
+    registry: Registry, one: Sandbox, other: Sandbox, paths: tuple[str, ...] | None, turns: Turns | None
+) -> Diff:
+    if turns is None:
+        return Diff()
+    async with turns:
+        machine = await registry.started_machine()
+        files = asyncio.ensure_future(machine.diff_files(one.body, other.body, paths))
+        try:
+            before, after = await _finish(_names(one), _names(other))
+        finally:
+            # Not left behind, whatever happened: it looks at files that may be closed after this turn.
+            await asyncio.wait([files])
+        return Diff(tuple(files.result()), *compare_names(before, after))
+
+
+async def _settle(sandbox: Sandbox) -> bool:
+    """Make a sandbox ready for its copies; tells whether they must keep its process id."""
+    repl = sandbox.repl
+    if repl.asked:
+        raise ForkFailed(
+            f"cannot fork sandbox {sandbox.id}: it is busy describing its names to a diff that has given up",
+            hint="run a cell with a timeout first",
+        )
+    await repl.settle()
+    # Before 3.12 asyncio forgets a running loop when the process id changes.
+    return sandbox.spec.template.python_version < (3, 12) and await repl.runs_loops()
+
+
+async def _tell(sandboxes: Sequence[Sandbox], reseed: bool, stir: bool) -> None:
+    try:
+        await _finish(*(sandbox.repl.thawed(reseed, stir) for sandbox in sandboxes))
+    except SandboxLost as error:
+        raise ForkFailed(f"a child ended before it could take a cell: {error.message}") from error
+
+
+async def _names(sandbox: Sandbox) -> Names:
+    # A REPL that is lost has no names; the next cell will start another.
+    return await sandbox.repl.names() if sandbox.repl.alive else Names({}, 0)
+
+
+async def _finish(*work: Awaitable[T]) -> list[T]:
+    """All results, or the first error, but not before all are over."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    results: list[T] = []
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+        results.append(one)
+    return results
+
+
+def _counted(sandboxes: list[Sandbox], forked: Forked, seconds: float) -> Children:
+    bytes_of_each = [sandbox.body.unique_bytes() for sandbox in sandboxes]
+    total = ForkInfo(forked.pause_seconds, seconds, sum(bytes_of_each), forked.file_bytes)
+    return Children(sandboxes, total, [replace(total, unique_bytes=count) for count in bytes_of_each])

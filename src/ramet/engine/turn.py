@@ -1,0 +1,137 @@
+"""Turns: what waits in a sandbox's queue like a cell without being one, and has the sandbox to itself when it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from ramet.errors import ExecutionCancelled, RametError, SandboxLost
+
+
+class Turn:
+    """A place in one sandbox's queue. ``begun`` is done when it has come; the next one begins after ``release``.
+
+    A sandbox that closes meanwhile fails ``begun``, or sets ``closing``, and then waits for the release.
+    """
+
+    def __init__(self, needs_repl: bool, leave: Callable[[Turn], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.needs_repl = needs_repl
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self.closing: asyncio.Future[RametError] = loop.create_future()
+        self.released = asyncio.Event()
+        self._leave = leave
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody waits for it any more."""
+        return self.released.is_set()
+
+    def begin(self) -> None:
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    def on_error(self, error: RametError) -> None:
+        """It will not come, or must end soon."""
+        if not self.begun.done():
+            self.begun.set_exception(error)
+            self.begun.exception()  # retrieved: whoever waited may have left
+        if not self.closing.done():
+            self.closing.set_result(error)
+
+    def release(self) -> None:
+        """Let the next one begin. Again is harmless: a fork lets go as soon as its parent runs again."""
+        if not self.released.is_set():
+            self.released.set()
+            self._leave(self)
+
+    def check(self) -> None:
+        """Raise if the sandbox is closing: what was made in this turn comes too late."""
+        if self.closing.done():
+            raise self.closing.result()
+
+
+class Queued(Protocol):
+    """The part of a sandbox that is needed here."""
+
+    def queue_turn(self, needs_repl: bool) -> Turn: ...
+
+
+class Caller:
+    """Whoever asked for something that takes turns. When it goes away, turns that have not come are dropped."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self._waiting: set[Turn] = set()
+
+    def leave(self) -> None:
+        self.gone = True
+        for turn in list(self._waiting):
+            turn.on_error(self._cancelled())
+
+    def queue(self, *sandboxes: Queued, needs_repl: bool) -> Turns:
+        """A turn of one sandbox, or of several at the same time, which have to be awaited.
+
+        All are queued at this moment: of two callers one is first in every queue, so they cannot wait for each other.
+        """
+        turns: list[Turn] = []
+        try:
+            for sandbox in sandboxes:
+                turns.append(sandbox.queue_turn(needs_repl))
+        except BaseException:
+            for turn in turns:
+                turn.release()
+            raise
+        self._waiting.update(turns)
+        return Turns(self, turns)
+
+    def waited(self, turns: list[Turn]) -> None:
+        """They have come, or will not."""
+        self._waiting.difference_update(turns)
+
+    def check(self) -> None:
+        if self.gone:
+            raise self._cancelled()
+
+    @staticmethod
+    def _cancelled() -> RametError:
+        return ExecutionCancelled("the call was given up before it had its turn")
+
+
+class Turns:
+    """``async with``: wait until all have come, hold them, release them."""
+
+    def __init__(self, caller: Caller, turns: list[Turn]) -> None:
+        self._caller = caller
+        self._turns = turns
+
+    async def __aenter__(self) -> list[Turn]:
+        try:
+            for turn in self._turns:
+                # One that came early must not keep its sandbox from closing while the others are still to come.
+                news: list[asyncio.Future[Any]] = [turn.begun, *(other.closing for other in self._turns)]
+                await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+                for other in self._turns:
+                    other.check()
+            self._caller.check()
+        except BaseException:
+            self._release()
+            raise
+        finally:
+            self._caller.waited(self._turns)
+        return self._turns
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+        if isinstance(error, SandboxLost):
+            # A REPL that was let go of because its sandbox is closing: say that.
+            for turn in self._turns:
+                turn.check()
+
+    def _release(self) -> None:
+        for turn in self._turns:
+            turn.release()

@@ -1,0 +1,222 @@
+"""One sandbox's REPL in its pod, from its thaw to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ramet.freezing.descriptors import Lines
+from ramet.freezing.live import Frozen, Subject
+from ramet.freezing.processes import end_process
+from ramet.freezing.room import Claim, Room
+from ramet.isolation.cgroups import Delegation
+from ramet.isolation.pods import Pod
+from ramet.isolation.walls import read_walls
+from ramet.protocol.specs import MountSpec, TemplateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a REPL ended."""
+
+    exit_code: int | None
+    signal: int | None
+    out_of_memory: bool
+
+
+@dataclass(slots=True)
+class Life:
+    """One REPL process with its shadow; a sandbox has another after a revival."""
+
+    shadow: int  # in the engine's numbering, like repl
+    shadow_pidfd: int
+    shadow_end: asyncio.Future[None] | None
+    repl: int
+    repl_pidfd: int
+    pid: int  # in the pod
+    syscall_at: int
+    lineage: frozenset[int]  # pids in their pods of all REPLs that its memory was, itself included
+    death: asyncio.Future[Death]
+    kills_before: int
+    timed_calls: bytes = b""
+
+
+class Body:
+    """One sandbox's REPL in its pod. Owned by the engine's sandbox, which closes it."""
+
+    def __init__(
+        self,
+        template: TemplateSpec,
+        mounts: tuple[MountSpec, ...],
+        pod: Pod,
+        life: Life,
+        wake: Callable[[TemplateSpec, Pod], Awaitable[Life]],
+        delegation: Delegation,
+        claim: Claim | None = None,
+    ) -> None:
+        self.template = template
+        self.mounts = mounts
+        self.pod = pod
+        self.life = life
+        self.room = Room(pod)
+        self._wake = wake
+        self._delegation = delegation
+        self._claim = claim  # on the sandbox whose memory this one shares
+        self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
+        self._closing: asyncio.Task[None] | None = None
+        self._watch()
+
+    def __repr__(self) -> str:
+        return f"<Body {self.pid} {'dead' if self.death.done() else 'alive'}>"
+
+    @property
+    def pid(self) -> int:
+        return self.life.pid
+
+    @property
+    def control(self) -> socket.socket:
+        return self.pod.ends.control
+
+    @property
+    def stdout(self) -> int:
+        return self.pod.ends.stdout
+
+    @property
+    def stderr(self) -> int:
+        return self.pod.ends.stderr
+
+    @property
+    def root(self) -> int:
+        return self.pod.root
+
+    @property
+    def death(self) -> asyncio.Future[Death]:
+        return self.life.death
+
+    def _watch(self) -> None:
+        asyncio.get_running_loop().add_reader(self.life.repl_pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        """The REPL is a zombie: reap it, and end its shadow at once, because the shadow holds the memory."""
+        life = self.life
+        try:
+            status = os.waitid(os.P_PIDFD, life.repl_pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            status = None
+        else:
+            if status is None:
+                return  # not yet: the engine never waits here
+        asyncio.get_running_loop().remove_reader(life.repl_pidfd)
+        os.close(life.repl_pidfd)
+        life.repl_pidfd = -1
+        life.shadow_end = end_process(life.shadow_pidfd)
+        if status is None or status.si_code == os.CLD_EXITED:
+            death = Death(status.si_status if status is not None else None, None, False)
+        else:
+            group = self.pod.group
+            starved = (
+                status.si_status == signal.SIGKILL
+                and group is not None
+                and group.out_of_memory_kills() > life.kills_before
+            )
+            death = Death(None, status.si_status, starved)
+        if not life.death.done():
+            life.death.set_result(death)
+
+    def signal(self, number: int) -> None:
+        if self.life.repl_pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.life.repl_pidfd, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    async def _ended(self) -> None:
+        self.kill()
+        await self.life.death
+        if self.life.shadow_end is not None:
+            await self.life.shadow_end
+
+    async def revive(self) -> None:
+        """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
+        await self._ended()
+        await self.pod.empty()
+        self.life = await self._wake(self.template, self.pod)
+        self._release_claim()
+        self._watch()
+
+    def subject(self) -> Subject:
+        """Itself, for a freeze."""
+        life, pod = self.life, self.pod
+        lines = Lines(pod.ends.control_inode, os.fstat(pod.ends.stdout).st_ino, os.fstat(pod.ends.stderr).st_ino)
+        return Subject(
+            life.repl, life.repl_pidfd, life.shadow, _number(pod.handle.init_pidfd), life.syscall_at, life.timed_calls,
+            pod, lines,
+        )  # fmt: skip
+
+    def keep(self, frozen: Frozen) -> None:
+        """The shadow of a new snapshot of this sandbox is in the pod's groups, which cannot go before it."""
+        self._snapshots = {known for known in self._snapshots if not known.closed} | {frozen}
+
+    def _release_claim(self) -> None:
+        """Its memory is not the one that it was thawed with any more."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self.room.close()
+        await self._ended()
+        self._release_claim()
+        shadows = [frozen.shadow for frozen in self._snapshots if not frozen.closed]
+        if self.pod.group is not None and any(shadows):
+            await asyncio.to_thread(self.pod.group.evict, [shadow for shadow in shadows if shadow])
+        await self.pod.close()
+
+    def usage(self) -> dict[str, int]:
+        """What the control group and the kernel say of the REPL's memory. Reading it costs milliseconds."""
+        found = self.pod.group.usage() if self.pod.group is not None else {}
+        if self.life.repl_pidfd < 0:
+            return found
+        with contextlib.suppress(OSError, ValueError):
+            private = 0
+            with open(f"/proc/{self.life.repl}/smaps_rollup", encoding="ascii") as lines:
+                for line in lines:
+                    if line.startswith("Private_"):
+                        private += int(line.split()[1]) * 1024
+            found["private_bytes"] = private
+            with open(f"/proc/{self.life.repl}/status", encoding="ascii") as lines:
+                found["page_table_bytes"] = next(
+                    int(line.split()[1]) * 1024 for line in lines if line.startswith("VmPTE:")
+                )
+        return found
+
+    def unique_bytes(self) -> int:
+        """What is on the account of its own group; where there is none, the pages it has touched. Cheap either way."""
+        counted = self.pod.group.memory_bytes() if self.pod.group is not None else 0
+        if counted or self.life.repl_pidfd < 0:
+            return counted
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{self.life.repl}/stat", encoding="utf-8", errors="replace") as file:
+                return int(file.read().rpartition(")")[2].split()[7]) * resource.getpagesize()  # minor faults
+        return 0
+
+    def walls(self) -> dict[str, object]:
+        return read_walls(self.life.repl if self.life.repl_pidfd >= 0 else None, self.pod.limits, self._delegation)
+
+
+def _number(pidfd: int) -> int:
+    """The process behind a pidfd, in the engine's numbering."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))

@@ -1,0 +1,24 @@
+"""Open descriptors and shared memory of a paused process: read as plain data, made again by a list of system calls.
+
+Imports ``ramet.isolation`` and what is below it. In the pause run ``reading`` and ``maps``; ``compiling`` turns what
+they found into calls for the copy, later. A file per kind of descriptor says how that is read and how it is made.
+"""
+
+from ramet.freezing.calls import Call
+from ramet.freezing.descriptors.compiling import compile_calls
+from ramet.freezing.descriptors.maps import SharedMap, privatize, read_shared_maps
+from ramet.freezing.descriptors.reading import read_descriptors
+from ramet.freezing.descriptors.recipes import Descriptors
+from ramet.freezing.descriptors.target import Lines, Target
+
+__all__ = [
+    "Call",
+    "Descriptors",
+    "Lines",
+    "SharedMap",
+    "Target",
+    "compile_calls",
+    "privatize",
+    "read_descriptors",
+    "read_shared_maps",
+]

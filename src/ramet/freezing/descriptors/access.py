@@ -1,0 +1,209 @@
+"""The engine's hands on a paused process's descriptors. Whatever it opens is closed again before it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ramet.freezing.descriptors.bounds import MOST_FACT_BYTES, Budget, too_much
+from ramet.freezing.descriptors.calls import O_CLOEXEC
+from ramet.freezing.descriptors.diagnosis import SocketDiagnosis
+from ramet.freezing.descriptors.kernel import copy_descriptor, find_in_root
+from ramet.freezing.descriptors.maps import SharedMap, read_shared_maps
+from ramet.freezing.descriptors.recipes import Dead, Inode
+from ramet.freezing.descriptors.target import Target
+
+_READ_BYTES = 65_536
+_REPEATED = frozenset(("lock", "tfd", "inotify"))
+_TOO_LONG = b"/ (deleted)"  # a path that no path leads to
+OWN_PLACES: tuple[bytes, ...] = (b"/tmp", b"/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One number of the table, as /proc describes it."""
+
+    number: int
+    link: bytes  # raw: a path may hold any byte
+    flags: int
+    facts: dict[str, str]
+    lines: tuple[str, ...]  # of facts that can come more than once: locks, entries of an epoll, watches
+
+    @property
+    def status_flags(self) -> int:
+        return self.flags & ~O_CLOEXEC
+
+    @property
+    def position(self) -> int:
+        return int(self.facts["pos"])
+
+    @property
+    def can_read(self) -> bool:
+        return self.flags & os.O_ACCMODE != os.O_WRONLY and not self.flags & os.O_PATH
+
+
+class Access:
+    """Owner of what is open in the engine while one process is read. A context manager."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.budget = Budget()
+        self.lost: list[str] = []
+        self.pipes_read: set[bytes] = set()
+        self.nameless_read: set[Inode] = set()
+        self._mounts: frozenset[int] | None = None
+        self._cleanup = contextlib.ExitStack()
+        self._diagnosis: SocketDiagnosis | None = None
+        self._maps: tuple[SharedMap, ...] | None = None
+
+    def __enter__(self) -> Access:
+        with contextlib.ExitStack() as cleanup:
+            self._links = _folder(cleanup, f"/proc/{self.target.pid}/fd")
+            self._facts = _folder(cleanup, f"/proc/{self.target.pid}/fdinfo")
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def numbers(self) -> list[int]:
+        return sorted(map(int, os.listdir(self._links)))
+
+    def opened(self, number: int) -> Opened:
+        try:
+            link = os.readlink(b"%d" % number, dir_fd=self._links)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            link = _TOO_LONG
+        facts, lines = self.facts(number)
+        return Opened(number, link, int(facts["flags"], 8), facts, lines)
+
+    def facts(self, number: int) -> tuple[dict[str, str], tuple[str, ...]]:
+        descriptor = os.open(str(number), os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._facts)
+        try:
+            text = os.read(descriptor, _READ_BYTES)
+            more = text
+            while len(more) == _READ_BYTES:
+                more = os.read(descriptor, _READ_BYTES)
+                text += more
+                if len(text) > MOST_FACT_BYTES:
+                    raise too_much(f"descriptor {number} has too many entries")
+        finally:
+            os.close(descriptor)
+        return _parse_facts(text.decode("ascii", "replace"))
+
+    def status(self, number: int) -> os.stat_result:
+        """Of the very file that is open; nothing is opened for it."""
+        return os.stat(str(number), dir_fd=self._links)
+
+    def leads_to(self, path: bytes, inode: Inode) -> bool:
+        """Is this inode at this path in the pod? Links in /proc/<pid>/fd tell where a file was, not where it is."""
+        try:
+            found = find_in_root(self.target.root, path)
+        except (OSError, ValueError):
+            return False
+        try:
+            return inode_of(os.fstat(found)) == inode
+        finally:
+            os.close(found)
+
+    def has_folder(self, path: bytes) -> bool:
+        try:
+            found = find_in_root(self.target.root, path)
+        except (OSError, ValueError):
+            return False
+        try:
+            return stat.S_ISDIR(os.fstat(found).st_mode)
+        finally:
+            os.close(found)
+
+    def in_own_tree(self, opened: Opened) -> bool:
+        """On one of the pod's own layers, which every copy has. A folder of the host may not be there."""
+        if self._mounts is None:
+            found = {_mount_of(self.target.root)}
+            for path in OWN_PLACES:
+                try:
+                    descriptor = find_in_root(self.target.root, path)
+                except OSError:
+                    continue
+                found.add(_mount_of(descriptor))
+                os.close(descriptor)
+            self._mounts = frozenset(found)
+        return int(opened.facts["mnt_id"]) in self._mounts
+
+    def dead(self, opened: Opened, what: str | None = None) -> Dead:
+        what = what or os.fsdecode(opened.link)[:200]
+        self.lost.append(f"descriptor {opened.number} is dead: {what!r}")
+        return Dead(what)
+
+    @contextlib.contextmanager
+    def copy(self, number: int) -> Iterator[int]:
+        """The same description in the engine: its offset and flags are the owner's, and must not be changed."""
+        descriptor = copy_descriptor(self.target.pidfd, number)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def copy_of_socket(self, number: int) -> Iterator[socket.socket]:
+        with self.copy(number) as descriptor:
+            copy = socket.socket(fileno=descriptor)
+            try:
+                yield copy
+            finally:
+                copy.detach()
+
+    @contextlib.contextmanager
+    def reopened(self, number: int) -> Iterator[int]:
+        """A description of the engine's own for a regular file."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(str(number), flags, dir_fd=self._links)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise too_much(f"descriptor {number} is not what it was a moment ago")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def diagnosis(self) -> SocketDiagnosis:
+        if self._diagnosis is None:
+            self._diagnosis = SocketDiagnosis(self.target.pidfd)
+            self._cleanup.callback(self._diagnosis.close)
+        return self._diagnosis
+
+    def shared_maps(self) -> tuple[SharedMap, ...]:
+        if self._maps is None:
+            self._maps = read_shared_maps(self.target)
+        return self._maps
+
+
+def inode_of(status: os.stat_result) -> Inode:
+    return status.st_dev, status.st_ino
+
+
+def _mount_of(descriptor: int) -> int:
+    """Not by device: files of an overlay have another one than its folders."""
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as facts:
+        return next(int(line.split()[1]) for line in facts if line.startswith("mnt_id:"))
+
+
+def _folder(cleanup: contextlib.ExitStack, path: str) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    cleanup.callback(os.close, descriptor)
+    return descriptor
+
+
+def _parse_facts(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    every = text.splitlines()
+    # Nearly all have a handful of facts, each of them once: this is done in the pause, for every descriptor.
+    facts = dict([line.split(":", 1) for line in every if ":" in line])
+    if len(facts) == len(every) and not facts.keys() & _REPEATED:
+        return facts, ()
+    return facts, tuple(line for line in every if line.partition(":")[0].partition(" ")[0] in _REPEATED)

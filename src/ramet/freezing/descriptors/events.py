@@ -1,0 +1,119 @@
+"""Small kernel objects: eventfd, timerfd, signalfd, inotify, pidfd. What /proc says of them is nearly all of them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+from ramet.freezing.descriptors.access import Access, Opened
+from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.kernel import settle_timer
+from ramet.freezing.descriptors.recipes import (
+    Description,
+    Epoll,
+    EventCounter,
+    FileWatch,
+    ProcessHandle,
+    SignalQueue,
+    Thing,
+    Timer,
+)
+
+_EFD_SEMAPHORE = 1
+_MOST_COUNT = 0xFFFF_FFFF_FFFF_FFFE
+_CLOCKS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)  # the others take a power no sandbox has
+_TFD_TIMER_ABSTIME, _TFD_TIMER_CANCEL_ON_SET = 1, 2
+_TFD_IOC_SET_TICKS = 0x40085400
+_SECOND = 1_000_000_000
+
+
+def read_event(access: Access, opened: Opened) -> Thing:
+    kind = opened.link.removeprefix(b"anon_inode:").strip(b"[]")
+    facts = opened.facts
+    if kind == b"eventfd" and "eventfd-count" in facts:
+        return EventCounter(int(facts["eventfd-count"], 16), int(facts.get("eventfd-semaphore", "0")) == 1)
+    if kind == b"eventpoll":
+        return Epoll((), quiet=True)  # what it watches is looked up when everything else is known
+    if kind == b"timerfd":
+        return _read_timer(access, opened)
+    if kind == b"signalfd":
+        return SignalQueue(int(facts["sigmask"], 16))
+    if kind == b"inotify":
+        if opened.lines:
+            access.lost.append(f"descriptor {opened.number}: {len(opened.lines)} inotify watches")
+        return FileWatch()
+    if "NSpid" in facts:
+        return _read_process(access, facts["NSpid"])
+    return access.dead(opened)
+
+
+def _read_timer(access: Access, opened: Opened) -> Thing:
+    with access.copy(opened.number) as copy:
+        settle_timer(copy)
+        facts, _ = access.facts(opened.number)
+        clock = int(facts["clockid"])
+        if clock not in _CLOCKS:
+            return access.dead(opened)
+        now = time.clock_gettime_ns(clock)
+    left, interval = _nanoseconds(facts["it_value"]), _nanoseconds(facts["it_interval"])
+    return Timer(
+        clock=clock,
+        cancel_on_set=bool(int(facts["settime flags"], 8) & _TFD_TIMER_CANCEL_ON_SET),
+        ticks=int(facts["ticks"]),
+        deadline=now + left if left else 0,
+        interval=interval,
+    )
+
+
+def _nanoseconds(text: str) -> int:
+    """``(3, 999822346)``"""
+    seconds, _, rest = text.strip(" \t()").partition(",")
+    return int(seconds) * _SECOND + int(rest)
+
+
+def _read_process(access: Access, numbers: str) -> ProcessHandle:
+    """The last number is the one in the innermost namespace; 0 or -1 when the process is gone."""
+    inside = int(numbers.split()[-1])
+    return ProcessHandle(inside if inside in access.target.pod_pids.values() else 0)
+
+
+def make_counter(script: Script, each: Description, thing: EventCounter) -> int:
+    flags = (_EFD_SEMAPHORE if thing.semaphore else 0) | (each.flags & os.O_NONBLOCK)
+    slot = script.create("make an eventfd", "eventfd2", 0, flags)
+    if thing.count:
+        script.call("set an eventfd's count", "write", slot, struct.pack("Q", min(thing.count, _MOST_COUNT)), 8)
+    return slot
+
+
+def make_timer(script: Script, each: Description, thing: Timer) -> int:
+    return script.create("make a timerfd", "timerfd_create", thing.clock, each.flags & os.O_NONBLOCK)
+
+
+def arm_timer(script: Script, each: Description, thing: Timer) -> None:
+    """By its final number, when nothing can be spoilt by it firing at once: its deadline may have passed."""
+    number = each.places[0].number
+    if thing.deadline:
+        value = struct.pack("4q", *divmod(thing.interval, _SECOND), *divmod(thing.deadline, _SECOND))
+        flags = _TFD_TIMER_ABSTIME | (_TFD_TIMER_CANCEL_ON_SET if thing.cancel_on_set else 0)
+        script.call("arm a timerfd", "timerfd_settime", number, flags, value, 0)
+    if thing.ticks:
+        # Needs a kernel that can checkpoint (CONFIG_CHECKPOINT_RESTORE), as those of distributions can.
+        ticks = struct.pack("Q", thing.ticks)
+        script.call("set a timerfd's ticks", "ioctl", number, _TFD_IOC_SET_TICKS, ticks, must_work=False)
+
+
+def make_signal_queue(script: Script, each: Description, thing: SignalQueue) -> int:
+    mask = struct.pack("Q", thing.mask)
+    return script.create("make a signalfd", "signalfd4", -1, mask, 8, each.flags & os.O_NONBLOCK)
+
+
+def make_file_watch(script: Script, each: Description) -> int:
+    return script.create("make an inotify descriptor", "inotify_init1", each.flags & os.O_NONBLOCK)
+
+
+def make_process_handle(script: Script, each: Description, pid: int | None) -> int:
+    """Of a process that is not in the copy: at its end, as the handle of a dead process is."""
+    if pid is None:
+        return script.copy("stand in for a dead process", script.dead())
+    return script.try_create("make a pidfd", "pidfd_open", pid, each.flags & os.O_NONBLOCK)

@@ -1,0 +1,116 @@
+"""Descriptors of files, folders and devices: a path that leads to them, or their contents when no path does."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from ramet.freezing.descriptors import nameless, pipes, terminals
+from ramet.freezing.descriptors.access import Access, Opened, inode_of
+from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.recipes import Description, NamedFile, NamelessFolder, ProcFile, Thing
+
+_DELETED = b" (deleted)"
+_O_TMPFILE = 0o20200000
+_O_NOCTTY = 0o400
+# Kept by the kernel in a description's flags, and of no use or wrong when it is opened again.
+_NOT_FOR_OPENING = 0o20000000 | 0o20000  # __O_TMPFILE, O_ASYNC
+_PROCESS = re.compile(rb"/proc/(\d+)(/.+)?", re.DOTALL)
+
+
+def read_file(access: Access, opened: Opened) -> Thing:
+    """Of a descriptor whose link is a path, or was one."""
+    status = access.status(opened.number)
+    mode = status.st_mode
+    if opened.link.startswith(b"/proc/"):
+        return _read_proc(access, opened)
+    if stat.S_ISCHR(mode) and not opened.flags & os.O_PATH:
+        return _read_device(access, opened, status)
+    path = _path_of(access, opened, status)
+    if stat.S_ISFIFO(mode) and not opened.flags & os.O_PATH:
+        return pipes.read_fifo(access, opened, path)
+    if path is not None:
+        # A folder's offset is a cookie of its file system: in a copied tree it would point anywhere.
+        # Sockets are not files that a copied tree has to have.
+        expected = access.in_own_tree(opened) and not stat.S_ISSOCK(mode)
+        return NamedFile(path, seekable=stat.S_ISREG(mode), expected=expected)
+    if stat.S_ISREG(mode) and not opened.flags & os.O_PATH:
+        return nameless.read_nameless(access, opened, status, _folder_of(access, opened))
+    if stat.S_ISDIR(mode):
+        return NamelessFolder()
+    return access.dead(opened)
+
+
+def _path_of(access: Access, opened: Opened, status: os.stat_result) -> bytes | None:
+    """A path in the pod that leads to this very inode. A name may itself end in " (deleted)"."""
+    if access.leads_to(opened.link, inode_of(status)):
+        return opened.link
+    # A deleted name of a file that has the same name again by a hard link.
+    if opened.link.endswith(_DELETED) and access.leads_to(opened.link.removesuffix(_DELETED), inode_of(status)):
+        return opened.link.removesuffix(_DELETED)
+    return None
+
+
+def _folder_of(access: Access, opened: Opened) -> bytes:
+    """Where a deleted file was, or another folder of the same kind of storage."""
+    folder = os.path.dirname(opened.link)
+    if access.in_own_tree(opened) and access.has_folder(folder):
+        return folder
+    return b"/dev/shm" if folder.startswith(b"/dev/shm") else b"/tmp"
+
+
+def _read_proc(access: Access, opened: Opened) -> Thing:
+    """Files about the process itself are about the copy in the copy; those about others have nothing to tell there."""
+    found = _PROCESS.fullmatch(opened.link)
+    if found is None:
+        return NamedFile(opened.link, seekable=True, expected=False)
+    if int(found[1]) == access.target.pid_inside:
+        return ProcFile(found[2] or b"")
+    return access.dead(opened)
+
+
+def _read_device(access: Access, opened: Opened, status: os.stat_result) -> Thing:
+    if terminals.is_terminal(opened, status):
+        return terminals.read_terminal(access, opened, status)
+    if access.leads_to(opened.link, inode_of(status)):
+        return NamedFile(opened.link, seekable=False, expected=False)
+    return access.dead(opened)
+
+
+def read_namespace(access: Access, opened: Opened) -> Thing:
+    """A namespace of the process's own is the copy's own in the copy."""
+    kind = opened.link.partition(b":")[0]
+    try:
+        own = os.readlink(b"/proc/%d/ns/%s" % (access.target.pid, kind))
+    except OSError:
+        own = b""
+    return ProcFile(b"/ns/" + kind) if own == opened.link else access.dead(opened)
+
+
+def make_named(script: Script, each: Description, thing: NamedFile) -> int:
+    name = f"open {os.fsdecode(thing.path)!r} again"
+    flags = (each.flags & ~_NOT_FOR_OPENING) | _O_NOCTTY
+    make = script.create if thing.expected else script.try_create
+    slot = make(name, "open", thing.path + b"\0", flags, 0)
+    if thing.seekable and each.position and not each.flags & os.O_PATH:
+        script.call(name, "lseek", slot, each.position, os.SEEK_SET, must_work=thing.expected)
+    return slot
+
+
+def make_proc(script: Script, each: Description, thing: ProcFile, main_pid: int) -> int:
+    path = b"/proc/%d" % main_pid + thing.below
+    slot = script.try_create(
+        f"open {os.fsdecode(path)!r} again", "open", path + b"\0", each.flags & ~_NOT_FOR_OPENING, 0
+    )
+    if each.position:
+        script.call("move in a file of /proc", "lseek", slot, each.position, os.SEEK_SET, must_work=False)
+    return slot
+
+
+def make_nameless_folder(script: Script, each: Description, number: int) -> int:
+    path = b"/tmp/.ramet-removed-%d\0" % number
+    script.call("make a folder to be removed", "mkdir", path, 0o700)
+    slot = script.create("open a removed folder", "open", path, each.flags & ~_NOT_FOR_OPENING, 0)
+    script.call("remove the folder again", "rmdir", path)
+    return slot

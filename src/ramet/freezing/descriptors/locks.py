@@ -1,0 +1,51 @@
+"""Locks on files, from the `lock:` lines that the kernel adds to what it says of a descriptor."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.recipes import Description, Lock
+
+_LOCK_SH, _LOCK_EX, _LOCK_NB = 1, 2, 4
+_F_SETLK, _F_OFD_SETLK = 6, 37
+_F_RDLCK, _F_WRLCK = 0, 1
+
+
+def read_locks(lines: tuple[str, ...]) -> tuple[Lock, ...]:
+    """``lock:  1: POSIX  ADVISORY  WRITE 4711 00:2a:17 5 14``: the owner's pid, the file, first and last."""
+    found: list[Lock] = []
+    for line in lines:
+        words = line.split()
+        if words[0] != "lock:" or len(words) != 9 or words[2] not in ("FLOCK", "POSIX", "OFDLCK"):
+            continue
+        start = int(words[7])
+        length = 0 if words[8] == "EOF" else int(words[8]) - start + 1
+        found.append(Lock(words[2], words[4] == "WRITE", words[6], start, length))
+    return tuple(found)
+
+
+def take_locks(script: Script, descriptions: list[Description]) -> None:
+    """Last of all: closing any descriptor of a file gives up the process's locks on it.
+
+    In a copy's own tree nobody can hold them. On a folder of the host the original still does: there a copy has none.
+    """
+    done: set[Lock] = set()
+    for each in descriptions:
+        number = each.places[0].number
+        for lock in each.locks:
+            if lock.kind == "FLOCK":
+                how = (_LOCK_EX if lock.exclusive else _LOCK_SH) | _LOCK_NB
+                script.call("lock a file", "flock", number, how, must_work=False)
+                continue
+            if lock.kind == "POSIX":
+                # Shown with every descriptor of the file, but only taken through one that is open the right way.
+                wrong = os.O_RDONLY if lock.exclusive else os.O_WRONLY
+                if lock in done or each.flags & os.O_ACCMODE == wrong:
+                    continue
+                done.add(lock)
+            kind = _F_WRLCK if lock.exclusive else _F_RDLCK
+            record = struct.pack("hhqqi4x", kind, os.SEEK_SET, lock.start, lock.length, 0)
+            command = _F_SETLK if lock.kind == "POSIX" else _F_OFD_SETLK
+            script.call("lock a part of a file", "fcntl", number, command, record, must_work=False)

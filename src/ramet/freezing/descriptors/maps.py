@@ -1,0 +1,219 @@
+"""Shared mappings: found in the pause, made private in the frozen memory at once, and shared again in each copy."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ramet.errors import ForkFailed
+from ramet.freezing.calls import Call
+from ramet.freezing.descriptors.bounds import MOST_SHARED_BYTES, MOST_SHARED_MAPS, too_much
+from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.kernel import find_in_root
+from ramet.freezing.descriptors.recipes import Memory
+from ramet.freezing.descriptors.target import Target
+from ramet.isolation.syscall_numbers import X86_64
+
+_PROCMAP_QUERY = 0xC0686611
+_QUERY_BYTES = 104  # struct procmap_query of linux/fs.h
+_SHARED_AND_NEXT = 0x08 | 0x10  # PROCMAP_QUERY_VMA_SHARED, PROCMAP_QUERY_COVERING_OR_NEXT_VMA
+_NAME_BYTES = 4096
+_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (..)(.)s ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+_DELETED = b" (deleted)"
+_ANONYMOUS = b"/dev/zero (deleted)"  # what the kernel calls shared memory without a file
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
+_MFD_CLOEXEC = 1
+_MOST_AT_ONCE = 1 << 30  # a single write moves less than 2 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMap:
+    """A range of shared memory. With a path it is that file in each copy's own tree, else the copy has its contents."""
+
+    start: int
+    length: int
+    protection: int
+    offset: int
+    memory: Memory
+    path: bytes | None
+    whole: bool  # every page of it can be read: there is no end of a file within
+
+
+def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
+    """To be called inside the pause."""
+    try:
+        maps = os.open(f"/proc/{target.pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = _query(target, maps)
+        except OSError as error:
+            if error.errno != errno.ENOTTY:  # kernels before 6.11
+                raise
+            found = _parse(target, maps)
+        finally:
+            os.close(maps)
+    except OSError as error:
+        raise ForkFailed(f"the sandbox cannot be copied: reading its shared memory failed: {error!r}") from error
+    if sum(each.length for each in found if each.path is None) > MOST_SHARED_BYTES:
+        raise too_much(f"it shares more than {MOST_SHARED_BYTES >> 30} GiB of memory without a name")
+    return tuple(found)
+
+
+def _query(target: Target, maps: int) -> list[SharedMap]:
+    """The kernel skips private ranges by itself: with none shared this is a single call."""
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    found: list[SharedMap] = []
+    address = 0
+    while True:
+        request = bytearray(_QUERY_BYTES)
+        struct.pack_into("QQQ", request, 0, _QUERY_BYTES, _SHARED_AND_NEXT, address)
+        struct.pack_into("I", request, 80, _NAME_BYTES)
+        struct.pack_into("Q", request, 88, ctypes.addressof(name))
+        name[0] = b"\0"
+        try:
+            fcntl.ioctl(maps, _PROCMAP_QUERY, request, True)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return found
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            struct.pack_into("I", request, 80, 0)  # no path can lead to it: its contents are carried over
+            struct.pack_into("Q", request, 88, 0)
+            fcntl.ioctl(maps, _PROCMAP_QUERY, request, True)
+        start, end, flags, _, offset, inode = struct.unpack_from("QQQQQQ", request, 24)
+        found.append(_shared_map(target, start, end, flags & 7, offset, inode, name.value))
+        address = end
+        _check_count(found)
+
+
+def _parse(target: Target, maps: int) -> list[SharedMap]:
+    found: list[SharedMap] = []
+    with os.fdopen(os.dup(maps), "rb") as lines:
+        for line in lines:
+            match = _LINE.fullmatch(line.rstrip(b"\n"))
+            if match is None:
+                continue
+            protection = sum(bit for letter, bit in zip(match[3] + match[4], (1, 2, 4), strict=True) if letter != 0x2D)
+            # The kernel writes a newline in a name as an octal escape, but leaves a backslash alone.
+            name = _ESCAPE.sub(lambda escape: bytes((int(escape[1], 8) & 255,)), match[7])
+            found.append(
+                _shared_map(
+                    target, int(match[1], 16), int(match[2], 16), protection, int(match[5], 16), int(match[6]), name
+                )
+            )
+            _check_count(found)
+    return found
+
+
+def _check_count(found: list[SharedMap]) -> None:
+    if len(found) > MOST_SHARED_MAPS:
+        raise too_much(f"it has more than {MOST_SHARED_MAPS} shared mappings")
+
+
+def _shared_map(
+    target: Target, start: int, end: int, protection: int, offset: int, inode: int, name: bytes
+) -> SharedMap:
+    path = None
+    if name.startswith(b"/") and not name.endswith(_DELETED) and _is_file(target, name):
+        path = name
+    return SharedMap(start, end - start, protection, offset, (inode, name), path, name == _ANONYMOUS)
+
+
+def _is_file(target: Target, path: bytes) -> bool:
+    """Not by its inode: an overlay shows others in /proc/<pid>/maps than in stat. A name that is no more says so."""
+    try:
+        found = find_in_root(target.root, path)
+    except (OSError, ValueError):
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(found).st_mode)
+    finally:
+        os.close(found)
+
+
+def covers(maps: Iterable[SharedMap], memory: Memory, size: int) -> bool:
+    """Is every byte of this file in a mapping that can be read?"""
+    position = 0
+    for each in sorted((each for each in maps if each.memory == memory), key=lambda each: each.offset):
+        if each.offset <= position and each.path is None and each.protection & _PROT_READ:
+            position = max(position, each.offset + each.length)
+    return position >= size
+
+
+def privatize(maps: Sequence[SharedMap]) -> list[Call]:
+    """Calls for the frozen copy of the memory, whose table of descriptors is empty.
+
+    Afterwards it shares nothing with the process it was copied from, whatever that writes later.
+    """
+    calls: list[Call] = []
+
+    def add(name: str, system_call: str, *arguments: int | bytes, must_work: bool = True) -> None:
+        calls.append(Call(name, X86_64[system_call], arguments, must_work))
+
+    for each in maps:
+        if each.path is not None:
+            # A copy maps its own file here; until then nothing holds the original's.
+            flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
+            add("let go of a shared file", "mmap", each.start, each.length, 0, flags, -1, 0)
+            continue
+        if not each.protection & _PROT_READ:
+            add("make shared memory readable", "mprotect", each.start, each.length, _PROT_READ, must_work=False)
+        add("make room for shared memory", "memfd_create", b"shared\0", _MFD_CLOEXEC)
+        add("size the room", "ftruncate", 0, each.length)
+        for at in range(0, each.length, _MOST_AT_ONCE):
+            length = min(_MOST_AT_ONCE, each.length - at)
+            add("copy shared memory", "pwrite64", 0, each.start + at, length, at, must_work=each.whole)
+        flags = _MAP_PRIVATE | _MAP_FIXED
+        add("keep the copy", "mmap", each.start, each.length, each.protection, flags, 0, 0)
+        add("close the room", "close", 0)
+    return calls
+
+
+def share_again(script: Script, maps: Sequence[SharedMap], files: Mapping[Memory, tuple[int, int]]) -> None:
+    """Maps shared memory in the copy. `files`: slots and sizes of nameless files that are open as well."""
+    nameless: dict[Memory, list[SharedMap]] = {}
+    for each in maps:
+        if each.path is None:
+            nameless.setdefault(each.memory, []).append(each)
+        else:
+            _map_named(script, each, each.path)
+    for memory, ranges in nameless.items():
+        if memory in files:
+            slot, size = files[memory]
+        else:
+            size = max(each.offset + each.length for each in ranges)
+            slot = script.create("make shared memory", "memfd_create", b"shared\0", _MFD_CLOEXEC)
+            script.call("size shared memory", "ftruncate", slot, size)
+        for each in ranges:
+            _write_range(script, each, slot, size)
+        for each in ranges:
+            flags = _MAP_SHARED | _MAP_FIXED
+            script.call("share memory", "mmap", each.start, each.length, each.protection, flags, slot, each.offset)
+        if memory not in files:
+            script.drop(slot)
+
+
+def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
+    """From the copy's own memory, where the contents are since the freeze."""
+    if not each.protection & _PROT_READ:
+        script.call("make memory readable", "mprotect", each.start, each.length, _PROT_READ)
+    end = min(each.length, size - each.offset)
+    for at in range(0, end, _MOST_AT_ONCE):
+        length = min(_MOST_AT_ONCE, end - at)
+        script.call("fill shared memory", "pwrite64", slot, each.start + at, length, each.offset + at)
+
+
+def _map_named(script: Script, each: SharedMap, path: bytes) -> None:
+    name = f"map {os.fsdecode(path)!r} again"
+    access = os.O_RDWR if each.protection & _PROT_WRITE else os.O_RDONLY
+    slot = script.create(name, "open", path + b"\0", access | os.O_NOFOLLOW, 0)
+    script.call(name, "mmap", each.start, each.length, each.protection, _MAP_SHARED | _MAP_FIXED, slot, each.offset)
+    script.drop(slot)

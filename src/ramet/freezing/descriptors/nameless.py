@@ -1,0 +1,143 @@
+"""Regular files without a path: deleted, made with O_TMPFILE, or in memory. Their contents are carried over."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+from ramet.freezing.descriptors.access import Access, Opened, inode_of
+from ramet.freezing.descriptors.bounds import MOST_EXTENTS, too_much
+from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.kernel import file_system_of
+from ramet.freezing.descriptors.maps import covers
+from ramet.freezing.descriptors.recipes import Dead, Description, Extent, Inode, NamelessFile
+
+_MEMORY_FILE = b"/memfd:"
+_DELETED = b" (deleted)"
+_F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
+_O_TMPFILE = 0o20200000
+_CHUNK_BYTES = 1 << 20
+_MESSAGE_QUEUES = 0x19800202
+_MODE_BITS = 0o1777  # a sandbox cannot set the other two
+_READ_FROM_MAP_BYTES = 1 << 20  # smaller ones are read anyway
+
+
+def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder: bytes) -> NamelessFile | Dead:
+    in_memory = opened.link.startswith(_MEMORY_FILE)
+    if not in_memory and _is_message_queue(access, opened):
+        return access.dead(opened)
+    inode, memory = inode_of(status), (status.st_ino, opened.link)
+    # The copy has the pages of a mapping anyway: no need to carry them through the engine as well.
+    mapped = status.st_size > _READ_FROM_MAP_BYTES and covers(access.shared_maps(), memory, status.st_size)
+    known = mapped or inode in access.nameless_read
+    access.nameless_read.add(inode)
+    return NamelessFile(
+        inode=inode,
+        memory=memory,
+        name=opened.link.removeprefix(_MEMORY_FILE).removesuffix(_DELETED) if in_memory else b"",
+        folder=None if in_memory else folder,
+        linkable=opened.flags & _O_TMPFILE == _O_TMPFILE,
+        mode=stat.S_IMODE(status.st_mode) & _MODE_BITS,
+        size=status.st_size,
+        extents=() if known else _read_extents(access, opened),
+        seals=_seals(access, opened) if in_memory else None,
+    )
+
+
+def _is_message_queue(access: Access, opened: Opened) -> bool:
+    """It looks like a regular file whose contents tell about the queue."""
+    with access.copy(opened.number) as copy:
+        return file_system_of(copy) == _MESSAGE_QUEUES
+
+
+def _seals(access: Access, opened: Opened) -> int:
+    with access.copy(opened.number) as copy:
+        try:
+            return fcntl.fcntl(copy, _F_GET_SEALS)
+        except OSError:  # a deleted file whose name looked like this
+            return 0
+
+
+def _read_extents(access: Access, opened: Opened) -> tuple[Extent, ...]:
+    """The data, without its holes, read through a description of our own: the owner's has its offset."""
+    extents: list[Extent] = []
+    with access.reopened(opened.number) as file:
+        position = 0
+        while True:
+            try:
+                start = os.lseek(file, position, os.SEEK_DATA)
+                position = os.lseek(file, start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole follows
+                    return tuple(extents)
+                raise
+            access.budget.spend(position - start, f"the deleted file {os.fsdecode(opened.link)!r}")
+            while start < position:
+                data = os.pread(file, min(_CHUNK_BYTES, position - start), start)
+                if not data:
+                    return tuple(extents)
+                extents.append(Extent(start, data))
+                start += len(data)
+            if len(extents) > MOST_EXTENTS:
+                raise too_much(f"the deleted file {os.fsdecode(opened.link)!r} has too many holes")
+
+
+class NamelessMaker:
+    """Makes each nameless inode once, and a description of it for each one there was."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._made: dict[Inode, int] = {}
+        self._seals: dict[Inode, int] = {}
+        self._first: dict[Inode, Description] = {}  # opened with O_TMPFILE, as only that very description tells later
+
+    def make_inodes(self, descriptions: list[tuple[Description, NamelessFile]]) -> dict[Inode, int]:
+        """Slots of descriptions for filling and mapping them, without seals yet."""
+        extents: dict[Inode, tuple[Extent, ...]] = {}
+        for each, thing in descriptions:
+            if thing.linkable and each.flags & os.O_ACCMODE == os.O_RDWR:
+                self._first.setdefault(thing.inode, each)
+            extents[thing.inode] = extents.get(thing.inode) or thing.extents
+            self._seals[thing.inode] = self._seals.get(thing.inode, 0) | (thing.seals or 0)
+        for _, thing in descriptions:
+            if thing.inode not in self._made:
+                self._made[thing.inode] = self._make(thing, extents[thing.inode], len(self._made))
+        return self._made
+
+    def make_description(self, each: Description, thing: NamelessFile) -> int:
+        name = f"open the nameless file {os.fsdecode(thing.name)!r}"
+        if self._first.get(thing.inode) is each:
+            slot = self._script.copy(name, self._made[thing.inode])
+            self._script.set_flags(name, slot, each.flags)
+        else:
+            path = b"/proc/self/fd/%d\0" % self._made[thing.inode]
+            slot = self._script.create(name, "open", path, each.flags & ~(_O_TMPFILE | os.O_NOFOLLOW), 0)
+        if each.position:
+            self._script.call(name, "lseek", slot, each.position, os.SEEK_SET)
+        return slot
+
+    def seal(self) -> None:
+        for inode, slot in self._made.items():
+            if self._seals[inode]:
+                self._script.call("seal a file in memory", "fcntl", slot, _F_ADD_SEALS, self._seals[inode])
+            self._script.drop(slot)
+
+    def _make(self, thing: NamelessFile, extents: tuple[Extent, ...], number: int) -> int:
+        script, name = self._script, f"make the nameless file {os.fsdecode(thing.name)!r}"
+        if thing.folder is None:
+            slot = script.create(name, "memfd_create", thing.name + b"\0", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+        elif thing.linkable:
+            slot = script.create(name, "open", thing.folder + b"\0", _O_TMPFILE | os.O_RDWR, 0o600)
+        else:
+            # Not O_TMPFILE, which overlays of older kernels do not have.
+            path = thing.folder.rstrip(b"/") + b"/.ramet-deleted-%d\0" % number
+            slot = script.create(name, "open", path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            script.call(name, "unlink", path)
+        script.call(name, "ftruncate", slot, thing.size)
+        for extent in extents:
+            script.write_all(name, slot, extent.data, extent.offset)
+        script.call(name, "fchmod", slot, thing.mode)
+        return slot

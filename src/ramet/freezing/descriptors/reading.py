@@ -1,0 +1,111 @@
+"""Reads every descriptor of a paused process. It waits for nothing, changes nothing, and leaves nothing open."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+
+from ramet.errors import ForkFailed
+from ramet.freezing.descriptors import epolls, events, files, internet_sockets, locks, pipes, sockets
+from ramet.freezing.descriptors.access import Access, Opened
+from ramet.freezing.descriptors.bounds import MOST_DESCRIPTORS, too_much
+from ramet.freezing.descriptors.kernel import compare_descriptors
+from ramet.freezing.descriptors.recipes import Description, Descriptors, Line, NamedFile, Place, Thing
+from ramet.freezing.descriptors.target import Target
+
+# Every pod shows them, and nobody can put something else there: no need to look closer.
+_DEVICES = frozenset((b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"))
+_NAMESPACE = re.compile(rb"(cgroup|ipc|mnt|net|pid|time|user|uts):\[\d+\]")
+
+
+def read_descriptors(target: Target) -> Descriptors:
+    """To be called inside the pause. What comes back is plain data."""
+    try:
+        with Access(target) as access:
+            return _read(access)
+    except (OSError, ValueError, KeyError) as error:
+        raise ForkFailed(f"the sandbox cannot be copied: reading its open descriptors failed: {error!r}") from error
+
+
+def _read(access: Access) -> Descriptors:
+    numbers = access.numbers()
+    if not numbers:
+        raise ForkFailed("the sandbox cannot be copied: it has closed every descriptor, or has ended")
+    if len(numbers) > MOST_DESCRIPTORS:
+        raise too_much(f"it has {len(numbers)} descriptors open, at most {MOST_DESCRIPTORS} can be carried over")
+    lines = access.target.lines.links()
+    groups: list[list[Opened]] = []
+    others: dict[object, list[Opened]] = {}
+    own: dict[int, list[Opened]] = {}
+    for number in numbers:
+        opened = access.opened(number)
+        line = lines.get(opened.link)
+        if line is not None:
+            own.setdefault(line, []).append(opened)
+        else:
+            others.setdefault(_might_be_same(opened), []).append(opened)
+    for bucket in others.values():
+        groups.extend(_same_descriptions(access.target.pid, bucket))
+    descriptions = [_describe(group, Line(line)) for line, group in own.items()]
+    first_other = len(descriptions)
+    descriptions += [_describe(group, _read_thing(access, group[0])) for group in groups]
+    opened_by_index = {first_other + index: group[0] for index, group in enumerate(groups)}
+    descriptions = internet_sockets.read_under_way(access, descriptions, opened_by_index)
+    resolved = epolls.resolve(access, descriptions, opened_by_index)
+    return Descriptors(access.target.pid_inside, tuple(resolved), tuple(access.lost))
+
+
+def _might_be_same(opened: Opened) -> object:
+    """Equal for two numbers of one description; two descriptions can have it equal as well."""
+    facts = opened.facts
+    identity = facts.get("ino"), facts.get("mnt_id"), facts.get("eventfd-id")
+    return opened.link, opened.status_flags, facts.get("pos"), identity
+
+
+def _same_descriptions(pid: int, bucket: list[Opened]) -> list[list[Opened]]:
+    """The kernel tells which of them are duplicates. Only look-alikes are compared: each question is a system call."""
+    if len(bucket) == 1:
+        return [bucket]
+
+    def compare(one: Opened, other: Opened) -> int:
+        return compare_descriptors(pid, one.number, other.number)
+
+    ordered = sorted(bucket, key=functools.cmp_to_key(compare))
+    groups = [[ordered[0]]]
+    for opened in ordered[1:]:
+        if compare(groups[-1][0], opened) == 0:
+            groups[-1].append(opened)
+        else:
+            groups.append([opened])
+    return groups
+
+
+def _describe(group: list[Opened], thing: Thing) -> Description:
+    first = group[0]
+    return Description(
+        places=tuple(Place(each.number, bool(each.flags & os.O_CLOEXEC)) for each in group),
+        flags=first.status_flags,
+        position=first.position,
+        thing=thing,
+        locks=locks.read_locks(first.lines) if first.lines else (),
+    )
+
+
+def _read_thing(access: Access, opened: Opened) -> Thing:
+    link = opened.link
+    if link in _DEVICES:
+        return NamedFile(link, seekable=False, expected=True)
+    if link.startswith(b"/"):
+        return files.read_file(access, opened)
+    if opened.flags & os.O_PATH:
+        return access.dead(opened)  # a name for something that has no name
+    if link.startswith(b"pipe:["):
+        return pipes.read_pipe(access, opened)
+    if link.startswith(b"socket:["):
+        return sockets.read_socket(access, opened)
+    if link.startswith((b"anon_inode:", b"pidfd:")):
+        return events.read_event(access, opened)
+    if _NAMESPACE.fullmatch(link):
+        return files.read_namespace(access, opened)
+    return access.dead(opened)

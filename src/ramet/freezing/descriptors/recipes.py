@@ -1,0 +1,272 @@
+"""What is known of a paused process's descriptors: plain data, from which any number of copies can be made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Inode: TypeAlias = tuple[int, int]  # device and number
+# Inode number and name of nameless memory, as /proc shows them for a descriptor and for a mapping. Not the device:
+# an overlay shows another one in /proc/<pid>/maps than in stat.
+Memory: TypeAlias = tuple[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of the guest's lines to the engine; the copy has its own under this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file, folder or device that its path leads to."""
+
+    path: bytes
+    seekable: bool
+    expected: (
+        bool  # False: it may be missing in the copy (a folder of the host, /proc), which is then a dead descriptor
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcFile:
+    """A file of the pod's /proc that belongs to the paused process itself."""
+
+    below: bytes  # what follows /proc/<pid>
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NamelessFile:
+    """A regular file without a path: deleted, made with O_TMPFILE, or in memory."""
+
+    inode: Inode
+    memory: Memory
+    name: bytes  # of a file in memory
+    folder: bytes | None  # where it was; None for a file in memory
+    linkable: bool
+    mode: int
+    size: int
+    extents: tuple[Extent, ...]
+    seals: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamelessFolder:
+    """A folder that was removed while it was open."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeEnd:
+    """One description of a pipe. The contents are with one of those that can be read."""
+
+    pipe: bytes  # equal for all ends of one pipe
+    path: bytes | None  # of a FIFO
+    capacity: int
+    contents: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventCounter:
+    count: int
+    semaphore: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    clock: int
+    cancel_on_set: bool
+    ticks: int
+    deadline: int  # nanoseconds of its clock; 0: not armed
+    interval: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalQueue:
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileWatch:
+    """An inotify instance; its watches are not carried over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHandle:
+    pid: int  # in the pod; 0: a process that is no more
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An entry of an epoll."""
+
+    number: int  # at registration
+    events: int
+    data: int
+    target: int  # index of the description
+    in_place: bool  # the number still names that description
+    ready: int  # of an entry that is spent (EPOLLONESHOT): events it could be spent on again
+
+
+@dataclass(frozen=True, slots=True)
+class Epoll:
+    watched: tuple[Watched, ...]
+    quiet: bool  # it had nothing to report
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    level: int
+    option: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFacts:
+    family: int
+    type: int
+    protocol: int
+    options: tuple[Option, ...]  # that differ from those of a new socket
+    reuses_address: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnixPath:
+    """Where a unix socket is bound in the file tree."""
+
+    folder: bytes  # absolute
+    name: bytes  # in that folder
+    mode: int
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    data: bytes
+    source: tuple[str, int] | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSocket:
+    facts: SocketFacts
+    inode: int
+    peer: int  # inode of the other end, 0 if there is none
+    name: bytes | None  # as given to bind
+    path: UnixPath | None
+    listening: bool
+    connected: bool
+    backlog: int
+    waiting: tuple[int, ...]  # inodes of connections that nobody has accepted
+    shutdown: int
+    stream: bytes
+    messages: tuple[Message, ...]
+
+
+Address: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class InternetSocket:
+    facts: SocketFacts
+    local: Address
+    remote: Address | None
+    listening: bool
+    backlog: int
+    waiting: int  # connections that nobody has accepted
+    state: int  # of TCP
+    received: bytes
+    under_way: int  # bytes sent that the other end has not confirmed
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSocket:
+    """A socket that is made again without any state."""
+
+    facts: SocketFacts
+    bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    index: int
+    master: bool
+    settings: bytes
+    window: bytes
+    locked: int
+    packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Something that has no life outside the paused process."""
+
+    what: str
+
+
+Thing: TypeAlias = (
+    Line
+    | NamedFile
+    | ProcFile
+    | NamelessFile
+    | NamelessFolder
+    | PipeEnd
+    | EventCounter
+    | Timer
+    | SignalQueue
+    | FileWatch
+    | ProcessHandle
+    | Epoll
+    | UnixSocket
+    | InternetSocket
+    | OtherSocket
+    | Terminal
+    | Dead
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A number in the table."""
+
+    number: int
+    close_on_exec: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    kind: str  # as in /proc/locks: FLOCK, POSIX or OFDLCK
+    exclusive: bool
+    file: str
+    start: int
+    length: int  # 0: to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An open description: what it is, and the numbers it has."""
+
+    places: tuple[Place, ...]
+    flags: int  # without O_CLOEXEC, which is the number's
+    position: int
+    thing: Thing
+    locks: tuple[Lock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Everything a paused process had open."""
+
+    pid: int  # of the process in its pod
+    descriptions: tuple[Description, ...]
+    lost: tuple[str, ...]  # what a copy will not have, for people
+
+    def __repr__(self) -> str:
+        numbers = sum(len(each.places) for each in self.descriptions)
+        return f"<Descriptors {numbers} numbers, {len(self.descriptions)} descriptions, {len(self.lost)} lost>"

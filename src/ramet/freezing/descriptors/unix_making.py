@@ -1,0 +1,185 @@
+"""Makes unix sockets again: first what others connect to, then pairs, then what waits to be accepted."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+from collections.abc import Mapping
+
+from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.recipes import Description, UnixSocket
+from ramet.freezing.descriptors.socket_options import (
+    SO_BUF_LOCK,
+    set_blocking_mode,
+    set_early_options,
+    set_late_options,
+    set_option,
+)
+
+_SEND_SHUTDOWN = 2
+_NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_CHUNK_BYTES = 32_768  # one buffer of the kernel's: it is queued whole or not at all
+_USUAL_ROOM = 65_536
+_LONGEST_NAME = 108
+_ENOUGH_ROOM = 1 << 24  # the kernel gives as much as it allows
+
+
+class UnixMaker:
+    """Makes all unix sockets of one process. `slots` is filled with what was made, by index of the description."""
+
+    def __init__(self, script: Script, sockets: Mapping[int, tuple[Description, UnixSocket]]) -> None:
+        self._script = script
+        self._sockets = sockets
+        self._index_of = {thing.inode: index for index, (_, thing) in sockets.items()}
+        self._listeners: dict[bytes, int] = {}  # slots, by the name that bind was given
+        self._ways: dict[bytes, bytes] = {}  # where to connect to, from the root folder, for such a name
+        self._waiting = {
+            inode: thing.name for _, thing in sockets.values() if thing.name is not None for inode in thing.waiting
+        }
+        self.slots: dict[int, int] = {}
+
+    def make(self) -> None:
+        for index, (_, thing) in self._sockets.items():
+            if self._is_bound(thing):
+                self._make_bound(index, thing)
+        # Whoever waits to be accepted comes last, so that an accept finds the connection that was just made for it.
+        for index, (_, thing) in self._sockets.items():
+            if index not in self.slots and self._waiting.get(thing.inode) not in self._ways:
+                self._make_end(index, thing)
+        for index, (_, thing) in self._sockets.items():
+            if index not in self.slots:
+                self._connect(index, thing, self._waiting[thing.inode])
+        for index, (_, thing) in self._sockets.items():
+            if thing.facts.type == socket.SOCK_DGRAM and thing.name is not None:
+                self._fill_bound(index, thing)
+        for index, (each, thing) in self._sockets.items():
+            set_early_options(self._script, self.slots[index], thing.facts)
+            set_late_options(self._script, self.slots[index], thing.facts)
+            set_blocking_mode(self._script, self.slots[index], each.flags)
+
+    def _is_bound(self, thing: UnixSocket) -> bool:
+        """An accepted socket has its listener's name, but is not bound itself."""
+        return thing.name is not None and not (thing.connected and thing.facts.type != socket.SOCK_DGRAM)
+
+    def _new(self, thing: UnixSocket) -> int:
+        return self._script.create("make a unix socket", "socket", socket.AF_UNIX, thing.facts.type, 0)
+
+    def _make_bound(self, index: int, thing: UnixSocket) -> None:
+        script, slot, path, name = self._script, self._new(thing), thing.path, thing.name or b""
+        self.slots[index] = slot
+        if name.startswith(b"\0"):
+            _bind(script, slot, name)
+            self._ways[name] = name
+        elif path is None or path.deleted:
+            _bind(script, slot, b"")  # any name: the kernel picks one that no path leads to
+        else:
+            script.call("go to a socket's folder", "chdir", path.folder + b"\0")
+            script.call("remove the copied socket file", "unlink", path.name + b"\0", must_work=False)
+            given = name if name.startswith(b"/") else path.name
+            _bind(script, slot, given)
+            script.call("set a socket file's mode", "chmod", path.name + b"\0", path.mode)
+            script.call("go back", "chdir", b"/\0")
+            way = name if name.startswith(b"/") else path.folder.rstrip(b"/") + b"/" + path.name
+            if len(way) < _LONGEST_NAME:
+                self._ways[name] = way
+        if thing.listening:
+            script.call("listen on a unix socket", "listen", slot, thing.backlog)
+            self._listeners[name] = slot
+
+    def _make_end(self, index: int, thing: UnixSocket) -> None:
+        peer = self._index_of.get(thing.peer)
+        other = self._sockets[peer][1] if peer is not None else None
+        if thing.facts.type == socket.SOCK_DGRAM and other is not None and other.name in self._ways:
+            self._connect(index, thing, other.name)
+        elif not thing.connected and thing.peer == 0 and not thing.shutdown:
+            self.slots[index] = self._new(thing)
+        else:
+            self._make_pair(index, thing, peer, other)
+
+    def _make_pair(self, index: int, thing: UnixSocket, peer: int | None, other: UnixSocket | None) -> None:
+        script = self._script
+        here, there = self._join(thing, other)
+        self.slots[index] = here
+        _fill(script, thing, there)
+        if other is not None and peer is not None and peer not in self.slots:
+            self.slots[peer] = there
+            _fill(script, other, here)
+            # What one side cannot send any more the other cannot receive: one kind of shutdown tells it all.
+            for slot, end in ((here, thing), (there, other)):
+                if end.shutdown & _SEND_SHUTDOWN:
+                    script.call("shut a unix socket down", "shutdown", slot, socket.SHUT_WR)
+        else:
+            script.drop(there)
+
+    def _join(self, thing: UnixSocket, other: UnixSocket | None) -> tuple[int, int]:
+        """Both ends; through the listener that one of them came from, if that is here, for the names they have."""
+        script, kind = self._script, thing.facts.type
+        for server in (thing, other):
+            name = server.name if server is not None else None
+            if name in self._ways and name in self._listeners:
+                client = self._new(thing)
+                _connect(script, client, self._ways[name])
+                accepted = script.create("accept it", "accept4", self._listeners[name], 0, 0, 0)
+                return (accepted, client) if server is thing else (client, accepted)
+        return script.create_pair("make a pair of sockets", "socketpair", socket.AF_UNIX, kind, 0, bytes(8))
+
+    def _connect(self, index: int, thing: UnixSocket, name: bytes | None) -> None:
+        assert name is not None
+        self.slots[index] = self._new(thing)
+        _connect(self._script, self.slots[index], self._ways[name])
+
+    def _fill_bound(self, index: int, thing: UnixSocket) -> None:
+        """Datagrams for a socket with a name are sent to that name, by whoever sent them if it is here."""
+        way = self._ways.get(thing.name or b"")
+        if way is None:
+            return
+        script, address = self._script, _address(way)
+        by_name = {end.name: self.slots[place] for place, (_, end) in self._sockets.items() if end.name}
+        for message in thing.messages:
+            known = by_name.get(message.source) if isinstance(message.source, bytes) else None
+            sender = self._new(thing) if known is None else known
+            arguments = (sender, message.data or b"\0", len(message.data), _NO_WAIT, address, len(address))
+            script.call("send a datagram again", "sendto", *arguments, must_work=False)
+            if known is None:
+                script.drop(sender)
+        peer = self._index_of.get(thing.peer)
+        if peer is not None and self._sockets[peer][1].name in self._ways:
+            _connect(script, self.slots[index], self._ways[self._sockets[peer][1].name or b""])
+
+
+def _address(name: bytes) -> bytes:
+    """struct sockaddr_un, only as long as the name: an abstract name is not padded."""
+    end = b"" if not name or name.startswith(b"\0") or len(name) >= _LONGEST_NAME else b"\0"
+    return struct.pack("H", socket.AF_UNIX) + name + end
+
+
+def _bind(script: Script, slot: int, name: bytes) -> None:
+    address = _address(name)
+    script.call(f"bind a unix socket to {name!r}", "bind", slot, address, len(address))
+
+
+def _connect(script: Script, slot: int, name: bytes) -> None:
+    address = _address(name)
+    script.call(f"connect a unix socket to {name!r}", "connect", slot, address, len(address))
+
+
+def _fill(script: Script, thing: UnixSocket, sender: int) -> None:
+    """Puts what waited in a socket into its queue, from the other end."""
+    parts = [message.data for message in thing.messages]
+    parts += [thing.stream[at : at + _CHUNK_BYTES] for at in range(0, len(thing.stream), _CHUNK_BYTES)]
+    roomy = sum(map(len, parts)) > _USUAL_ROOM
+    if roomy:
+        set_option(script, sender, socket.SOL_SOCKET, socket.SO_SNDBUF, struct.pack("i", _ENOUGH_ROOM))
+    for part in parts:
+        script.call("fill a unix socket", "sendto", sender, part or b"\0", len(part), _NO_WAIT, 0, 0)
+    if roomy:
+        usual = struct.pack("i", _usual_send_room())
+        set_option(script, sender, socket.SOL_SOCKET, socket.SO_SNDBUF, usual)
+        set_option(script, sender, socket.SOL_SOCKET, SO_BUF_LOCK, bytes(4), must_work=False)
+
+
+@functools.cache
+def _usual_send_room() -> int:
+    with socket.socket(socket.AF_UNIX) as fresh:
+        return fresh.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2

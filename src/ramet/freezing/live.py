@@ -1,0 +1,187 @@
+"""Freezing a sandbox that runs, into a snapshot that any number of sandboxes can be thawed from."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+
+from ramet.errors import ForkFailed
+from ramet.freezing import _core
+from ramet.freezing.calls import Call, ResourceLimit, set_limits, widest_table
+from ramet.freezing.descriptors import (
+    Descriptors,
+    Lines,
+    SharedMap,
+    Target,
+    compile_calls,
+    privatize,
+    read_descriptors,
+    read_shared_maps,
+)
+from ramet.freezing.process import ProcessState, inner_pid, read_process
+from ramet.freezing.room import Claim
+from ramet.isolation.layers import FileImage
+from ramet.isolation.pods import Pod
+from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+
+_PAUSE_SECONDS = 3.0  # a sandbox that does not stop by then is left alone: others wait for the tracer
+_RESERVED_START, _RESERVED_END = 0x1FA0_0000_0000, 0x1FA2_0000_0000  # SCRATCH and SCRATCH_END of native/list.h
+_GONE = (errno.ENOENT, errno.ESRCH)  # what /proc says of a process that was killed while it was read
+_COPY_SECONDS = 5.0  # without shared memory, which is copied at no less than:
+_COPY_BYTES_PER_SECOND = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A sandbox to be frozen, in the engine's numbering."""
+
+    repl: int
+    repl_pidfd: int
+    shadow: int
+    init: int
+    syscall_at: int
+    timed_calls: bytes  # what the pause before this one told
+    pod: Pod
+    lines: Lines
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a freeze brought."""
+
+    snapshot: _core.Snapshot
+    process: ProcessState
+    descriptors: Descriptors
+    maps: tuple[SharedMap, ...]
+    image: FileImage | None
+    timed_calls: bytes
+    pause_seconds: float
+    stragglers: int  # tasks that could not be let go yet
+
+
+def freeze(subject: Subject) -> Taken:
+    """Runs in the tracer's thread: ptrace binds what is stopped to it."""
+    began = perf_counter()
+    paused = _core.pause(
+        subject.repl, subject.shadow, subject.init, subject.syscall_at, subject.timed_calls, _PAUSE_SECONDS
+    )
+    image = None
+    try:
+        children, processes, timers, timed_calls = _core.paused_facts(paused)
+        process = read_process(subject.repl, children, timers)
+        pids = {pid: inner_pid(pid) for pid in processes}
+        target = Target(subject.repl, subject.repl_pidfd, subject.pod.root, pids, subject.lines)
+        maps = read_shared_maps(target)
+        _check_reserved(maps)
+        descriptors = read_descriptors(target)
+        image = FileImage.capture(subject.pod)
+        seconds = _COPY_SECONDS + sum(shared.length for shared in maps) / _COPY_BYTES_PER_SECOND
+        snapshot = _core.copy(paused, tuple(privatize(maps)), seconds)
+    except BaseException as error:
+        if image is not None:
+            image.close()
+        if isinstance(error, OSError) and error.errno in _GONE:
+            raise ForkFailed("the sandbox could not be frozen: its REPL ended meanwhile") from error
+        raise
+    finally:
+        _core.resume(paused)
+    pause_seconds = perf_counter() - began
+    stragglers = _core.serve_stragglers()
+    return Taken(snapshot, process, descriptors, maps, image, timed_calls, pause_seconds, stragglers)
+
+
+def _check_reserved(maps: Sequence[SharedMap]) -> None:
+    """Where a copy's calls are laid out there can be no memory that others write to."""
+    if any(shared.start < _RESERVED_END and shared.start + shared.length > _RESERVED_START for shared in maps):
+        raise ForkFailed(
+            f"the sandbox could not be frozen: it shares memory at {_RESERVED_START:#x}, which is reserved for forks",
+            hint="let the kernel choose where shared memory is mapped",
+        )
+
+
+def discard(taken: Taken) -> None:
+    """Nobody wants it any more. In the tracer's thread, like the freeze."""
+    _core.end_snapshot(taken.snapshot)
+    if taken.image is not None:
+        taken.image.close()
+
+
+class Frozen:
+    """A snapshot of a sandbox. Owned by whoever asked for it, who closes it; sandboxes thawed from it live on."""
+
+    def __init__(
+        self,
+        taken: Taken,
+        template: TemplateSpec,
+        limits: Limits,
+        mounts: tuple[MountSpec, ...],
+        lineage: frozenset[int],
+        kept_pid: int | None,
+        claim: Claim,
+        tracer: ThreadPoolExecutor,
+    ) -> None:
+        self.snapshot = taken.snapshot
+        self.template = template
+        self.limits = limits
+        self.mounts = mounts
+        self.image = taken.image
+        self.claim = claim
+        self.kept_pid = kept_pid
+        self.pause_seconds = taken.pause_seconds
+        self.children = taken.process.children
+        self.lineage = lineage
+        self.thread_ids = frozenset(_core.thread_ids(taken.snapshot)[1:])
+        self._taken = taken
+        self._tracer = tracer
+        self._closing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Frozen {self.template.name}, {len(self.thread_ids) + 1} threads>"
+
+    @property
+    def file_bytes(self) -> int:
+        return self.image.file_bytes if self.image is not None else 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closing is not None
+
+    @property
+    def shadow(self) -> int:
+        """In the engine's numbering; 0 when it became a sandbox's."""
+        return _core.shadow(self.snapshot)
+
+    def taken_pids(self) -> frozenset[int]:
+        """Ids that the main thread of a copy must not have: another thread's, a child's, an ancestor's."""
+        return self.thread_ids | self.lineage | {pid for pid, _ in self.children}
+
+    def calls(self, main_pid: int, limits: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+        """What gives a copy its descriptors, folder, limits and timers."""
+        process = self._taken.process
+        children = {pid: pid for pid, _ in self.children}  # they stand there, dead, under the ids they had
+        made = compile_calls(self._taken.descriptors, self._taken.maps, main_pid, children)
+        return (*widest_table(), *made, *process.calls(), *set_limits(limits), *process.timer_calls())
+
+    def limits_for(self, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[ResourceLimit, ...]:
+        """As they were; where a copy is given other limits than the sandbox had, those that follow from them."""
+        kept = self._taken.process.limits
+        if limits == self.limits:
+            return kept
+        replaced = {kind for kind, _, _ in usual}
+        return (*(limit for limit in kept if limit[0] not in replaced), *usual)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self.shadow:
+            await asyncio.get_running_loop().run_in_executor(self._tracer, _core.end_snapshot, self.snapshot)
+        if self.image is not None:
+            self.image.close()
+        self.claim.release()

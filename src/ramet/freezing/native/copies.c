@@ -1,0 +1,61 @@
+/* Shadows make their copies here.
+ *
+ * The next copy of a snapshot can be under way while the last one is being thawed: a clone is the kernel's work alone.
+ */
+#define _GNU_SOURCE
+#include "snapshot.h"
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+/* Only a clone whose arguments are all in registers: S may share its memory with a live sandbox. */
+static const uint64_t clone_arguments[6] = {CLONE_PARENT | SIGCHLD, 0, 0, 0, 0, 0};
+
+static int clone_begin(const snapshot *from, failure *why) {
+    return inject_begin(from->shadow, &from->threads[0].registers, from->syscall_at, SYS_clone, clone_arguments, why);
+}
+
+static int clone_end(const snapshot *from, pid_t *copy, failure *why) {
+    long result;
+    stop seen;
+    if (inject_end(from->shadow, &result, copy, why)) return SHADOW_ASTRAY;
+    if (result < 0 || !*copy) return failed(why, (int)-result, "clone of the shadow");
+    if (wait_stop(*copy, &seen, why)) return -1;
+    if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new shadow stopped oddly (%d)", seen.kind);
+    return set_options(*copy, TRACE_ALWAYS | TRACE_CHILDREN, why) || block_signals(*copy, why) ? -1 : 0;
+}
+
+int copy_shadow(const snapshot *from, pid_t *copy, failure *why) {
+    *copy = 0;
+    bring_here(from->shadow);
+    if (clone_begin(from, why)) return SHADOW_ASTRAY;
+    return clone_end(from, copy, why);
+}
+
+int copy_ahead(snapshot *from, failure *why) {
+    stop seen;
+    if (from->copying || from->shadow <= 0) return 0;
+    let_roam(from->shadow);
+    if (clone_begin(from, why)) return -1;
+    from->copying = 1;
+    /* Past the filter's stop it does not need us until it is done. */
+    if (wait_stop(from->shadow, &seen, why)) return -1;
+    if (seen.kind != STOP_SECCOMP) return failed(why, 0, "the shadow stopped oddly (%d) in its clone", seen.kind);
+    return ptrace(PTRACE_SYSCALL, from->shadow, 0, 0) ? failed(why, errno, "resume the shadow") : 0;
+}
+
+int take_copy(snapshot *from, pid_t *copy, failure *why) {
+    if (!from->copying) return copy_shadow(from, copy, why);
+    *copy = 0;
+    int result = clone_end(from, copy, why);
+    if (result != SHADOW_ASTRAY) from->copying = 0;
+    return result;
+}
+
+void end_copy_ahead(snapshot *from) {
+    if (!from->copying) return;
+    from->copying = 0;
+    kill_and_reap(unseen_child(from->shadow, 1));
+}

@@ -1,0 +1,44 @@
+"""Limits that the kernel keeps per process or per user. Without control groups they are all there is."""
+
+from __future__ import annotations
+
+import resource
+
+from ramet.freezing.calls import ResourceLimit
+from ramet.isolation.cgroups import Delegation
+from ramet.protocol.specs import Limits
+
+_DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
+_DESCRIPTORS_AT_LEAST = 1024  # the guest's own are just above 1000
+_PENDING_SIGNALS = 2048
+_MESSAGE_QUEUE_BYTES = 256 * 1024
+
+
+def resource_limits(limits: Limits, delegation: Delegation) -> tuple[ResourceLimit, ...]:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Half of the engine's: descriptors on their way through sockets are counted for all of one uid, against the limit
+    # of whoever sends the next, so a sandbox that sends all it may must leave the engine room to make another.
+    hard = (
+        _DESCRIPTORS[1]
+        if most == resource.RLIM_INFINITY
+        else min(_DESCRIPTORS[1], max(most // 2, _DESCRIPTORS_AT_LEAST))
+    )
+    chosen = [
+        (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
+        _at_most(resource.RLIMIT_NPROC, limits.pids),  # nobody may raise what the owner's session was given
+        # Whatever the owner's session may do: real-time threads of a sandbox would take the processors from everybody.
+        (resource.RLIMIT_NICE, 0, 0),
+        (resource.RLIMIT_RTPRIO, 0, 0),
+        # Counted for all sandboxes together as well: none may take what the others need.
+        _at_most(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
+        _at_most(resource.RLIMIT_MSGQUEUE, _MESSAGE_QUEUE_BYTES),
+    ]
+    if "memory" not in delegation.folders:
+        chosen.append(_at_most(resource.RLIMIT_DATA, limits.memory_bytes))
+    return tuple(chosen)
+
+
+def _at_most(kind: int, wanted: int) -> ResourceLimit:
+    _, most = resource.getrlimit(kind)
+    value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    return kind, value, value

@@ -1,0 +1,318 @@
+"""How the files of two pods differ, found without looking at what they share.
+
+Two pods see the same trees below their writable layers, and forks also share sealed layers. Only names in layers that
+one of them has alone can differ; what these names are in each pod is then read through the pod's own mounts, where the
+kernel has put the layers together. The trees belong to code that nobody trusts and may change meanwhile: each step
+opens one name below a descriptor, follows no link, crosses into no other mount, and reads only files and folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ramet.errors import LimitReached
+from ramet.isolation import _files, syscalls
+from ramet.isolation.layers import Layer, PodFiles
+from ramet.protocol.differences import ChangeKind, FileChange, FileState
+from ramet.protocol.results import FileType
+
+MOST_CHANGES = 100_000
+_DEEPEST = 500  # as deep as a fork copies
+_SHM = "/dev/shm"
+_OPAQUE = "user.overlay.opaque"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Parts = tuple[str, ...]
+
+
+class ComparedPod(Protocol):
+    @property
+    def root(self) -> int: ...
+    @property
+    def files(self) -> PodFiles: ...
+
+
+def diff_files(one: ComparedPod, other: ComparedPod, paths: Sequence[str] | None = None) -> tuple[FileChange, ...]:
+    """What would have to change in the one to make it the other, by path. Blocks.
+
+    `paths`: only what is at or below one of these.
+    """
+    wanted = None if paths is None else tuple(_parts(path) for path in paths)
+    found: list[FileChange] = []
+    with contextlib.ExitStack() as opened:
+        for mount in _mounts(one, other, opened):
+            _Comparison(mount, wanted, found).run()
+    return tuple(sorted(found, key=lambda change: change.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """One file system of both pods, with the layers of it that only one of them has."""
+
+    path: Parts
+    one: int
+    other: int
+    layers: tuple[int, ...]
+
+
+def _mounts(one: ComparedPod, other: ComparedPod, opened: contextlib.ExitStack) -> list[_Mount]:
+    """Everything is opened before anything is compared: a pod may be closed meanwhile."""
+
+    def keep(descriptor: int) -> int:
+        opened.callback(os.close, descriptor)
+        return descriptor
+
+    def folder(parent: int, name: str) -> Iterator[int]:
+        with contextlib.suppress(FileNotFoundError):  # a layer that has nothing for this file system
+            yield keep(os.open(name, _FOLDER, dir_fd=parent))
+
+    own = _own_layers(one.files.layers, other.files.layers)
+    mounts = []
+    for name, path in one.files.overlays:
+        if (name, path) not in other.files.overlays:
+            continue  # another interpreter's tree
+        parents = [one.files.upper, other.files.upper, *(layer.mount for layer in own)]
+        layers = tuple(layer for parent in parents for layer in folder(parent, name))
+        roots = [keep(syscalls.open_in_root(pod.root, path, _FOLDER)) for pod in (one, other)]
+        mounts.append(_Mount(_parts(path), roots[0], roots[1], layers))
+    shared = [keep(os.open(".", _FOLDER, dir_fd=pod.files.shm)) for pod in (one, other)]
+    mounts.append(_Mount(_parts(_SHM), shared[0], shared[1], tuple(shared)))
+    return mounts
+
+
+def _own_layers(one: Sequence[Layer], other: Sequence[Layer]) -> list[Layer]:
+    """Without what both have, which is at the bottom of each."""
+    shared = 0
+    for mine, theirs in zip(reversed(one), reversed(other), strict=False):
+        if mine is not theirs:
+            break
+        shared += 1
+    return [*one[: len(one) - shared], *other[: len(other) - shared]]
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names that may differ, as a tree."""
+
+    below: dict[str, _Names] = field(default_factory=dict)
+    whole: bool = False  # so may everything below
+
+
+@dataclass(slots=True)
+class _Level:
+    """A folder of one or both pods, on the way through all that may differ."""
+
+    parts: Parts
+    one: int | None
+    other: int | None
+    names: Iterator[tuple[str, _Names]]
+
+    def close(self) -> None:
+        for descriptor in (self.one, self.other):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+class _Comparison:
+    """The way through one mount."""
+
+    def __init__(self, mount: _Mount, wanted: tuple[Parts, ...] | None, found: list[FileChange]) -> None:
+        self._mount = mount
+        self._wanted = wanted
+        self._found = found
+        self._levels: list[_Level] = []
+
+    def run(self) -> None:
+        top = self._mount.path
+        if not self._may_hold_wanted(top):
+            return
+        names = _Names()
+        for layer in self._mount.layers:
+            self._collect(layer, names)
+        states = [_state(os.fstat(root)) for root in (self._mount.one, self._mount.other)]
+        if states[0] != states[1] and self._is_wanted(top):
+            self._note(top, *states)
+        try:
+            self._enter(top, os.dup(self._mount.one), os.dup(self._mount.other), names)
+            while self._levels:
+                level = self._levels[-1]
+                following = next(level.names, None)
+                if following is None:
+                    self._levels.pop().close()
+                elif self._may_hold_wanted((*level.parts, following[0])):
+                    self._compare(level, *following)
+        finally:
+            for level in self._levels:
+                level.close()
+
+    def _is_wanted(self, parts: Parts) -> bool:
+        return self._wanted is None or any(parts[: len(wanted)] == wanted for wanted in self._wanted)
+
+    def _may_hold_wanted(self, parts: Parts) -> bool:
+        return self._wanted is None or any(
+            all(mine == theirs for mine, theirs in zip(parts, wanted, strict=False)) for wanted in self._wanted
+        )
+
+    def _collect(self, layer: int, names: _Names) -> None:
+        """Add the names of a layer. Whiteouts are names, too."""
+        levels: list[tuple[int, Iterator[os.DirEntry[str]], _Names, Parts]] = []
+
+        def enter(descriptor: int, node: _Names, parts: Parts) -> None:
+            levels.append((descriptor, _scan(descriptor), node, parts))
+
+        enter(os.dup(layer), names, self._mount.path)
+        try:
+            while levels:
+                descriptor, entries, node, parts = levels[-1]
+                entry = next(entries, None)
+                if entry is None:
+                    os.close(levels.pop()[0])
+                    continue
+                reached = (*parts, entry.name)
+                if not self._may_hold_wanted(reached):
+                    continue
+                child = node.below.setdefault(entry.name, _Names())
+                if entry.is_dir(follow_symlinks=False) and not child.whole:
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone, or something else by now
+                        below = os.open(entry.name, _FOLDER, dir_fd=descriptor)
+                        # A folder that hides those below it may hide anything.
+                        child.whole = _is_opaque(below)
+                        if child.whole or len(levels) == _DEEPEST:
+                            child.whole = True
+                            os.close(below)
+                        else:
+                            enter(below, child, reached)
+        finally:
+            for descriptor, *_ in levels:
+                os.close(descriptor)
+
+    def _enter(self, parts: Parts, one: int | None, other: int | None, names: _Names) -> None:
+        """Takes both descriptors."""
+        level = _Level(parts, one, other, iter(()))
+        self._levels.append(level)
+        if len(self._levels) > _DEEPEST:
+            raise LimitReached(f"folders are nested deeper than {_DEEPEST} levels, at /{'/'.join(parts)[:200]}")
+        if names.whole or one is None or other is None:
+            present = {entry.name for folder in (one, other) if folder is not None for entry in _scan(folder)}
+            everything = _Names(whole=True)
+            level.names = iter([(name, everything) for name in sorted(present)])
+        else:
+            level.names = iter(sorted(names.below.items()))
+
+    def _compare(self, level: _Level, name: str, names: _Names) -> None:
+        parts = (*level.parts, name)
+        if level.one is not None and level.other is not None and _files.same_file(level.one, level.other, name):
+            return  # as most are
+        with contextlib.ExitStack() as opened:
+            try:
+                one, other = _look(level.one, name, opened), _look(level.other, name, opened)
+            except _OtherMountError:
+                return
+            if self._is_wanted(parts) and _may_differ(one, other):
+                before, after = _digested(one), _digested(other)
+                if before != after or _kind(one) != _kind(other):
+                    self._note(parts, before, after)
+            folders = [_open_folder(found) for found in (one, other)]
+        if any(folder is not None for folder in folders):
+            self._enter(parts, folders[0], folders[1], names)
+
+    def _note(self, parts: Parts, before: FileState | None, after: FileState | None) -> None:
+        kind: ChangeKind = "added" if before is None else "removed" if after is None else "modified"
+        self._found.append(FileChange("/" + "/".join(parts), kind, before, after))
+        if len(self._found) > MOST_CHANGES:
+            raise LimitReached(f"more than {MOST_CHANGES} files differ", hint="compare less: diff(other, paths=[...])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    descriptor: int  # O_PATH
+    kind: int  # of inode
+    state: FileState
+
+
+class _OtherMountError(Exception):
+    """The name is a mount point: what is there belongs to another comparison, or to the host."""
+
+
+def _look(folder: int | None, name: str, opened: contextlib.ExitStack) -> _Found | None:
+    if folder is None:
+        return None
+    try:
+        descriptor = syscalls.open_below(folder, name, os.O_PATH | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise _OtherMountError from None
+        raise
+    opened.callback(os.close, descriptor)
+    found = os.fstat(descriptor)
+    target = None
+    if stat.S_ISLNK(found.st_mode):
+        target = os.readlink("", dir_fd=descriptor)
+    return _Found(descriptor, stat.S_IFMT(found.st_mode), _state(found, target))
+
+
+def _state(found: os.stat_result, target: str | None = None) -> FileState:
+    kind: FileType = "other"
+    if stat.S_ISREG(found.st_mode):
+        kind = "file"
+    elif stat.S_ISDIR(found.st_mode):
+        kind = "folder"
+    elif stat.S_ISLNK(found.st_mode):
+        kind = "link"
+    # What a folder's size means differs from one file system to the next.
+    size = found.st_size if kind in ("file", "link") else 0
+    return FileState(kind, size, stat.S_IMODE(found.st_mode), target=target)
+
+
+def _kind(found: _Found | None) -> int:
+    return found.kind if found is not None else 0
+
+
+def _may_differ(one: _Found | None, other: _Found | None) -> bool:
+    """Two files of the same size and mode may: that they are the same has been asked before."""
+    if one is None or other is None:
+        return one is not other
+    return one.state.type == "file" or one.state != other.state or one.kind != other.kind
+
+
+def _digested(found: _Found | None) -> FileState | None:
+    if found is None or found.state.type != "file":
+        return None if found is None else found.state
+    # The link in /proc leads to the very file that was looked at, whatever has its name by now.
+    descriptor = os.open(f"/proc/self/fd/{found.descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        return replace(found.state, digest=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _open_folder(found: _Found | None) -> int | None:
+    if found is None or found.state.type != "folder":
+        return None
+    try:
+        return os.open(".", _FOLDER, dir_fd=found.descriptor)
+    except FileNotFoundError:
+        return None  # removed meanwhile
+
+
+def _scan(folder: int) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+def _is_opaque(folder: int) -> bool:
+    try:
+        return os.getxattr(folder, _OPAQUE)[:1] == b"y"
+    except OSError:
+        return False
+
+
+def _parts(path: str) -> Parts:
+    return tuple(name for name in path.split("/") if name not in ("", "."))

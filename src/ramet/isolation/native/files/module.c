@@ -1,0 +1,215 @@
+/* ramet.isolation._files: what the engine does with the files of a sandbox that it forks. Every call leaves the interpreter running. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include "../copytree.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { SYS_FSOPEN = 430, SYS_FSCONFIG = 431, SYS_FSMOUNT = 432, SYS_MOUNT_SETATTR = 442 };
+enum { SET_STRING = 1, CREATE = 6, CLOEXEC = 1, ATTR_RDONLY = 1, ATTR_NOSUID = 2, ATTR_NODEV = 4 };
+
+static PyObject *failed(const struct copy_failure *why) {
+    char text[512];
+    snprintf(text, sizeof text, "%s: %s", why->step, strerror(why->error));
+    /* Names are a sandbox's bytes: whatever they are, they must make a string. */
+    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *arguments = message ? Py_BuildValue("(iN)", why->error, message) : NULL;
+    if (arguments) {
+        PyErr_SetObject(PyExc_OSError, arguments);
+        Py_DECREF(arguments);
+    }
+    return NULL;
+}
+
+static PyObject *make_tmpfs(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long size, inodes;
+    char size_text[32], inode_text[32];
+    struct copy_failure why = {0, "mount a tmpfs"};
+    int mounted = -1;
+    if (!PyArg_ParseTuple(args, "KK", &size, &inodes)) return NULL;
+    snprintf(size_text, sizeof size_text, "%llu", size);
+    snprintf(inode_text, sizeof inode_text, "%llu", inodes);
+    Py_BEGIN_ALLOW_THREADS;
+    int context = (int)syscall(SYS_FSOPEN, "tmpfs", CLOEXEC);
+    if (context >= 0) {
+        /* Where the kernel has no huge pages, small ones do. */
+        syscall(SYS_FSCONFIG, context, SET_STRING, "huge", "within_size", 0);
+        if (!syscall(SYS_FSCONFIG, context, SET_STRING, "size", size_text, 0) &&
+            !syscall(SYS_FSCONFIG, context, SET_STRING, "nr_inodes", inode_text, 0) &&
+            !syscall(SYS_FSCONFIG, context, SET_STRING, "mode", "700", 0) && !syscall(SYS_FSCONFIG, context, CREATE, NULL, NULL, 0))
+            mounted = (int)syscall(SYS_FSMOUNT, context, CLOEXEC, ATTR_NOSUID | ATTR_NODEV);
+    }
+    why.error = errno;
+    if (context >= 0) close(context);
+    Py_END_ALLOW_THREADS;
+    return mounted < 0 ? failed(&why) : PyLong_FromLong(mounted);
+}
+
+static PyObject *seal(PyObject *self, PyObject *args) {
+    (void)self;
+    int mount;
+    struct { uint64_t set, clear, propagation, user_namespace; } attributes = {.set = ATTR_RDONLY};
+    struct copy_failure why = {0, "seal a layer"};
+    if (!PyArg_ParseTuple(args, "i", &mount)) return NULL;
+    if (!syscall(SYS_MOUNT_SETATTR, mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes)) Py_RETURN_NONE;
+    why.error = errno;
+    return failed(&why);
+}
+
+static PyObject *copied(struct copy_report *report, int result, const struct copy_failure *why) {
+    PyObject *answer = NULL;
+    if (result) failed(why);
+    else
+        answer = Py_BuildValue("(KKKy#)", (unsigned long long)report->bytes, (unsigned long long)report->entries,
+                               (unsigned long long)report->folders, report->numbers ? (char *)report->numbers : "",
+                               (Py_ssize_t)(report->number_count * sizeof *report->numbers));
+    free(report->numbers);
+    return answer;
+}
+
+static PyObject *copy_tree_(PyObject *self, PyObject *args) {
+    (void)self;
+    int from, to, links, fill, numbers, result;
+    struct copy_failure why = {0};
+    if (!PyArg_ParseTuple(args, "iiipp", &from, &to, &links, &fill, &numbers)) return NULL;
+    struct copy_report report = {.keep_numbers = numbers};
+    Py_BEGIN_ALLOW_THREADS;
+    result = copy_tree(from, to, links, fill, &report, &why);
+    Py_END_ALLOW_THREADS;
+    return copied(&report, result, &why);
+}
+
+static PyObject *copy_numbered_(PyObject *self, PyObject *args) {
+    (void)self;
+    int from, to, result;
+    PyObject *names;
+    Py_buffer numbers;
+    unsigned long long most_skipped;
+    const char *list[64];
+    struct copy_failure why = {0};
+    struct copy_report report = {0};
+    if (!PyArg_ParseTuple(args, "iiO!y*K", &from, &to, &PyTuple_Type, &names, &numbers, &most_skipped)) return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
+    if (count > 64) {
+        PyBuffer_Release(&numbers);
+        PyErr_SetString(PyExc_ValueError, "too many folders");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        list[i] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, i));
+        if (!list[i]) {
+            PyBuffer_Release(&numbers);
+            return NULL;
+        }
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    result = copy_numbered(from, to, list, (int)count, numbers.buf, (size_t)numbers.len / sizeof(uint64_t), most_skipped, &report, &why);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&numbers);
+    return copied(&report, result, &why);
+}
+
+static PyObject *copy_file_(PyObject *self, PyObject *args) {
+    (void)self;
+    int from, to, made = 0, result;
+    PyObject *name;
+    struct stat found;
+    struct copy_buffers buffers = {0};
+    struct copy_failure why = {0};
+    uint64_t bytes = 0;
+    if (!PyArg_ParseTuple(args, "iiO&", &from, &to, PyUnicode_FSConverter, &name)) return NULL;
+    const char *text = PyBytes_AS_STRING(name);
+    Py_BEGIN_ALLOW_THREADS;
+    errno = 0;
+    if (fstatat(from, text, &found, AT_SYMLINK_NOFOLLOW)) result = copy_fail(&why, "look at", text);
+    else if (S_ISDIR(found.st_mode)) errno = EISDIR, result = copy_fail(&why, "copy", text);
+    else if (!(result = copy_buffers_make(&buffers, &why)))
+        result = copy_entry(from, to, text, text, &found, &buffers, &bytes, &made, &why);
+    copy_buffers_free(&buffers);
+    Py_END_ALLOW_THREADS;
+    Py_DECREF(name);
+    return result ? failed(&why) : PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyObject *copy_top_(PyObject *self, PyObject *args) {
+    (void)self;
+    int from, to, result;
+    struct stat found;
+    struct copy_buffers buffers = {0};
+    struct copy_failure why = {0};
+    if (!PyArg_ParseTuple(args, "ii", &from, &to)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    errno = 0;
+    if (fstat(from, &found)) result = copy_fail(&why, "look at a folder", NULL);
+    else if (!(result = copy_buffers_make(&buffers, &why))) result = copy_folder_attributes(from, to, &found, 0, &buffers, &why);
+    copy_buffers_free(&buffers);
+    Py_END_ALLOW_THREADS;
+    if (result) return failed(&why);
+    Py_RETURN_NONE;
+}
+
+enum { SYS_OPENAT2 = 437, NO_XDEV = 0x01, NO_MAGICLINKS = 0x02, NO_SYMLINKS = 0x04, BENEATH = 0x08, BLOCK = 65536 };
+
+static int open_regular(int folder, const char *name, struct stat *found) {
+    struct { uint64_t flags, mode, resolve; } how = {O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0,
+                                                     NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH};
+    if (fstatat(folder, name, found, AT_SYMLINK_NOFOLLOW) || !S_ISREG(found->st_mode)) return -1;
+    int file = (int)syscall(SYS_OPENAT2, folder, name, &how, sizeof how);
+    if (file >= 0 && !fstat(file, found) && S_ISREG(found->st_mode)) return file;
+    if (file >= 0) close(file);
+    return -1;
+}
+
+static int have_same_content(int one, int other) {
+    char mine[BLOCK], theirs[BLOCK];
+    for (off_t at = 0;;) {
+        ssize_t count = pread(one, mine, BLOCK, at), same = pread(other, theirs, BLOCK, at);
+        if (count != same || count < 0 || memcmp(mine, theirs, (size_t)count)) return 0;
+        if (count == 0) return 1;
+        at += count;
+    }
+}
+
+static PyObject *same_file_(PyObject *self, PyObject *args) {
+    (void)self;
+    int one, other, result = 0;
+    PyObject *name;
+    struct stat mine, theirs;
+    if (!PyArg_ParseTuple(args, "iiO&", &one, &other, PyUnicode_FSConverter, &name)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    int first = open_regular(one, PyBytes_AS_STRING(name), &mine);
+    int second = first < 0 ? -1 : open_regular(other, PyBytes_AS_STRING(name), &theirs);
+    if (second >= 0) {
+        result = mine.st_mode == theirs.st_mode && mine.st_size == theirs.st_size && have_same_content(first, second);
+        close(second);
+    }
+    if (first >= 0) close(first);
+    Py_END_ALLOW_THREADS;
+    Py_DECREF(name);
+    return PyBool_FromLong(result);
+}
+
+static PyMethodDef methods[] = {
+    {"make_tmpfs", make_tmpfs, METH_VARARGS, "make_tmpfs(size_bytes, inodes): a tmpfs that is mounted nowhere, as a descriptor."},
+    {"seal", seal, METH_VARARGS, "seal(mount): nobody can write through this mount any more."},
+    {"copy_tree", copy_tree_, METH_VARARGS,
+     "copy_tree(from, to, links, fill, numbers): bytes, entries, folders, inode numbers; see native/copytree.h."},
+    {"copy_numbered", copy_numbered_, METH_VARARGS,
+     "copy_numbered(from, to, names, numbers, most_skipped): bytes, entries, folders, nothing; see native/copytree.h."},
+    {"copy_file", copy_file_, METH_VARARGS, "copy_file(from, to, name): bytes of one file, copied from one folder to another."},
+    {"copy_top", copy_top_, METH_VARARGS,
+     "copy_top(from, to): attributes of a folder, except those by which overlays join and hide layers."},
+    {"same_file", same_file_, METH_VARARGS,
+     "same_file(one, other, name): whether both folders have a regular file of that name, with the same mode and content."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "ramet.isolation._files", NULL, 0, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__files(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,69 @@
+"""How the files of two sandboxes differ, one value for each path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ramet.errors import ProtocolError
+from ramet.protocol import fields
+from ramet.protocol.results import FileType
+
+ChangeKind = Literal["added", "removed", "modified"]
+
+_KINDS: dict[str, ChangeKind] = {"added": "added", "removed": "removed", "modified": "modified"}
+_TYPES: dict[str, FileType] = {"file": "file", "folder": "folder", "link": "link", "other": "other"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What is at a path. Links are not followed."""
+
+    type: FileType
+    size_bytes: int
+    mode: int  # permission bits
+    digest: str | None = None  # SHA-256 of the content, in hexadecimal; files only
+    target: str | None = None  # where it points to; links only
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> FileState:
+        return cls(
+            type=_TYPES.get(fields.text(header, "type"), "other"),
+            size_bytes=fields.natural(header, "size_bytes"),
+            mode=fields.natural(header, "mode"),
+            digest=fields.optional_text(header, "digest"),
+            target=fields.optional_text(header, "target"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One path that differs: what one sandbox has there (`before`), and what the other has (`after`)."""
+
+    path: str  # absolute; bytes that are no UTF-8 as os.fsdecode shows them
+    change: ChangeKind
+    before: FileState | None  # None: added
+    after: FileState | None  # None: removed
+
+    @property
+    def type(self) -> FileType:
+        """Of what is there now, or was there before it was removed."""
+        state = self.after or self.before
+        return state.type if state is not None else "other"
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> FileChange:
+        kind = _KINDS.get(fields.text(header, "change"))
+        if kind is None:
+            raise ProtocolError(f"unknown kind of change: {header.get('change')!r}")
+        return cls(
+            path=fields.text(header, "path"),
+            change=kind,
+            before=_optional_state(header, "before"),
+            after=_optional_state(header, "after"),
+        )
+
+
+def _optional_state(header: Mapping[str, object], name: str) -> FileState | None:
+    return None if header.get(name) is None else FileState.read(fields.mapping(header, name))

@@ -1,0 +1,72 @@
+"""Arrays and frames, taken apart for a digest by their contents. No library is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ramet_guest.pieces import Form, Piece, of_buffer, sequence, tagged
+
+
+def by_library(value: Any, kind: type) -> Form | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, getattr(numpy, "ndarray", ())):
+        return of_array(value, kind, numpy)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and hasattr(pandas, "Series"):
+        if issubclass(kind, pandas.DataFrame):
+            return Form(tagged(kind), of_frame(value))
+        # Those two say more with less: as arrays they would have to be made first.
+        if issubclass(kind, (pandas.Series, pandas.Index)) and not issubclass(
+            kind, (pandas.MultiIndex, pandas.RangeIndex)
+        ):
+            labels = () if issubclass(kind, pandas.Index) else (value.index, value.attrs)
+            return Form(tagged(kind, value.dtype), iter((value.name, *labels, plain_array(value.array))))
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, getattr(torch, "Tensor", ())):
+        return Form(tagged(kind, value.dtype, value.requires_grad), iter((value.detach().cpu().numpy(),)))
+    return None
+
+
+def of_array(value: Any, kind: type, numpy: Any) -> Form:
+    plain = value.view(numpy.ndarray)
+    tag = tagged(kind, value.dtype.str, value.dtype, value.shape)
+    more = getattr(value, "__dict__", None) or None  # a mask, a name
+    if value.dtype.hasobject:
+        return Form(tag, object_items(plain, more))
+    return Form(tag, array_pieces(plain, more, numpy))
+
+
+def object_items(plain: Any, more: Any) -> Iterator[Any]:
+    yield more
+    # A record is an array again, when it is taken apart: as a tuple it is not.
+    yield from sequence(iter(plain.flat) if plain.dtype.names is None else (record.item() for record in plain.flat))
+
+
+def array_pieces(plain: Any, more: Any, numpy: Any) -> Iterator[Any]:
+    yield more
+    if plain.flags.c_contiguous and plain.dtype.itemsize:
+        yield from of_buffer(plain.reshape(-1).view(numpy.uint8))
+    else:
+        flags = ["external_loop", "buffered", "zerosize_ok"]
+        for part in numpy.nditer(plain, flags=flags, order="C", buffersize=1 << 18):
+            yield Piece(part.tobytes())
+
+
+def of_frame(value: Any) -> Iterator[Any]:
+    """Column by column: how pandas groups them inside changes while one only reads."""
+    yield value.columns
+    yield value.index
+    yield value.attrs
+    for number in range(value.shape[1]):
+        yield plain_array(value.iloc[:, number].array)
+
+
+def plain_array(array: Any) -> Any:
+    """pandas wraps numpy's arrays; the wrapper would be one more copy to pickle."""
+    arrow = getattr(array, "_pa_array", None)
+    if arrow is not None:
+        return str(array.dtype), arrow.combine_chunks()  # how it is cut says nothing
+    inside = getattr(array, "_ndarray", None)
+    return (str(array.dtype), inside) if inside is not None and not hasattr(array, "categories") else array

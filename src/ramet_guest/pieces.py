@@ -1,0 +1,104 @@
+"""What values are made of on their way into a digest: bytes, plain values in one piece, tags that tell kinds apart."""
+
+from __future__ import annotations
+
+import marshal
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+# Canonical in this version of marshal's format: no references, no interning, sets sorted.
+_MARSHAL_VERSION = 2
+_NUMBERS = frozenset((int, float, complex, bool, type(None)))
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_FEW_ITEMS = 16
+_SMALL_TEXT = 1 << 10
+_SMALL = 1 << 16
+ITEMS_AT_ONCE = 2048
+BYTES_AT_ONCE = 4 << 20
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class Piece:
+    """Bytes that go into the digest as they are."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+
+class Form(NamedTuple):
+    """What a value is made of. Children are values and pieces, given one after the other."""
+
+    tag: bytes
+    children: Iterator[Any]
+    unordered: bool = False
+
+
+def atom(value: Any) -> bytes | None:
+    """A small value with nothing inside that could be shared or refer back, as bytes; None for any other."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        pass
+    elif kind in (str, bytes):
+        if len(value) > _SMALL:
+            return None
+    elif kind in _CONTAINERS:
+        if len(value) > _FEW_ITEMS or not are_plain(value) or (kind is dict and not are_plain(value.values())):
+            return None
+    elif kind is not type(...):
+        return None
+    data = marshal.dumps(value, _MARSHAL_VERSION)
+    return b"a%d;" % len(data) + data
+
+
+def are_plain(values: Iterable[Any]) -> bool:
+    for value in values:
+        kind = type(value)
+        if kind not in _NUMBERS and (kind is not str or len(value) > _SMALL_TEXT):
+            return False
+    return True
+
+
+def tagged(kind: type, *more: object) -> bytes:
+    return ("\0".join((name_of(kind), *map(str, more))) + "\0").encode("utf-8", "backslashreplace")
+
+
+def name_of(kind: Any) -> str:
+    """The name of a class or function, with its module unless everybody knows where it is from."""
+    module = getattr(kind, "__module__", None)
+    return str(kind.__qualname__) if module in ("builtins", "__main__", None) else f"{module}.{kind.__qualname__}"
+
+
+def without_addresses(text: str) -> str:
+    """They say nothing of a value, and differ."""
+    return _ADDRESS.sub("", text)
+
+
+def sequence(values: Iterator[Any]) -> Iterator[Any]:
+    """Items, those that are plain in one piece: ten million numbers are no ten million steps."""
+    while chunk := list(islice(values, ITEMS_AT_ONCE)):
+        kinds = set(map(type, chunk))
+        if kinds <= _NUMBERS or (kinds == {str} and sum(map(len, chunk)) <= BYTES_AT_ONCE):
+            data = marshal.dumps(chunk, _MARSHAL_VERSION)
+            yield Piece(b"m" + len(data).to_bytes(8, "little") + data)
+        else:
+            yield from chunk
+
+
+def dictionary(values: dict[Any, Any]) -> Iterator[Any]:
+    yield from sequence(iter(values.keys()))
+    yield from sequence(iter(values.values()))
+
+
+def of_text(value: str) -> Iterator[Any]:
+    for start in range(0, len(value), 1 << 20):
+        yield Piece(value[start : start + (1 << 20)].encode("utf-8", "surrogatepass"))
+
+
+def of_buffer(value: Any) -> Iterator[Any]:
+    view = memoryview(value).cast("B")
+    for start in range(0, len(view), BYTES_AT_ONCE):
+        yield Piece(view[start : start + BYTES_AT_ONCE])
