@@ -14,7 +14,7 @@ BIN := .venv/bin
 # Folders are listed too: a module that was removed must go from the installed copy.
 SOURCES := $(shell find src \( -name __pycache__ -o -name '*.egg-info' -o -name '.?*' \) -prune -o ! -name '*.so' ! -name ramet-pod -print 2>/dev/null) pyproject.toml setup.py
 # Tests that also run as an unprivileged user.
-ORDINARY_USER_TESTS := $(wildcard tests/ordinary_user tests/behaviour tests/walls tests/lifetime)
+ORDINARY_USER_TESTS := $(wildcard tests/ordinary_user tests/behaviour tests/walls tests/lifetime tests/fork)
 
 .PHONY: help
 help:
@@ -39,8 +39,12 @@ check: .venv/installed  ## format, lint, layers, types
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: .venv/installed .venv/bench  ## measure against ipykernel, bubblewrap, fork and IPython: ratios (BENCH=--quick)
+bench: .venv/installed .venv/bench  ## measure against ipykernel, bubblewrap, fork and IPython: ratios (BENCH="--quick --only fork")
 	$(BIN)/python -m bench $(BENCH)
+
+.PHONY: soak
+soak: .venv/installed  ## random forks, merges and snapshots against a model for minutes, then a look for leaks (SOAK="--minutes 30")
+	$(BIN)/python -m tests.soak $(SOAK)
 
 .PHONY: fix
 fix: .venv/installed  ## format the code and mend what the linter can

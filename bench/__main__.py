@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from bench.scenarios import SCENARIOS, Settings
+from bench.scenarios import SCENARIOS
+from bench.settings import Settings
 from bench.table import Row, as_json_line, as_table
 
 

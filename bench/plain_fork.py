@@ -1,6 +1,7 @@
-"""Baseline: `os.fork()` of a plain process that has the template's modules, until the child answers over a pipe.
+"""Baseline: `os.fork()` of a plain process until the child answers over a pipe.
 
-As a program (`python -m bench.plain_fork MODULE...`) it is that process.
+The process either has the modules of a template, or holds what a piece of Python source makes. As a program (`python
+-m bench.plain_fork MODULE...` or `python -m bench.plain_fork --holding SOURCE`) it is that process.
 """
 
 import contextlib
@@ -21,14 +22,27 @@ def plain_fork(modules: Sequence[str]) -> AbstractContextManager[Sample]:
     return sampling_process("bench.plain_fork", *modules)
 
 
-def _serve(modules: Sequence[str]) -> None:
+def plain_fork_holding(heap: str) -> AbstractContextManager[Sample]:
+    """The process to be forked runs `heap`, Python source, and keeps what that makes."""
+    return sampling_process("bench.plain_fork", "--holding", heap)
+
+
+def _serve(arguments: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
+    held: dict[str, object] = {}
+    if arguments[:1] == ["--holding"]:
+        exec(arguments[1], held)
+    else:
+        _import_all(arguments)
+    for _ in sys.stdin:
+        print(_fork_once(), flush=True)
+
+
+def _import_all(modules: Sequence[str]) -> None:
     for name in modules:
         # Some names in sys.modules are no files that could be imported again (six.moves, the guest itself).
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    for _ in sys.stdin:
-        print(_fork_once(), flush=True)
 
 
 def _fork_once() -> float:

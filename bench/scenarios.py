@@ -1,28 +1,15 @@
 """What is measured: each scenario is a function from the run's settings to rows."""
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from bench import crowd, ours
+from bench import crowd, fork_scenarios, ours
 from bench.bubblewrap import bubblewrap_run
 from bench.in_process import in_process
 from bench.jupyter import kernel_start_and_first_cell, kernel_warm_cell
-from bench.measure import Contestant, Samples, Unavailable, measure
+from bench.measure import Contestant, Unavailable, measure
 from bench.plain_fork import plain_fork
+from bench.settings import AGAIN, Settings, row
 from bench.table import Row
-
-_AGAIN = "itself (A/A: noise of this machine)"
-
-
-@dataclass(frozen=True)
-class Settings:
-    quick: bool
-    shuffle: random.Random
-
-    def rounds(self, full: int) -> int:
-        return max(5, full // 8) if self.quick else full
-
 
 # The engine thaws a few sandboxes ahead. A create that gets one of those is what a caller mostly sees, but its work was
 # done before; one that thaws works while the caller waits. Both are shown, and told apart by the engine's own count.
@@ -48,11 +35,11 @@ def first_cell(settings: Settings) -> list[Row]:
     )
     thaws, ready = f"create + first cell, {_THAWS}", f"create + first cell, {_READY}"
     return [
-        _row(thaws, samples, "again", _AGAIN, ours_is="thaws"),
-        _row(thaws, samples, "ipykernel", "ipykernel, start + first cell", 0.03, ours_is="thaws"),
-        _row(thaws, samples, "bwrap", "bwrap --unshare-all ... python -c", 0.5, ours_is="thaws"),
-        _row(ready, samples, "ipykernel", "ipykernel, start + first cell", ours_is="ready"),
-        _row(ready, samples, "bwrap", "bwrap --unshare-all ... python -c", ours_is="ready"),
+        row(thaws, samples, "again", AGAIN, ours_is="thaws"),
+        row(thaws, samples, "ipykernel", "ipykernel, start + first cell", 0.03, ours_is="thaws"),
+        row(thaws, samples, "bwrap", "bwrap --unshare-all ... python -c", 0.5, ours_is="thaws"),
+        row(ready, samples, "ipykernel", "ipykernel, start + first cell", ours_is="ready"),
+        row(ready, samples, "bwrap", "bwrap --unshare-all ... python -c", ours_is="ready"),
     ]
 
 
@@ -71,9 +58,9 @@ def create(settings: Settings) -> list[Row]:
     )
     thaws = f"create alone, pooled pods, {_THAWS}"
     return [
-        _row(thaws, samples, "again", _AGAIN, ours_is="thaws"),
+        row(thaws, samples, "again", AGAIN, ours_is="thaws"),
         # The target is for this row: the other one forks nothing while the clock runs.
-        _row(thaws, samples, "fork", "os.fork() of a plain process, same modules", 2, ours_is="thaws"),
+        row(thaws, samples, "fork", "os.fork() of a plain process, same modules", 2, ours_is="thaws"),
         Row(f"create alone, {_READY}", "", "seconds", ours=samples["ready"].median),
     ]
 
@@ -92,9 +79,9 @@ def warm_cell(settings: Settings) -> list[Row]:
     )
     scenario = "warm print(6*7) cell"
     return [
-        _row(scenario, samples, "again", _AGAIN),
-        _row(scenario, samples, "ipykernel", "ipykernel", 0.07),
-        _row(scenario, samples, "in process", "IPython run_cell + socketpair round trip", 1.5),
+        row(scenario, samples, "again", AGAIN),
+        row(scenario, samples, "ipykernel", "ipykernel", 0.07),
+        row(scenario, samples, "in process", "IPython run_cell + socketpair round trip", 1.5),
     ]
 
 
@@ -144,24 +131,12 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "stream": stream,
     "close": close,
     "alive": alive,
+    "fork": fork_scenarios.fork_large,
+    "fork-objects": fork_scenarios.fork_objects,
+    "fork-small": fork_scenarios.fork_small,
+    "fork-threads": fork_scenarios.fork_threads,
+    "fork-generations": fork_scenarios.fork_generations,
+    "fork-memory": fork_scenarios.fork_memory,
+    "fork-files": fork_scenarios.fork_files,
+    "restore": fork_scenarios.restore,
 }
-
-
-def _row(
-    scenario: str,
-    samples: dict[str, Samples],
-    other: str,
-    against: str,
-    target: float | None = None,
-    ours_is: str = "ours",
-) -> Row:
-    theirs = samples[other]
-    return Row(
-        scenario,
-        against,
-        "seconds",
-        ours=samples[ours_is].median,
-        theirs=theirs.median,
-        target=target,
-        note=None if theirs.unavailable is None else f"not measured: {theirs.unavailable}",
-    )

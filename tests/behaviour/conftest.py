@@ -34,15 +34,18 @@ def make_sandbox() -> Iterator[Callable[..., Sandbox]]:
         sandbox.close()
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", "async", "fork"])
 def make_any_sandbox(request: pytest.FixtureRequest, loop_thread: LoopThread) -> Iterator[MakeSandbox]:
-    """Makes sandboxes with options, over each face in turn; closes them after the test."""
+    """Makes sandboxes with options, over each face in turn and as a fork of one; closes them after the test."""
     made: list[AnySandbox] = []
 
     def make(*arguments: Any, **options: Any) -> AnySandbox:
         sandbox: AnySandbox
         if request.param == "sync":
             sandbox = Sandbox(*arguments, **options)
+        elif request.param == "fork":
+            with Sandbox(*arguments, **options) as parent:
+                (sandbox,) = parent.fork(1)
         else:
             sandbox = AwaitedSandbox(loop_thread, *arguments, **options)
         made.append(sandbox)

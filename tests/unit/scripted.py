@@ -1,16 +1,19 @@
-"""A body without a process: the test plays the guest, over a real socket and real pipes."""
+"""Bodies without processes, and the machine that makes them: the test plays the guest, over real sockets and pipes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramet.errors import ForkFailed
 from ramet.protocol import guest
+from ramet.protocol.differences import FileChange
 from ramet.protocol.frames import TO_GUEST, Frame, FrameDecoder, encode
+from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,9 @@ class ScriptedBody:
     def walls(self) -> Mapping[str, object]:
         return {}
 
+    def unique_bytes(self) -> int:
+        return 100
+
     # The guest's side, for the test
 
     async def next_frame(self) -> Frame:
@@ -80,6 +86,13 @@ class ScriptedBody:
             self._frames.extend(self._decoder.feed(data))
         return self._frames.pop(0)
 
+    def silent(self) -> bool:
+        """Nothing was sent to the guest that the test has not seen."""
+        try:
+            return not self._frames and not self._guest.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+
     def send(self, data: bytes) -> None:
         self._guest.sendall(data)
 
@@ -87,6 +100,106 @@ class ScriptedBody:
         header = {"id": cell_id, "exit_code": exit_code, "error": None, "interrupted": interrupted}
         self.send(encode(guest.DONE, header))
 
+    async def configured(self, kind: int = guest.CONFIGURE, error: str | None = None) -> Frame:
+        """Take a frame of this kind, and say that it was carried out."""
+        frame = await self.next_frame()
+        assert frame.kind == kind
+        self.send(encode(guest.CONFIGURED, {"error": error}))
+        return frame
+
     def die(self, death: ScriptedDeath) -> None:
         if not self.death.done():
             self.death.set_result(death)
+
+
+@dataclass(frozen=True)
+class ScriptedForked:
+    bodies: list[ScriptedBody]
+    pause_seconds: float = 0.001
+    file_bytes: int = 10
+
+
+class ScriptedFrozen:
+    """Implements ``ramet.engine.seams.Frozen``."""
+
+    pause_seconds = 0.001
+    file_bytes = 10
+
+    def __init__(self, of: ScriptedBody) -> None:
+        self.of = of
+        self.closed = False
+
+    async def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+class ScriptedMachine:
+    """Implements ``ramet.engine.seams.Machine``. Holds at each step whose name is in ``gates`` until that is set."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.bodies: list[ScriptedBody] = []
+        self.snapshots: list[ScriptedFrozen] = []
+        self.thawed_with: list[tuple[Limits | None, Sequence[MountSpec] | None]] = []
+        self.kept_pids: list[bool] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.failing: str | None = None
+        self.changes: Sequence[FileChange] = ()
+
+    def gate(self, step: str) -> asyncio.Event:
+        return self.gates.setdefault(step, asyncio.Event())
+
+    async def _pass(self, step: str) -> None:
+        if step in self.gates:
+            async with asyncio.timeout(5):
+                await self.gates[step].wait()
+        if self.failing == step:
+            raise ForkFailed(f"scripted to fail at {step}")
+
+    def _body(self) -> ScriptedBody:
+        self.bodies.append(ScriptedBody(self._root))
+        return self.bodies[-1]
+
+    async def template(self, spec: TemplateSpec) -> None:
+        pass
+
+    async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> ScriptedBody:
+        return self._body()
+
+    async def fork(
+        self, body: ScriptedBody, count: int, keep_pid: bool, on_resumed: Callable[[], None]
+    ) -> ScriptedForked:
+        self.kept_pids.append(keep_pid)
+        await self._pass("freeze")
+        assert not body.closed
+        on_resumed()
+        await self._pass("thaw")
+        return ScriptedForked([self._body() for _ in range(count)])
+
+    async def freeze(self, body: ScriptedBody, keep_pid: bool) -> ScriptedFrozen:
+        self.kept_pids.append(keep_pid)
+        await self._pass("freeze")
+        self.snapshots.append(ScriptedFrozen(body))
+        return self.snapshots[-1]
+
+    async def thaw(
+        self, frozen: ScriptedFrozen, limits: Limits | None, mounts: Sequence[MountSpec] | None
+    ) -> ScriptedBody:
+        await self._pass("thaw")
+        assert not frozen.closed
+        self.thawed_with.append((limits, mounts))
+        return self._body()
+
+    async def diff_files(
+        self, one: ScriptedBody, other: ScriptedBody, paths: tuple[str, ...] | None
+    ) -> Sequence[FileChange]:
+        await self._pass("diff")
+        return self.changes
+
+    async def close(self) -> None:
+        for body in self.bodies:
+            await body.close()
+
+    def facts(self) -> Mapping[str, object]:
+        return {}

@@ -27,7 +27,9 @@ NOTHING: dict[str, Any] = {
 
 
 def spec_of(**arguments: Any) -> SandboxSpec:
-    return sandbox_spec(**{**NOTHING, **arguments})
+    spec = sandbox_spec(**{**NOTHING, **arguments})
+    assert isinstance(spec, SandboxSpec)
+    return spec
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_rich_result_with_a_wrong_type_is_refused(change: dict[str, object]) -
         guest.read(Frame(guest.RESULT, {**RICH, **change}, b"abc"))
 
 
-@pytest.mark.parametrize("kind", [0, guest.READY, 5, 255])
+@pytest.mark.parametrize("kind", [0, guest.READY, 7, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError):
         guest.read(Frame(kind, DONE, b""))
@@ -82,6 +83,78 @@ def test_random_headers_are_read_or_refused_and_never_crash() -> None:
     for _ in range(5000):
         header = {name: dice.choice(values) for name in (*DONE, *RICH)}
         try:
-            guest.read(Frame(dice.randrange(6), header, dice.choice((b"", b"abc"))))
+            guest.read(Frame(dice.randrange(8), header, dice.choice((b"", b"abc"))))
         except ProtocolError:
             pass
+
+
+ROW: list[object] = ["x", "int", "5", 28, "0" * 32]
+
+
+def names(*rows: object) -> Frame:
+    return Frame(guest.NAMES, {"omitted": 0}, json.dumps(rows).encode())
+
+
+def test_names_are_read() -> None:
+    read = guest.read(names(ROW, ["y", "str", "'a'", 50, None]))
+    assert read == guest.Names(
+        {"x": guest.Named("int", "5", 28, "0" * 32), "y": guest.Named("str", "'a'", 50, None)}, 0
+    )
+    assert guest.read(Frame(guest.LOOPS, {"running": True}, b"")) == guest.Loops(True)
+
+
+def test_names_can_be_printed_anywhere() -> None:
+    read = guest.read(names(["a\n\x1b[2J", "t\ud800", "v\r", 1, None]))
+    assert isinstance(read, guest.Names)
+    assert list(read.names.items()) == [("a\ufffd\ufffd[2J", guest.Named("t\ufffd", "v\ufffd", 1, None))]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        None,
+        [],
+        {},
+        ROW[:4],
+        [*ROW, 1],
+        [1, *ROW[1:]],
+        ["x" * 201, *ROW[1:]],
+        ["x", None, *ROW[2:]],
+        ["x", "int", "v" * 201, *ROW[3:]],
+        [*ROW[:3], -1, None],
+        [*ROW[:3], 2**63, None],
+        [*ROW[:3], True, None],
+        [*ROW[:3], 1.5, None],
+        [*ROW[:4], "0" * 31],
+        [*ROW[:4], "G" * 32],
+        [*ROW[:4], 5],
+    ],
+)
+def test_names_with_a_wrong_type_or_length_are_refused(row: object) -> None:
+    with pytest.raises(ProtocolError):
+        guest.read(names(row))
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        b"{}",
+        b"[",
+        b"\xff",
+        b"[" * 100_000,
+        b"[" + b",".join([b"0"] * 10_001) + b"]",
+        b" " * (9 << 20),
+        json.dumps([[f"n{number}", "t", "v", 1, None] for number in range(10_001)]).encode(),
+    ],
+    ids=["empty", "object", "broken", "no ASCII", "deep", "no rows", "long", "many"],
+)
+def test_names_that_are_no_bounded_table_are_refused(blob: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        guest.read(Frame(guest.NAMES, {"omitted": 0}, blob))
+
+
+@pytest.mark.parametrize("omitted", [None, -1, "1", True])
+def test_a_wrong_count_of_what_was_left_out_is_refused(omitted: object) -> None:
+    with pytest.raises(ProtocolError):
+        guest.read(Frame(guest.NAMES, {"omitted": omitted}, b"[]"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from ramet.client.operations import RECEIVE, Emit, Operation
 from ramet.errors import FileNotFound, ProtocolError, SandboxClosed, file_error
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
+from ramet.protocol.differences import FileChange, FileState
+from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
@@ -136,3 +139,49 @@ def test_a_file_is_written_piece_by_piece() -> None:
 def test_a_missing_file_does_not_exist() -> None:
     gone = calls.encode_error(file_error("stat", "/a", 2))
     assert play(operations.exists("sbx", "/a"), gone)[0] is False
+
+
+INFO = {"pause_seconds": 0.1, "total_seconds": 0.2, "unique_bytes": 5, "file_bytes_copied": 6}
+
+
+def test_a_fork_gives_the_ids_of_the_children_and_what_they_cost() -> None:
+    answer = {"children": [{"id": "a", "info": INFO}, {"id": "b", "info": {**INFO, "unique_bytes": 3}}], "info": INFO}
+    made, _, sent = play(operations.fork("sbx", 2, True), encode(calls.ANSWER, answer))
+    assert isinstance(made, operations.Forked)
+    assert made.info == ForkInfo(0.1, 0.2, 5, 6)
+    assert [(name, info.unique_bytes) for name, info in made.children] == [("a", 5), ("b", 3)]
+    (frame,) = FrameDecoder(FROM_ENGINE).feed(sent)
+    assert (frame.kind, frame.header) == (calls.FORK, {"sandbox": "sbx", "count": 2, "reseed": True})
+
+
+@pytest.mark.parametrize("children", [None, [1], [{"id": 1, "info": INFO}], [{"id": "a", "info": {}}]])
+def test_a_malformed_answer_to_a_fork_is_a_protocol_error(children: object) -> None:
+    with pytest.raises(ProtocolError):
+        play(operations.fork("sbx", 1, False), encode(calls.ANSWER, {"children": children, "info": INFO}))
+
+
+def test_a_diff_is_put_together_from_its_parts() -> None:
+    file = FileChange("/root/a", "added", None, FileState("file", 3, 0o644, "ab", None))
+    link = FileChange(
+        "/root/b\x1b", "modified", FileState("folder", 0, 0o755), FileState("link", 1, 0o777, None, "/x\n")
+    )
+    name = NameChange("x", "removed", NameValue("int", "5", 28), None)
+    parts = [encode(calls.CHANGES, {"files": [asdict(change)], "names": []}) for change in (file, link)]
+    last = encode(calls.CHANGES, {"files": [], "names": [asdict(name)]})
+    found, _, _ = play(operations.diff("a", "b", None), *parts, last, encode(calls.ANSWER, {"uncompared": ["y", "z"]}))
+    assert found == Diff((file, link), (name,), ("y", "z"))
+    assert str(found).splitlines() == [
+        "files: 1 added, 1 modified",
+        "  + /root/a: file, 3 bytes",
+        r"  ~ '/root/b\x1b': folder -> link to '/x\n'",
+        "names: 1 removed",
+        "  - x: int 5",
+        "names that could not be compared: y, z",
+    ]
+
+
+def test_no_difference_is_an_empty_diff() -> None:
+    found, _, _ = play(operations.diff("a", "b", ("/root",)), encode(calls.ANSWER, {"uncompared": []}))
+    assert isinstance(found, Diff)
+    assert found.is_empty
+    assert str(found) == "no differences"

@@ -145,12 +145,15 @@ def test_the_walls_are_told_as_they_stand(walled: Sandbox) -> None:
 def test_the_region_of_the_thaw_is_ordinary_memory_afterwards(attacker: Sandbox) -> None:
     """Lists of calls were run there. What is left may be read, changed and taken away: nobody looks at it again."""
     code = """
-place = next(line.split()[0] for line in open('/proc/self/maps') if line.startswith('1fa000000000'))
-at, end = (int(part, 16) for part in place.split('-'))
-ctypes.memset(at, 0xcc, end - at)
-(call(11, at, end - at), 6 * 7)
+places = [line.split()[:2] for line in open('/proc/self/maps') if line.startswith('1fa0')]
+answers = set()
+for place, access in places:
+    at, end = (int(part, 16) for part in place.split('-'))
+    if 'w' in access: ctypes.memset(at, 0xcc, end - at)
+    answers.add(call(11, at, end - at))
+(len(places) > 0, answers, [access for _, access in places if 'w' in access and 'x' in access])
 """
-    assert value(attacker, code) == (0, 42)
+    assert value(attacker, code) == (True, {0}, [])
     assert value(attacker, "6 * 7") == 42
     result = attacker.run_code("import os; os._exit(5)")
     assert (result.state, result.exit_code) == ("lost", 5)

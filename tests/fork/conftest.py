@@ -1,0 +1,42 @@
+"""A parent to fork, and forks that are closed after the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from ramet import Sandbox
+from tests.fork.relatives import TOOLS, Fork, run
+
+
+@pytest.fixture
+def parent(sandbox: Sandbox) -> Sandbox:
+    """A fresh sandbox with the tools of these tests in its namespace."""
+    run(sandbox, TOOLS)
+    return sandbox
+
+
+@pytest.fixture
+def fork() -> Iterator[Fork]:
+    """Forks a sandbox; the children are closed after the test."""
+    with ExitStack() as stack:
+
+        def fork_and_close_later(sandbox: Sandbox, n: int = 1, **options: Any) -> list[Sandbox]:
+            children = sandbox.fork(n, **options)
+            assert len(children) == n
+            for child in children:
+                stack.callback(child.close)
+            return list(children)
+
+        yield fork_and_close_later
+
+
+@pytest.fixture(scope="session")
+def memory_is_counted() -> None:
+    """Where no control group for memory is writable, a limit is an rlimit and forks are not counted at all."""
+    with Sandbox() as sandbox:
+        if "cgroup v" not in str(sandbox.info().walls["memory"]):
+            pytest.skip("this host has no writable control group for memory")
