@@ -69,6 +69,7 @@ class Body:
         self._delegation = delegation
         self._claim = claim  # on the sandbox whose memory this one shares
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
+        self._init = 0  # pid 1 of the pod in the engine's numbering, once it was asked for
         self._closing: asyncio.Task[None] | None = None
         self._watch()
 
@@ -154,11 +155,12 @@ class Body:
     def subject(self) -> Subject:
         """Itself, for a freeze."""
         life, pod = self.life, self.pod
+        if not self._init:
+            self._init = _number(pod.handle.init_pidfd)
         lines = Lines(pod.ends.control_inode, os.fstat(pod.ends.stdout).st_ino, os.fstat(pod.ends.stderr).st_ino)
         return Subject(
-            life.repl, life.repl_pidfd, life.shadow, _number(pod.handle.init_pidfd), life.syscall_at, life.timed_calls,
-            pod, lines,
-        )  # fmt: skip
+            life.repl, life.repl_pidfd, life.shadow, self._init, life.syscall_at, life.timed_calls, pod, lines
+        )
 
     def keep(self, frozen: Frozen) -> None:
         """The shadow of a new snapshot of this sandbox is in the pod's groups, which cannot go before it."""

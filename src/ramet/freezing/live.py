@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
@@ -22,6 +22,7 @@ from ramet.freezing.descriptors import (
     read_descriptors,
     read_shared_maps,
 )
+from ramet.freezing.descriptors.recipes import NamedFile
 from ramet.freezing.process import ProcessState, inner_pid, read_process
 from ramet.freezing.room import Claim
 from ramet.isolation.layers import FileImage
@@ -50,48 +51,86 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipes:
+    """What was read of a sandbox while it stood still: plain data, from which any number of copies get what it had."""
+
+    process: ProcessState
+    descriptors: Descriptors
+    maps: tuple[SharedMap, ...]
+    image: FileImage
+    timed_calls: bytes
+    thread_ids: frozenset[int]  # but the main one's
+    limits: Limits
+
+    @property
+    def taken_pids(self) -> frozenset[int]:
+        """Ids that the main thread of a copy must not have."""
+        return self.thread_ids | {pid for pid, _ in self.process.children}
+
+    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+        """What gives a copy its descriptors, folder, limits and timers."""
+        children = {pid: pid for pid, _ in self.process.children}  # they stand there, dead, under the ids they had
+        made = compile_calls(self.descriptors, self.maps, main_pid, children)
+        resources = set_limits(self._resource_limits(limits, usual))
+        return (*widest_table(), *made, *self.process.calls(), *resources, *self.process.timer_calls())
+
+    def _resource_limits(self, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[ResourceLimit, ...]:
+        """As they were; where a copy is given other limits than the sandbox had, those that follow from them."""
+        kept = self.process.limits
+        if limits == self.limits:
+            return kept
+        replaced = {kind for kind, _, _ in usual}
+        return (*(limit for limit in kept if limit[0] not in replaced), *usual)
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """What a freeze brought."""
 
     snapshot: _core.Snapshot
-    process: ProcessState
-    descriptors: Descriptors
-    maps: tuple[SharedMap, ...]
-    image: FileImage | None
-    timed_calls: bytes
+    recipes: Recipes
     pause_seconds: float
     stragglers: int  # tasks that could not be let go yet
 
 
-def freeze(subject: Subject) -> Taken:
-    """Runs in the tracer's thread: ptrace binds what is stopped to it."""
+def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
+    """Runs in the tracer's thread: ptrace binds what is stopped to it.
+
+    `on_read` is told what was read before the memory is copied, so that others can make use of that time.
+    """
     began = perf_counter()
     paused = _core.pause(
         subject.repl, subject.shadow, subject.init, subject.syscall_at, subject.timed_calls, _PAUSE_SECONDS
     )
-    image = None
+    recipes = None
     try:
-        children, processes, timers, timed_calls = _core.paused_facts(paused)
-        process = read_process(subject.repl, children, timers)
-        pids = {pid: inner_pid(pid) for pid in processes}
-        target = Target(subject.repl, subject.repl_pidfd, subject.pod.root, pids, subject.lines)
-        maps = read_shared_maps(target)
-        _check_reserved(maps)
-        descriptors = read_descriptors(target)
-        image = FileImage.capture(subject.pod)
-        seconds = _COPY_SECONDS + sum(shared.length for shared in maps) / _COPY_BYTES_PER_SECOND
-        snapshot = _core.copy(paused, tuple(privatize(maps)), seconds)
+        recipes = _read(subject, paused)
+        on_read(recipes)
+        seconds = _COPY_SECONDS + sum(shared.length for shared in recipes.maps) / _COPY_BYTES_PER_SECOND
+        snapshot = _core.copy(paused, tuple(privatize(recipes.maps)), seconds)
     except BaseException as error:
-        if image is not None:
-            image.close()
+        if recipes is not None:
+            recipes.image.close()
         if isinstance(error, OSError) and error.errno in _GONE:
             raise ForkFailed("the sandbox could not be frozen: its REPL ended meanwhile") from error
         raise
     finally:
         _core.resume(paused)
     pause_seconds = perf_counter() - began
-    stragglers = _core.serve_stragglers()
-    return Taken(snapshot, process, descriptors, maps, image, timed_calls, pause_seconds, stragglers)
+    return Taken(snapshot, recipes, pause_seconds, _core.serve_stragglers())
+
+
+def _read(subject: Subject, paused: _core.Paused) -> Recipes:
+    children, processes, timers, timed_calls, thread_ids = _core.paused_facts(paused)
+    process = read_process(subject.repl, children, timers)
+    pids = {pid: inner_pid(pid) for pid in processes}
+    target = Target(subject.repl, subject.repl_pidfd, subject.pod.root, pids, subject.lines)
+    maps = read_shared_maps(target)
+    _check_reserved(maps)
+    descriptors = read_descriptors(target)
+    open_files = [each.thing.path for each in descriptors.descriptions if isinstance(each.thing, NamedFile)]
+    image = FileImage.capture(subject.pod, open_files)
+    return Recipes(process, descriptors, maps, image, timed_calls, frozenset(thread_ids[1:]), subject.pod.limits)
 
 
 def _check_reserved(maps: Sequence[SharedMap]) -> None:
@@ -106,8 +145,7 @@ def _check_reserved(maps: Sequence[SharedMap]) -> None:
 def discard(taken: Taken) -> None:
     """Nobody wants it any more. In the tracer's thread, like the freeze."""
     _core.end_snapshot(taken.snapshot)
-    if taken.image is not None:
-        taken.image.close()
+    taken.recipes.image.close()
 
 
 class Frozen:
@@ -117,7 +155,6 @@ class Frozen:
         self,
         taken: Taken,
         template: TemplateSpec,
-        limits: Limits,
         mounts: tuple[MountSpec, ...],
         lineage: frozenset[int],
         kept_pid: int | None,
@@ -125,26 +162,26 @@ class Frozen:
         tracer: ThreadPoolExecutor,
     ) -> None:
         self.snapshot = taken.snapshot
+        self.recipes = taken.recipes
         self.template = template
-        self.limits = limits
         self.mounts = mounts
-        self.image = taken.image
-        self.claim = claim
+        self.lineage = lineage  # main pids of all that it was, which a copy must not have again
         self.kept_pid = kept_pid
+        self.claim = claim
         self.pause_seconds = taken.pause_seconds
-        self.children = taken.process.children
-        self.lineage = lineage
-        self.thread_ids = frozenset(_core.thread_ids(taken.snapshot)[1:])
-        self._taken = taken
         self._tracer = tracer
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Frozen {self.template.name}, {len(self.thread_ids) + 1} threads>"
+        return f"<Frozen {self.template.name}, {len(self.recipes.thread_ids) + 1} threads>"
+
+    @property
+    def limits(self) -> Limits:
+        return self.recipes.limits
 
     @property
     def file_bytes(self) -> int:
-        return self.image.file_bytes if self.image is not None else 0
+        return self.recipes.image.file_bytes
 
     @property
     def closed(self) -> bool:
@@ -155,25 +192,6 @@ class Frozen:
         """In the engine's numbering; 0 when it became a sandbox's."""
         return _core.shadow(self.snapshot)
 
-    def taken_pids(self) -> frozenset[int]:
-        """Ids that the main thread of a copy must not have: another thread's, a child's, an ancestor's."""
-        return self.thread_ids | self.lineage | {pid for pid, _ in self.children}
-
-    def calls(self, main_pid: int, limits: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
-        """What gives a copy its descriptors, folder, limits and timers."""
-        process = self._taken.process
-        children = {pid: pid for pid, _ in self.children}  # they stand there, dead, under the ids they had
-        made = compile_calls(self._taken.descriptors, self._taken.maps, main_pid, children)
-        return (*widest_table(), *made, *process.calls(), *set_limits(limits), *process.timer_calls())
-
-    def limits_for(self, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[ResourceLimit, ...]:
-        """As they were; where a copy is given other limits than the sandbox had, those that follow from them."""
-        kept = self._taken.process.limits
-        if limits == self.limits:
-            return kept
-        replaced = {kind for kind, _, _ in usual}
-        return (*(limit for limit in kept if limit[0] not in replaced), *usual)
-
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
@@ -182,6 +200,5 @@ class Frozen:
     async def _close(self) -> None:
         if self.shadow:
             await asyncio.get_running_loop().run_in_executor(self._tracer, _core.end_snapshot, self.snapshot)
-        if self.image is not None:
-            self.image.close()
+        self.recipes.image.close()
         self.claim.release()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
 from ramet.freezing import _core, live
 from ramet.freezing.body import Body, Life
-from ramet.freezing.calls import Call
-from ramet.freezing.live import Frozen
+from ramet.freezing.forking import FirstThaw, Handover, Plan
+from ramet.freezing.live import Frozen, Recipes, Subject, Taken
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
 from ramet.freezing.template import FrozenTemplate, boot_template, describe
@@ -157,45 +157,27 @@ class Machine:
     async def _thaw_template(self, frozen: FrozenTemplate, pod: Pod) -> Life:
         pid = next(number for number in self._pids if number not in frozen.thread_ids)
         calls = frozen.calls(resource_limits(pod.limits, self._delegation))
+        plan = Plan(pod, pid, calls, (), self._maker.group_count(), consume=False, more=False, seconds=_THAW_SECONDS)
         try:
-            return await self._thaw(frozen.snapshot, pod, pid, calls, (), frozenset())
+            return await self._carry_out(plan, frozen.snapshot, frozenset())
         except _core.FreezeError as error:
             kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else RametError
             raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
 
-    async def _thaw(
-        self,
-        snapshot: _core.Snapshot,
-        pod: Pod,
-        pid: int,
-        calls: tuple[Call, ...],
-        children: tuple[tuple[int, int], ...],
-        lineage: frozenset[int],
-        consume: bool = False,
-        more: bool = False,
+    async def _carry_out(self, plan: Plan, snapshot: _core.Snapshot, lineage: frozenset[int]) -> Life:
+        kills_before = _kills(plan.pod)
+        work = asyncio.get_running_loop().run_in_executor(self._tracer, plan.carry_out, snapshot)
+        return self._life(await finish(work, _end_thawed), plan, snapshot, lineage, kills_before)
+
+    def _life(
+        self, made: _core.Thawed, plan: Plan, snapshot: _core.Snapshot, lineage: frozenset[int], kills_before: int
     ) -> Life:
-        kills_before = pod.group.out_of_memory_kills() if pod.group is not None else 0
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(
-            self._tracer,
-            _core.thaw,
-            snapshot,
-            pod.handle.init_pid,
-            pod.root,
-            pid,
-            self._maker.group_count(),
-            calls,
-            children,
-            consume,
-            more,
-            _THAW_SECONDS,
-        )
-        shadow, shadow_pidfd, repl, repl_pidfd, spent = await finish(work, _end_thawed)
+        shadow, shadow_pidfd, repl, repl_pidfd, spent = made
         self.last_thaw_microseconds = spent
-        pod.let_go()
+        plan.pod.let_go()
         return Life(
-            shadow, shadow_pidfd, None, repl, repl_pidfd, pid, _core.syscall_at(snapshot), lineage | {pid},
-            loop.create_future(), kills_before,
+            shadow, shadow_pidfd, None, repl, repl_pidfd, plan.pid, _core.syscall_at(snapshot), lineage | {plan.pid},
+            asyncio.get_running_loop().create_future(), kills_before,
         )  # fmt: skip
 
     # Sandboxes from sandboxes
@@ -204,28 +186,39 @@ class Machine:
         """So many copies of a sandbox, or none."""
         self._maker.expect(count)
         with self._maker.undisturbed():
-            frozen = await self._freeze(body, keep_pid, count)
-            on_resumed()
+            handover = Handover(on_resumed)
+            planning = asyncio.create_task(self._plan_first(handover, body, keep_pid, count))
             try:
-                bodies = await self._thaw_all(frozen, count)
+                frozen, made = await self._freeze(body, keep_pid, count, handover.freeze_and_thaw)
+            except BaseException:
+                handover.read.cancel()
+                plan = await planning
+                if plan is not None:
+                    await plan.pod.close()
+                raise
+            try:
+                bodies = await self._thaw_all(frozen, count, await planning, made)
             finally:
                 await frozen.close()
         return Forked(bodies, frozen.pause_seconds, frozen.file_bytes)
 
     async def freeze(self, body: Body, keep_pid: bool) -> Frozen:
-        return await self._freeze(body, keep_pid, 1)
+        frozen, _ = await self._freeze(body, keep_pid, 1, lambda subject: (live.freeze(subject, lambda _: None), None))
+        return frozen
 
     async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
         chosen = frozen.mounts if mounts is None else tuple(mounts)
         pod = await self._pod_for(frozen, frozen.limits if limits is None else limits, chosen)
         return await self._thaw_into(frozen, pod, chosen)
 
-    async def _freeze(self, body: Body, keep_pid: bool, copies: int) -> Frozen:
+    async def _freeze(
+        self, body: Body, keep_pid: bool, copies: int, work: Callable[[Subject], tuple[Taken, FirstThaw]]
+    ) -> tuple[Frozen, FirstThaw]:
         subject, lineage = body.subject(), body.life.lineage
         claim = body.room.claim(copies)
         try:
-            work = asyncio.get_running_loop().run_in_executor(self._tracer, live.freeze, subject)
-            taken = await finish(work, lambda made: self._tracer.submit(live.discard, made))
+            job = asyncio.get_running_loop().run_in_executor(self._tracer, work, subject)
+            taken, made = await finish(job, self._discard_taken)
         except BaseException as error:
             claim.release()
             self._serve_stragglers()
@@ -235,18 +228,54 @@ class Machine:
             raise
         if taken.stragglers:
             self._serve_stragglers()
-        body.life.timed_calls = taken.timed_calls
+        body.life.timed_calls = taken.recipes.timed_calls
         kept_pid = body.pid if keep_pid else None
-        frozen = Frozen(taken, body.template, body.pod.limits, body.mounts, lineage, kept_pid, claim, self._tracer)
+        frozen = Frozen(taken, body.template, body.mounts, lineage, kept_pid, claim, self._tracer)
         body.keep(frozen)
-        return frozen
+        return frozen, made
 
-    async def _thaw_all(self, frozen: Frozen, count: int) -> list[Body]:
-        """Pods that are not ready are made while the first copies are thawed. The last takes the snapshot's shadow."""
-        pods = [asyncio.create_task(self._pod_for(frozen, frozen.limits, frozen.mounts)) for _ in range(count)]
-        bodies: list[Body] = []
+    def _discard_taken(self, result: tuple[Taken, FirstThaw]) -> None:
+        taken, made = result
+        if isinstance(made, tuple):
+            _end_thawed(made)
+        self._tracer.submit(live.discard, taken)
+
+    async def _plan_first(self, handover: Handover, body: Body, keep_pid: bool, count: int) -> Plan | None:
+        """The first copy, planned while the memory is copied. None where it cannot be thawed at once."""
+        plan = None
         try:
-            for number, pod in enumerate(asyncio.as_completed(pods), 1):
+            recipes = await handover.read
+            if recipes.image.is_empty:
+                pod = self._maker.take_ready(body.template.interpreter, body.pod.limits, body.mounts)
+                if pod is not None:
+                    kept_pid = body.pid if keep_pid else None
+                    plan = self._plan(recipes, pod, body.life.lineage, kept_pid, count == 1, count > 2)
+        except asyncio.CancelledError:
+            pass  # the freeze failed
+        finally:
+            handover.give(plan)
+        return plan
+
+    def _plan(
+        self, recipes: Recipes, pod: Pod, lineage: frozenset[int], kept_pid: int | None, consume: bool, more: bool
+    ) -> Plan:
+        taken = recipes.taken_pids | lineage
+        pid = kept_pid or next(number for number in self._pids if number not in taken)
+        calls = recipes.calls(pid, pod.limits, resource_limits(pod.limits, self._delegation))
+        groups = self._maker.group_count()
+        return Plan(pod, pid, calls, recipes.process.children, groups, consume, more, _THAW_SECONDS)
+
+    async def _thaw_all(self, frozen: Frozen, count: int, plan: Plan | None, made: FirstThaw) -> list[Body]:
+        """Pods that are not ready are made while the first copies are thawed. The last takes the snapshot's shadow."""
+        bodies: list[Body] = []
+        pods: list[asyncio.Task[Pod]] = []
+        try:
+            if plan is not None:
+                bodies.append(await self._first_body(frozen, plan, made))
+            missing = count - len(bodies)
+            pods = [asyncio.create_task(self._pod_for(frozen, frozen.limits, frozen.mounts)) for _ in range(missing)]
+            for pod in asyncio.as_completed(pods):
+                number = len(bodies) + 1
                 consume, more = number == count, number < count - 1
                 bodies.append(await self._thaw_into(frozen, await pod, frozen.mounts, consume, more))
         except BaseException:
@@ -254,36 +283,48 @@ class Machine:
             raise
         return bodies
 
+    async def _first_body(self, frozen: Frozen, plan: Plan, made: FirstThaw) -> Body:
+        if isinstance(made, _core.FreezeError):
+            await plan.pod.close()
+            raise _thaw_error(made) from made
+        if made is None:
+            return await self._thaw_planned(frozen, plan, frozen.mounts)
+        life = self._life(made, plan, frozen.snapshot, frozen.lineage, _kills(plan.pod))
+        return self._body(frozen, plan.pod, life, frozen.mounts)
+
     async def _discard(self, pods: list[asyncio.Task[Pod]], bodies: list[Body]) -> None:
         made = await asyncio.gather(*pods, return_exceptions=True)
         await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
         await asyncio.gather(*(pod.close() for pod in made if isinstance(pod, Pod)), return_exceptions=True)
 
     async def _pod_for(self, frozen: Frozen, limits: Limits, mounts: tuple[MountSpec, ...]) -> Pod:
-        return await self._maker.take(frozen.template.interpreter, limits, mounts, frozen.image)
+        return await self._maker.take(frozen.template.interpreter, limits, mounts, frozen.recipes.image)
 
     async def _thaw_into(
         self, frozen: Frozen, pod: Pod, mounts: tuple[MountSpec, ...], consume: bool = False, more: bool = False
     ) -> Body:
         """The pod is the body's, or closed."""
         try:
-            if frozen.closed:
-                raise ForkFailed("the snapshot was closed")
-            taken = frozen.taken_pids()
-            pid = frozen.kept_pid or next(number for number in self._pids if number not in taken)
-            limits = frozen.limits_for(pod.limits, resource_limits(pod.limits, self._delegation))
-            life = await self._thaw(
-                frozen.snapshot, pod, pid, frozen.calls(pid, limits), frozen.children, frozen.lineage, consume, more
-            )
-        except _core.FreezeError as error:
-            await pod.close()
-            kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
-            raise kind(f"a copy of the sandbox could not be thawed: {describe(error)}") from error
+            plan = self._plan(frozen.recipes, pod, frozen.lineage, frozen.kept_pid, consume, more)
         except BaseException:
             await pod.close()
             raise
-        claim = frozen.claim.hold()
-        return Body(frozen.template, mounts, pod, life, self._wake, self._delegation, claim)
+        return await self._thaw_planned(frozen, plan, mounts)
+
+    async def _thaw_planned(self, frozen: Frozen, plan: Plan, mounts: tuple[MountSpec, ...]) -> Body:
+        try:
+            if frozen.closed:
+                raise ForkFailed("the snapshot was closed")
+            life = await self._carry_out(plan, frozen.snapshot, frozen.lineage)
+        except BaseException as error:
+            await plan.pod.close()
+            if isinstance(error, _core.FreezeError):
+                raise _thaw_error(error) from error
+            raise
+        return self._body(frozen, plan.pod, life, mounts)
+
+    def _body(self, frozen: Frozen, pod: Pod, life: Life, mounts: tuple[MountSpec, ...]) -> Body:
+        return Body(frozen.template, mounts, pod, life, self._wake, self._delegation, frozen.claim.hold())
 
     def _serve_stragglers(self) -> None:
         """After a failed freeze: threads that had not stopped in time are still seized, and let go when they stop."""
@@ -334,6 +375,15 @@ def _end_thawed(made: _core.Thawed) -> None:
     _, shadow_pidfd, _, repl_pidfd, _ = made
     end_process(repl_pidfd)
     end_process(shadow_pidfd)
+
+
+def _thaw_error(error: _core.FreezeError) -> RametError:
+    kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
+    return kind(f"a copy of the sandbox could not be thawed: {describe(error)}")
+
+
+def _kills(pod: Pod) -> int:
+    return pod.group.out_of_memory_kills() if pod.group is not None else 0
 
 
 def _hint(error: _core.FreezeError) -> str | None:

@@ -45,6 +45,7 @@ class ProcessState:
 
 
 def read_process(pid: int, children: Sequence[int], timers: bytes) -> ProcessState:
+    """What is not in the thread's own hands, from /proc and the kernel."""
     folder = os.readlink(f"/proc/{pid}/cwd".encode())
     return ProcessState(
         folder=folder.removesuffix(_DELETED),

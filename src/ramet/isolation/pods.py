@@ -183,6 +183,7 @@ class PodMaker:
         self.calm = asyncio.Event()  # nobody waits for work that making things ahead would slow down
         self.calm.set()
         self._waiting = 0
+        self._dead: list[asyncio.Task[None]] = []  # pods that died in the pool, on their way out
         self._numbers = itertools.count(1)
         self._pool: dict[tuple[Interpreter, Limits], list[Pod]] = {}
         self._refills: dict[tuple[Interpreter, Limits], asyncio.Task[None]] = {}
@@ -198,18 +199,22 @@ class PodMaker:
         """A pod from the pool, or a new one; one that begins with the files of an image is always new."""
         if image is not None and not image.is_empty:
             return await self.make(interpreter, limits, mounts, image=image)
-        key = (interpreter, limits)
-        pods = self._pool.setdefault(key, [])
-        pod = None
-        while pods and not mounts and pod is None:
-            pod = pods.pop()
-            if not pod.alive:  # the host's kernel may kill anybody
-                await pod.close()
-                pod = None
+        pod = self.take_ready(interpreter, limits, mounts)
         if pod is None:
             pod = await self.make(interpreter, limits, mounts)
-        self._refill(key, _REFILL_AFTER_SECONDS)
+            self._refill((interpreter, limits), _REFILL_AFTER_SECONDS)
         return pod
+
+    def take_ready(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec]) -> Pod | None:
+        """A pod that waits in the pool, if there is one."""
+        pods = self._pool.setdefault((interpreter, limits), [])
+        while pods and not mounts:
+            pod = pods.pop()
+            if pod.alive:
+                self._refill((interpreter, limits), _REFILL_AFTER_SECONDS)
+                return pod
+            self._dead.append(asyncio.create_task(pod.close()))  # the host's kernel may kill anybody
+        return None
 
     def _refill(self, key: tuple[Interpreter, Limits], after_seconds: float) -> None:
         if not self._closed and (key not in self._refills or self._refills[key].done()):
@@ -341,4 +346,5 @@ class PodMaker:
         await asyncio.gather(*self._refills.values(), return_exceptions=True)
         pods = [pod for waiting in self._pool.values() for pod in waiting]
         self._pool.clear()
+        await asyncio.gather(*self._dead, return_exceptions=True)
         await asyncio.gather(*(pod.close() for pod in pods), return_exceptions=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ramet.freezing import _core
 from ramet.freezing.descriptors.bounds import MOST_FACT_BYTES, Budget, too_much
 from ramet.freezing.descriptors.calls import O_CLOEXEC
 from ramet.freezing.descriptors.diagnosis import SocketDiagnosis
@@ -65,6 +65,7 @@ class Access:
         with contextlib.ExitStack() as cleanup:
             self._links = _folder(cleanup, f"/proc/{self.target.pid}/fd")
             self._facts = _folder(cleanup, f"/proc/{self.target.pid}/fdinfo")
+            self._table = {number: (link, text) for number, link, text in _core.descriptors(self.target.pid)}
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -72,17 +73,12 @@ class Access:
         self._cleanup.close()
 
     def numbers(self) -> list[int]:
-        return sorted(map(int, os.listdir(self._links)))
+        return sorted(self._table)
 
     def opened(self, number: int) -> Opened:
-        try:
-            link = os.readlink(b"%d" % number, dir_fd=self._links)
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            link = _TOO_LONG
-        facts, lines = self.facts(number)
-        return Opened(number, link, int(facts["flags"], 8), facts, lines)
+        link, text = self._table[number]
+        facts, lines = self.facts(number) if text is None else _parse_facts(text)
+        return Opened(number, link or _TOO_LONG, int(facts["flags"], 8), facts, lines)
 
     def facts(self, number: int) -> tuple[dict[str, str], tuple[str, ...]]:
         descriptor = os.open(str(number), os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._facts)

@@ -19,6 +19,7 @@ from ramet.freezing.descriptors.calls import Script
 from ramet.freezing.descriptors.kernel import find_in_root
 from ramet.freezing.descriptors.recipes import Memory
 from ramet.freezing.descriptors.target import Target
+from ramet.isolation.skeleton import system_folders
 from ramet.isolation.syscall_numbers import X86_64
 
 _PROCMAP_QUERY = 0xC0686611
@@ -33,6 +34,9 @@ _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 _MFD_CLOEXEC = 1
 _MOST_AT_ONCE = 1 << 30  # a single write moves less than 2 GiB
+
+
+_SYSTEM = tuple(f"{folder}/".encode() for folder in system_folders())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def _query(target: Target, maps: int) -> list[SharedMap]:
             struct.pack_into("Q", request, 88, 0)
             fcntl.ioctl(maps, _PROCMAP_QUERY, request, True)
         start, end, flags, _, offset, inode = struct.unpack_from("QQQQQQ", request, 24)
-        found.append(_shared_map(target, start, end, flags & 7, offset, inode, name.value))
+        if not _is_the_systems(flags & 7, name.value):
+            found.append(_shared_map(target, start, end, flags & 7, offset, inode, name.value))
         address = end
         _check_count(found)
 
@@ -104,13 +109,16 @@ def _parse(target: Target, maps: int) -> list[SharedMap]:
             protection = sum(bit for letter, bit in zip(match[3] + match[4], (1, 2, 4), strict=True) if letter != 0x2D)
             # The kernel writes a newline in a name as an octal escape, but leaves a backslash alone.
             name = _ESCAPE.sub(lambda escape: bytes((int(escape[1], 8) & 255,)), match[7])
-            found.append(
-                _shared_map(
-                    target, int(match[1], 16), int(match[2], 16), protection, int(match[5], 16), int(match[6]), name
-                )
-            )
+            if not _is_the_systems(protection, name):
+                start, end, offset, inode = int(match[1], 16), int(match[2], 16), int(match[5], 16), int(match[6])
+                found.append(_shared_map(target, start, end, protection, offset, inode, name))
             _check_count(found)
     return found
+
+
+def _is_the_systems(protection: int, name: bytes) -> bool:
+    """A file of the host that no sandbox can write, like the C library's tables: all of them may look at one copy."""
+    return not protection & _PROT_WRITE and name.startswith(_SYSTEM)
 
 
 def _check_count(found: list[SharedMap]) -> None:

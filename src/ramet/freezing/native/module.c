@@ -3,6 +3,11 @@
 #include <Python.h>
 #include "live.h"
 #include "snapshot.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -169,6 +174,13 @@ static PyObject *core_pause(PyObject *self, PyObject *arguments) {
     return PyCapsule_New(p, paused_name, paused_free);
 }
 
+/* Ids of the threads in their own namespace, main first. */
+static PyObject *inner_ids(const snapshot *from) {
+    PyObject *ids = PyTuple_New(from->thread_count);
+    for (int i = 0; ids && i < from->thread_count; i++) PyTuple_SET_ITEM(ids, i, PyLong_FromLong(from->threads[i].inner_tid));
+    return ids;
+}
+
 static PyObject *core_paused_facts(PyObject *self, PyObject *capsule) {
     (void)self;
     paused *p = PyCapsule_GetPointer(capsule, paused_name);
@@ -181,9 +193,10 @@ static PyObject *core_paused_facts(PyObject *self, PyObject *capsule) {
         if (!pid || PyList_Append(processes, pid)) Py_CLEAR(processes);
         Py_XDECREF(pid);
     }
-    if (!children || !processes) return Py_XDECREF(children), Py_XDECREF(processes), NULL;
-    return Py_BuildValue("(NNy#y#)", children, processes, (const char *)p->timers, (Py_ssize_t)sizeof p->timers, (const char *)p->timed,
-                         (Py_ssize_t)p->timed_count * (Py_ssize_t)sizeof *p->timed);
+    PyObject *ids = inner_ids(&p->taken);
+    if (!children || !processes || !ids) return Py_XDECREF(children), Py_XDECREF(processes), Py_XDECREF(ids), NULL;
+    return Py_BuildValue("(NNy#y#N)", children, processes, (const char *)p->timers, (Py_ssize_t)sizeof p->timers, (const char *)p->timed,
+                         (Py_ssize_t)p->timed_count * (Py_ssize_t)sizeof *p->timed, ids);
 }
 
 static PyObject *core_copy(PyObject *self, PyObject *arguments) {
@@ -226,6 +239,40 @@ static PyObject *core_serve_stragglers(PyObject *self, PyObject *nothing) {
     return PyLong_FromLong(left);
 }
 
+/* (number, link, fdinfo) of each descriptor of a process, read in the pause: a few calls for each, and nothing else in between.
+ * fdinfo is None where it is longer than the usual few lines. */
+static PyObject *core_descriptors(PyObject *self, PyObject *argument) {
+    char path[64], link[4096], text[4096];
+    (void)self;
+    long pid = PyLong_AsLong(argument);
+    if (pid == -1 && PyErr_Occurred()) return NULL;
+    snprintf(path, sizeof path, "/proc/%ld/fd", pid);
+    DIR *links = opendir(path);
+    snprintf(path, sizeof path, "/proc/%ld/fdinfo", pid);
+    int facts = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    PyObject *found = links && facts >= 0 ? PyList_New(0) : PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    for (struct dirent *entry; found && (entry = readdir(links));) {
+        if (entry->d_name[0] == '.') continue;
+        ssize_t link_length = readlinkat(dirfd(links), entry->d_name, link, sizeof link);
+        int file = openat(facts, entry->d_name, O_RDONLY | O_CLOEXEC);
+        ssize_t length = file >= 0 ? read(file, text, sizeof text) : -1;
+        if (file >= 0) close(file);
+        if (link_length < 0 && errno == ENAMETOOLONG) link_length = (ssize_t)sizeof link;
+        if (link_length < 0 || length < 0) {
+            Py_CLEAR(found);
+            PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+            break;
+        }
+        PyObject *one = Py_BuildValue("(iy#z#)", atoi(entry->d_name), link, link_length < (ssize_t)sizeof link ? link_length : (ssize_t)0,
+                                      length < (ssize_t)sizeof text ? text : NULL, length);
+        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    if (links) closedir(links);
+    if (facts >= 0) close(facts);
+    return found;
+}
+
 static PyObject *core_sweep_faults(PyObject *self, PyObject *nothing) {
     (void)self, (void)nothing;
     fault_sweep();
@@ -247,10 +294,7 @@ static PyObject *core_shadow(PyObject *self, PyObject *capsule) {
 static PyObject *core_thread_ids(PyObject *self, PyObject *capsule) {
     (void)self;
     const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
-    if (!from) return NULL;
-    PyObject *ids = PyTuple_New(from->thread_count);
-    for (int i = 0; ids && i < from->thread_count; i++) PyTuple_SET_ITEM(ids, i, PyLong_FromLong(from->threads[i].inner_tid));
-    return ids;
+    return from ? inner_ids(from) : NULL;
 }
 
 static PyObject *core_usable(PyObject *self, PyObject *capsule) {
@@ -267,10 +311,11 @@ static PyMethodDef methods[] = {
     {"thaw", core_thaw, METH_VARARGS,
      "thaw(snapshot, pod_init, pod_root, main_pid, cgroups, calls, children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
     {"pause", core_pause, METH_VARARGS, "pause(repl, shadow, init, syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
-    {"paused_facts", core_paused_facts, METH_O, "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed calls)"},
+    {"paused_facts", core_paused_facts, METH_O, "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed calls, thread ids)"},
     {"copy", core_copy, METH_VARARGS, "copy(paused, calls, seconds) -> snapshot of it, whose shadow has made the calls"},
     {"resume", core_resume, METH_O, "resume(paused): let it go on"},
     {"serve_stragglers", core_serve_stragglers, METH_NOARGS, "serve_stragglers() -> how many tasks could still not be let go"},
+    {"descriptors", core_descriptors, METH_O, "descriptors(pid) -> [(number, link, text of fdinfo or None)]; a link that is too long is empty"},
     {"sweep_faults", core_sweep_faults, METH_NOARGS, "sweep_faults(): for tests, let each fork fail one step later than the last"},
     {"syscall_at", core_syscall_at, METH_O, "syscall_at(snapshot) -> where its memory has a syscall instruction"},
     {"shadow", core_shadow, METH_O, "shadow(snapshot) -> pid of its shadow, 0 when it has none any more"},

@@ -102,9 +102,14 @@ static void add_thread_set_up(script *s, list *calls, const thread_state *thread
         list_add(calls, "sched_setscheduler", SYS_sched_setscheduler, 0, (uint64_t)thread->policy, scratch_put(&s->region, NULL, 8, 8), 0, 0, 0)->flags = 0;
     if (thread->io_priority > 0 && thread->io_priority != usual_scheduling.io_priority)
         list_add(calls, "ioprio_set", SYS_ioprio_set, 1, 0, (uint64_t)thread->io_priority, 0, 0, 0)->flags = 0;
-    if (memcmp(thread->affinity, usual_scheduling.affinity, sizeof thread->affinity))
-        list_add(calls, "sched_setaffinity", SYS_sched_setaffinity, 0, sizeof thread->affinity,
-                 scratch_put(&s->region, thread->affinity, sizeof thread->affinity, 8), 0, 0, 0)->flags = 0;
+}
+
+/* Until here it was kept on the tracer's processor. */
+static void add_own_processors(script *s, list *calls, const thread_state *thread) {
+    static const uint64_t unknown[16];
+    const uint64_t *own = memcmp(thread->affinity, unknown, sizeof unknown) ? thread->affinity : usual_scheduling.affinity;
+    uint64_t at = scratch_put(&s->region, own, sizeof thread->affinity, 8);
+    list_add(calls, "sched_setaffinity", SYS_sched_setaffinity, 0, sizeof thread->affinity, at, 0, 0, 0)->flags = 0;
 }
 
 static int write_shadow_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
@@ -198,8 +203,6 @@ static int write_threads_list(script *s, const snapshot *from, const thaw_plan *
     struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
     uint64_t capability_header = scratch_put(&s->region, &version, sizeof version, 8), capability_data = scratch_put(&s->region, NULL, 24, 8);
     if (plan->given_count) list_add(l, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->given_region.size, 0, 0, 0, 0);
-    uint64_t anywhere = scratch_put(&s->region, usual_scheduling.affinity, sizeof usual_scheduling.affinity, 8);
-    list_add(l, "run on any processor", SYS_sched_setaffinity, 0, sizeof usual_scheduling.affinity, anywhere, 0, 0, 0)->flags = 0;
     list_add(l, "yield to the engine", SYS_setpriority, PRIO_PROCESS, 0, SANDBOX_NICENESS, 0, 0, 0);
     list_add(l, "lock the secure bits", SYS_prctl, PR_SET_SECUREBITS, SECUREBITS_NO_ROOT_LOCKED, 0, 0, 0, 0);
     add_thread_set_up(s, l, &from->threads[0]);
@@ -213,6 +216,7 @@ static int write_threads_list(script *s, const snapshot *from, const thaw_plan *
         int drop = t->count - 1;
         list_add(t, "say that the power is dropped", SYS_futex, 0, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0)->flags = 0;
         list_add(t, "wait for the others", SYS_futex, s->barrier, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0)->flags = 0;
+        add_own_processors(s, t, thread);
         list_add(t, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
         if (list_place(t, &s->region, why)) return -1;
         s->dropped[i] = t->at + (uint64_t)drop * sizeof(call);
@@ -245,6 +249,7 @@ static int write_script(script *s, const snapshot *from, const thaw_plan *plan, 
     if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why) || write_given_list(s, plan, why) ||
         write_threads_list(s, from, plan, why))
         return -1;
+    add_own_processors(s, &s->release, &from->threads[0]);
     list_add(&s->release, "let the threads go", SYS_futex, s->barrier, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0)->flags = 0;
     list_add(&s->release, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
     if (list_place(&s->release, &s->region, why)) return -1;
