@@ -58,7 +58,7 @@ docs: .venv/installed  ## run the examples in the documents, check their links a
 .PHONY: clean
 clean:  ## remove .venv, build products and caches
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	rm -f src/ramet/isolation/ramet-pod src/ramet/freezing/*.so
+	rm -f src/ramet/isolation/ramet-pod src/ramet/freezing/*.so src/ramet/isolation/*.so
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- .venv: three steps, each done again only when what it is made from changes -------------------------------------

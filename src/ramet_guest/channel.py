@@ -23,6 +23,7 @@ RUN = 2
 THAWED = 3
 ASK_LOOPS = 4
 ASK_NAMES = 5
+WAKE = 6
 # Guest to engine.
 READY = 1
 CONFIGURED = 2

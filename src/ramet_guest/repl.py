@@ -149,6 +149,8 @@ class Repl:
         elif frame.kind == frames.ASK_LOOPS:
             running = thawing.runs_loops(self)
             self.channel.send(frames.LOOPS, frames.encode_header({"running": running}))
+        elif frame.kind == frames.WAKE:
+            thawing.wake(self)
         elif frame.kind == frames.THAWED:
             problem = thawing.thawed(self, bool(frame.header["reseed"]), bool(frame.header["stir"]))
             self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from ramet_guest import reseeding
 from ramet_guest.asynchronous import has_work
+from ramet_guest.channel import encode_header
 from ramet_guest.output import SPARES, STDERR, STDOUT
 
 if TYPE_CHECKING:
@@ -27,6 +30,25 @@ def refresh(repl: Repl) -> None:
     if repl.fresh:
         repl.fresh = False
         draw_fresh_randomness()
+
+
+def wake(repl: Repl) -> None:
+    """Do what any cell makes us do, while nobody waits: pages that we share with our parent are copied when written to.
+
+    It leaves nothing behind: no name, number, output or answer.
+    """
+    gate = repl.gate
+    gate.begin()
+    try:
+        for descriptor in (1, 2):
+            with suppress(OSError):
+                os.fstat(descriptor)
+        tree = ast.parse("0", "<wake>", "exec")
+        gate.run(exec, compile(tree, "<wake>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+        gate.run(sys.displayhook, None)
+        encode_header({"id": 0, "exit_code": 0, "error": None, "interrupted": False})
+    finally:
+        gate.end()
 
 
 def thawed(repl: Repl, reseed: bool, stir: bool) -> str | None:

@@ -67,7 +67,7 @@ def test_system_calls_rewritten_through_proc_mem(payload: str, neighbour_still_a
     attack = (
         f"{_REWRITER}\nattackers = [rewrite(place, {_PAYLOADS[payload]}) for place in list(calls_in('[vdso]'))[:2]]"
     )
-    worked_off(attack, 5, neighbour_still_answers, "[a.kill() for a in attackers]", poisoned=True)
+    worked_off(attack, 8, neighbour_still_answers, "[a.kill() for a in attackers]", poisoned=True)
 
 
 def test_a_page_shared_with_another_process_where_the_engine_works(neighbour_still_answers: Check) -> None:

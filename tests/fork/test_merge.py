@@ -8,8 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ramet import AsyncSandbox, Sandbox, SandboxClosed
-from tests.behaviour.waiting import UNTIL_GO, go, wait_until, wait_until_running
+from ramet.transport import embedded
+from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
 from tests.fork.relatives import Fork, at_once, run, value
+from tests.lifetime.programs import Watch, descendants
+from tests.walls.test_lifetimes import command_line
 
 
 def test_the_parent_becomes_the_winner_and_siblings_stay(parent: Sandbox, fork: Fork) -> None:
@@ -153,10 +156,14 @@ def test_a_grandchild_may_win_and_its_own_parent_stays(parent: Sandbox, fork: Fo
 
 
 def test_the_old_processes_of_the_parent_end(parent: Sandbox, fork: Fork) -> None:
-    run(parent, "sleeper = subprocess.Popen(['sleep', '1000'])")
+    before = set(descendants(embedded.default_engine().pid))
+    run(parent, "sleeper = subprocess.Popen(['sleep', '4321'])")
+    started = set(descendants(embedded.default_engine().pid)) - before
+    watch = Watch([pid for pid in started if b"4321" in command_line(pid)])
+    assert len(watch) == 1
     (winner,) = fork(parent)
     parent.merge_into(winner)
-    wait_until(lambda: int(parent.info().usage["processes"]) <= 3, "only the winner's processes are left")
+    watch.wait_until_all_ended()
     assert value(parent, "sleeper.poll()") == -9
 
 

@@ -1,7 +1,7 @@
-"""The first copy of a fork is thawed in the same go as the freeze.
+"""The first copies of a fork are thawed in the same go as the freeze.
 
 While the kernel copies the parent's memory for the tracer's thread, the event loop has nothing to do. It is told what
-was read, takes a pod and works out the calls of the first copy; the tracer then goes on with them at once.
+was read, takes the pods that are ready and works out the calls of a copy for each; the tracer goes on with them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from ramet.freezing.calls import Call
 from ramet.freezing.live import Recipes, Subject, Taken
 from ramet.isolation.pods import Pod
 
-_PLAN_SECONDS = 1.0  # a loop that is so busy thaws the first copy later, like all others
-
-
-# What came of the first copy: it, why it could not be made, or nothing yet.
-FirstThaw = tuple[int, int, int, int, tuple[float, float, float, float]] | _core.FreezeError | None
+_PLAN_SECONDS = 0.5  # a loop that is so busy thaws its copies later; others wait for the tracer
+Thawed = tuple[int, int, int, int, tuple[float, float, float, float]]
 
 
 class Plan(NamedTuple):
@@ -34,13 +31,25 @@ class Plan(NamedTuple):
     consume: bool
     more: bool
     seconds: float
+    kills_before: int
+    greeting: bytes = b""  # a frame that is there before it runs
 
-    def carry_out(self, snapshot: _core.Snapshot) -> _core.Thawed:
+    def carry_out(self, snapshot: _core.Snapshot) -> Thawed:
         """In the tracer's thread."""
+        if self.greeting:
+            self.pod.ends.control.send(self.greeting)
         return _core.thaw(
             snapshot, self.pod.handle.init_pid, self.pod.root, self.pid, self.groups, self.calls, self.children,
             self.consume, self.more, self.seconds,
         )  # fmt: skip
+
+
+class Batch(NamedTuple):
+    """A freeze, and what was thawed in one go with it: the first plans in their order, up to one that failed."""
+
+    taken: Taken
+    made: list[Thawed]
+    error: _core.FreezeError | None
 
 
 class Handover:
@@ -53,21 +62,22 @@ class Handover:
         self.read: asyncio.Future[Recipes] = self._loop.create_future()
 
     def give(self, plan: Plan | None) -> None:
-        """From the loop: how to thaw the first copy, or that it has to be thawed later."""
+        """From the loop: the next copy to thaw; None after the last that can be thawed at once."""
         self._plans.put(plan)
 
-    def freeze_and_thaw(self, subject: Subject) -> tuple[Taken, FirstThaw]:
+    def freeze_and_thaw(self, subject: Subject) -> Batch:
         """In the tracer's thread. A thaw that failed is told beside the snapshot, which is there all the same."""
         taken = live.freeze(subject, self._tell)
         self._loop.call_soon_threadsafe(self._on_resumed)
+        made: list[Thawed] = []
         try:
-            plan = self._plans.get(timeout=_PLAN_SECONDS)
+            while (plan := self._plans.get(timeout=_PLAN_SECONDS)) is not None:
+                made.append(plan.carry_out(taken.snapshot))
         except queue.Empty:
-            return taken, None
-        try:
-            return taken, plan.carry_out(taken.snapshot) if plan is not None else None
+            pass
         except _core.FreezeError as error:
-            return taken, error
+            return Batch(taken, made, error)
+        return Batch(taken, made, None)
 
     def _tell(self, recipes: Recipes) -> None:
         self._loop.call_soon_threadsafe(self._set, recipes)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 
-from ramet.errors import ForkFailed
+from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
 from ramet.freezing import _core
 from ramet.freezing.calls import Call, ResourceLimit, set_limits, widest_table
 from ramet.freezing.descriptors import (
@@ -111,8 +111,8 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
     except BaseException as error:
         if recipes is not None:
             recipes.image.close()
-        if isinstance(error, OSError) and error.errno in _GONE:
-            raise ForkFailed("the sandbox could not be frozen: its REPL ended meanwhile") from error
+        if isinstance(error, OSError):
+            raise _read_error(error) from error
         raise
     finally:
         _core.resume(paused)
@@ -123,7 +123,7 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
 def _read(subject: Subject, paused: _core.Paused) -> Recipes:
     children, processes, timers, timed_calls, thread_ids = _core.paused_facts(paused)
     process = read_process(subject.repl, children, timers)
-    pids = {pid: inner_pid(pid) for pid in processes}
+    pids = {pid: thread_ids[0] if pid == subject.repl else inner_pid(pid) for pid in processes}
     target = Target(subject.repl, subject.repl_pidfd, subject.pod.root, pids, subject.lines)
     maps = read_shared_maps(target)
     _check_reserved(maps)
@@ -131,6 +131,13 @@ def _read(subject: Subject, paused: _core.Paused) -> Recipes:
     open_files = [each.thing.path for each in descriptors.descriptions if isinstance(each.thing, NamedFile)]
     image = FileImage.capture(subject.pod, open_files)
     return Recipes(process, descriptors, maps, image, timed_calls, frozenset(thread_ids[1:]), subject.pod.limits)
+
+
+def _read_error(error: OSError) -> RametError:
+    if error.errno in _GONE:
+        return ForkFailed("the sandbox could not be frozen: its REPL ended meanwhile")
+    kind = LimitReached if error.errno in NO_ROOM_ERRNOS else ForkFailed
+    return kind(f"the sandbox could not be frozen: {error}")
 
 
 def _check_reserved(maps: Sequence[SharedMap]) -> None:

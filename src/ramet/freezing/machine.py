@@ -9,12 +9,13 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
 from ramet.freezing import _core, live
 from ramet.freezing.body import Body, Life
-from ramet.freezing.forking import FirstThaw, Handover, Plan
-from ramet.freezing.live import Frozen, Recipes, Subject, Taken
+from ramet.freezing.forking import Batch, Handover, Plan, Thawed
+from ramet.freezing.live import Frozen, Recipes, Subject
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
 from ramet.freezing.template import FrozenTemplate, boot_template, describe
@@ -23,15 +24,22 @@ from ramet.isolation.differences import diff_files
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.pods import Pod, PodMaker
 from ramet.isolation.threadwork import finish
+from ramet.protocol import guest
 from ramet.protocol.differences import FileChange
 from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
 _THAW_SECONDS = 10.0
-_PODS_READY = 2  # empty pods, for sandboxes with other limits and for the ones below
+_PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and for the ones below
 _SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte
-_REFILL_AFTER_SECONDS = 0.01  # whoever took one is about to use it: making the next at once would slow that down
 _FIRST_PID, _LAST_PID = 1000, 30_000
 _STRAGGLER_SECONDS = 0.05
+
+
+class Ahead(NamedTuple):
+    """What was prepared for a fork while its parent was being frozen."""
+
+    plans: list[Plan]
+    pods: list[asyncio.Task[Pod]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +133,11 @@ class Machine:
 
     async def _fill(self, key: tuple[TemplateSpec, Limits]) -> None:
         """Thaw ahead for whoever asks next for the same kind."""
-        await asyncio.sleep(_REFILL_AFTER_SECONDS)
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
-            await self._maker.calm.wait()
             while len(self._ready[key]) < _SANDBOXES_READY and not self._closed:
+                await self._maker.wait_until_idle()
                 self._ready[key].append(await self._make(*key, ()))
-                await self._maker.calm.wait()
 
     async def _make(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A pod, and the template thawed into it."""
@@ -157,7 +163,7 @@ class Machine:
     async def _thaw_template(self, frozen: FrozenTemplate, pod: Pod) -> Life:
         pid = next(number for number in self._pids if number not in frozen.thread_ids)
         calls = frozen.calls(resource_limits(pod.limits, self._delegation))
-        plan = Plan(pod, pid, calls, (), self._maker.group_count(), consume=False, more=False, seconds=_THAW_SECONDS)
+        plan = Plan(pod, pid, calls, (), self._maker.group_count(), False, False, _THAW_SECONDS, _kills(pod))
         try:
             return await self._carry_out(plan, frozen.snapshot, frozenset())
         except _core.FreezeError as error:
@@ -165,19 +171,16 @@ class Machine:
             raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
 
     async def _carry_out(self, plan: Plan, snapshot: _core.Snapshot, lineage: frozenset[int]) -> Life:
-        kills_before = _kills(plan.pod)
         work = asyncio.get_running_loop().run_in_executor(self._tracer, plan.carry_out, snapshot)
-        return self._life(await finish(work, _end_thawed), plan, snapshot, lineage, kills_before)
+        return self._life(await finish(work, _end_thawed), plan, snapshot, lineage)
 
-    def _life(
-        self, made: _core.Thawed, plan: Plan, snapshot: _core.Snapshot, lineage: frozenset[int], kills_before: int
-    ) -> Life:
+    def _life(self, made: Thawed, plan: Plan, snapshot: _core.Snapshot, lineage: frozenset[int]) -> Life:
         shadow, shadow_pidfd, repl, repl_pidfd, spent = made
         self.last_thaw_microseconds = spent
         plan.pod.let_go()
         return Life(
             shadow, shadow_pidfd, None, repl, repl_pidfd, plan.pid, _core.syscall_at(snapshot), lineage | {plan.pid},
-            asyncio.get_running_loop().create_future(), kills_before,
+            asyncio.get_running_loop().create_future(), plan.kills_before,
         )  # fmt: skip
 
     # Sandboxes from sandboxes
@@ -187,23 +190,23 @@ class Machine:
         self._maker.expect(count)
         with self._maker.undisturbed():
             handover = Handover(on_resumed)
-            planning = asyncio.create_task(self._plan_first(handover, body, keep_pid, count))
+            planning = asyncio.create_task(self._plan_ahead(handover, body, keep_pid, count))
             try:
-                frozen, made = await self._freeze(body, keep_pid, count, handover.freeze_and_thaw)
+                frozen, batch = await self._freeze(body, keep_pid, count, handover.freeze_and_thaw)
             except BaseException:
                 handover.read.cancel()
-                plan = await planning
-                if plan is not None:
-                    await plan.pod.close()
+                await self._discard(await planning, [])
                 raise
             try:
-                bodies = await self._thaw_all(frozen, count, await planning, made)
+                bodies = await self._thaw_all(frozen, count, await planning, batch)
             finally:
                 await frozen.close()
         return Forked(bodies, frozen.pause_seconds, frozen.file_bytes)
 
     async def freeze(self, body: Body, keep_pid: bool) -> Frozen:
-        frozen, _ = await self._freeze(body, keep_pid, 1, lambda subject: (live.freeze(subject, lambda _: None), None))
+        frozen, _ = await self._freeze(
+            body, keep_pid, 1, lambda subject: Batch(live.freeze(subject, lambda _: None), [], None)
+        )
         return frozen
 
     async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
@@ -212,13 +215,13 @@ class Machine:
         return await self._thaw_into(frozen, pod, chosen)
 
     async def _freeze(
-        self, body: Body, keep_pid: bool, copies: int, work: Callable[[Subject], tuple[Taken, FirstThaw]]
-    ) -> tuple[Frozen, FirstThaw]:
+        self, body: Body, keep_pid: bool, copies: int, work: Callable[[Subject], Batch]
+    ) -> tuple[Frozen, Batch]:
         subject, lineage = body.subject(), body.life.lineage
         claim = body.room.claim(copies)
         try:
             job = asyncio.get_running_loop().run_in_executor(self._tracer, work, subject)
-            taken, made = await finish(job, self._discard_taken)
+            batch = await finish(job, self._discard_batch)
         except BaseException as error:
             claim.release()
             self._serve_stragglers()
@@ -226,76 +229,86 @@ class Machine:
                 kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
                 raise kind(f"the sandbox could not be frozen: {describe(error)}", hint=_hint(error)) from error
             raise
+        taken = batch.taken
         if taken.stragglers:
             self._serve_stragglers()
         body.life.timed_calls = taken.recipes.timed_calls
         kept_pid = body.pid if keep_pid else None
         frozen = Frozen(taken, body.template, body.mounts, lineage, kept_pid, claim, self._tracer)
         body.keep(frozen)
-        return frozen, made
+        return frozen, batch
 
-    def _discard_taken(self, result: tuple[Taken, FirstThaw]) -> None:
-        taken, made = result
-        if isinstance(made, tuple):
+    def _discard_batch(self, batch: Batch) -> None:
+        for made in batch.made:
             _end_thawed(made)
-        self._tracer.submit(live.discard, taken)
+        self._tracer.submit(live.discard, batch.taken)
 
-    async def _plan_first(self, handover: Handover, body: Body, keep_pid: bool, count: int) -> Plan | None:
-        """The first copy, planned while the memory is copied. None where it cannot be thawed at once."""
-        plan = None
+    async def _plan_ahead(self, handover: Handover, body: Body, keep_pid: bool, count: int) -> Ahead:
+        """As many copies as there are pods ready, planned while the memory is copied; pods for the others are begun."""
+        plans: list[Plan] = []
+        pods: list[asyncio.Task[Pod]] = []
         try:
             recipes = await handover.read
-            if recipes.image.is_empty:
-                pod = self._maker.take_ready(body.template.interpreter, body.pod.limits, body.mounts)
-                if pod is not None:
-                    kept_pid = body.pid if keep_pid else None
-                    plan = self._plan(recipes, pod, body.life.lineage, kept_pid, count == 1, count > 2)
+            interpreter, limits = body.template.interpreter, body.pod.limits
+            kept_pid = body.pid if keep_pid else None
+            while len(plans) < count and recipes.image.is_empty:
+                pod = self._maker.take_ready(interpreter, limits, body.mounts)
+                if pod is None:
+                    break
+                consume, more = _turn(len(plans) + 1, count)
+                plans.append(self._plan(recipes, pod, body.life.lineage, kept_pid, consume, more))
+                handover.give(plans[-1])
+            for _ in range(count - len(plans)):
+                work = self._maker.take(interpreter, limits, body.mounts, recipes.image)
+                pods.append(asyncio.create_task(work))
         except asyncio.CancelledError:
             pass  # the freeze failed
         finally:
-            handover.give(plan)
-        return plan
+            handover.give(None)
+        return Ahead(plans, pods)
 
     def _plan(
         self, recipes: Recipes, pod: Pod, lineage: frozenset[int], kept_pid: int | None, consume: bool, more: bool
     ) -> Plan:
         taken = recipes.taken_pids | lineage
         pid = kept_pid or next(number for number in self._pids if number not in taken)
-        calls = recipes.calls(pid, pod.limits, resource_limits(pod.limits, self._delegation))
-        groups = self._maker.group_count()
-        return Plan(pod, pid, calls, recipes.process.children, groups, consume, more, _THAW_SECONDS)
+        return Plan(
+            pod=pod,
+            pid=pid,
+            calls=recipes.calls(pid, pod.limits, resource_limits(pod.limits, self._delegation)),
+            children=recipes.process.children,
+            groups=self._maker.group_count(),
+            consume=consume,
+            more=more,
+            seconds=_THAW_SECONDS,
+            kills_before=_kills(pod),
+            greeting=guest.wake(),
+        )
 
-    async def _thaw_all(self, frozen: Frozen, count: int, plan: Plan | None, made: FirstThaw) -> list[Body]:
-        """Pods that are not ready are made while the first copies are thawed. The last takes the snapshot's shadow."""
+    async def _thaw_all(self, frozen: Frozen, count: int, ahead: Ahead, batch: Batch) -> list[Body]:
+        """What was thawed at once, then the others as their pods come. The last takes the snapshot's shadow."""
         bodies: list[Body] = []
-        pods: list[asyncio.Task[Pod]] = []
         try:
-            if plan is not None:
-                bodies.append(await self._first_body(frozen, plan, made))
-            missing = count - len(bodies)
-            pods = [asyncio.create_task(self._pod_for(frozen, frozen.limits, frozen.mounts)) for _ in range(missing)]
-            for pod in asyncio.as_completed(pods):
-                number = len(bodies) + 1
-                consume, more = number == count, number < count - 1
+            for plan, made in zip(ahead.plans, batch.made, strict=False):
+                life = self._life(made, plan, frozen.snapshot, frozen.lineage)
+                bodies.append(self._body(frozen, plan.pod, life, frozen.mounts))
+            if batch.error is not None:
+                raise _thaw_error(batch.error) from batch.error
+            for plan in ahead.plans[len(batch.made) :]:
+                bodies.append(await self._thaw_planned(frozen, plan, frozen.mounts))
+            for pod in asyncio.as_completed(ahead.pods):
+                consume, more = _turn(len(bodies) + 1, count)
                 bodies.append(await self._thaw_into(frozen, await pod, frozen.mounts, consume, more))
         except BaseException:
-            await self._discard(pods, bodies)
+            await self._discard(ahead, bodies)
             raise
         return bodies
 
-    async def _first_body(self, frozen: Frozen, plan: Plan, made: FirstThaw) -> Body:
-        if isinstance(made, _core.FreezeError):
-            await plan.pod.close()
-            raise _thaw_error(made) from made
-        if made is None:
-            return await self._thaw_planned(frozen, plan, frozen.mounts)
-        life = self._life(made, plan, frozen.snapshot, frozen.lineage, _kills(plan.pod))
-        return self._body(frozen, plan.pod, life, frozen.mounts)
-
-    async def _discard(self, pods: list[asyncio.Task[Pod]], bodies: list[Body]) -> None:
-        made = await asyncio.gather(*pods, return_exceptions=True)
+    async def _discard(self, ahead: Ahead, bodies: list[Body]) -> None:
+        made = await asyncio.gather(*ahead.pods, return_exceptions=True)
+        pods = [*(plan.pod for plan in ahead.plans), *(pod for pod in made if isinstance(pod, Pod))]
         await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
-        await asyncio.gather(*(pod.close() for pod in made if isinstance(pod, Pod)), return_exceptions=True)
+        await asyncio.gather(*(pod.close() for pod in pods), return_exceptions=True)
 
     async def _pod_for(self, frozen: Frozen, limits: Limits, mounts: tuple[MountSpec, ...]) -> Pod:
         return await self._maker.take(frozen.template.interpreter, limits, mounts, frozen.recipes.image)
@@ -370,11 +383,16 @@ class Machine:
         }
 
 
-def _end_thawed(made: _core.Thawed) -> None:
+def _end_thawed(made: Thawed) -> None:
     """Nobody waits for this sandbox any more: both of its processes go, and their pidfds."""
     _, shadow_pidfd, _, repl_pidfd, _ = made
     end_process(repl_pidfd)
     end_process(shadow_pidfd)
+
+
+def _turn(number: int, count: int) -> tuple[bool, bool]:
+    """Whether the copy of this number takes the snapshot's shadow, and whether the next needs a copy of it."""
+    return number == count, number < count - 1
 
 
 def _thaw_error(error: _core.FreezeError) -> RametError:

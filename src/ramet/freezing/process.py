@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramet.freezing import _core
 from ramet.freezing.calls import Call, ResourceLimit, call
 
-_KINDS = tuple(range(16))  # RLIM_NLIMITS of Linux
 _TIMER_BYTES = 32  # struct itimerval
 _DELETED = b" (deleted)"
 _KILLED = 9  # as waitpid tells it: ended by signal 9
@@ -51,7 +50,7 @@ def read_process(pid: int, children: Sequence[int], timers: bytes) -> ProcessSta
         folder=folder.removesuffix(_DELETED),
         folder_is_gone=folder.endswith(_DELETED),
         umask=_umask(pid),
-        limits=tuple((kind, *resource.prlimit(pid, kind)) for kind in _KINDS),
+        limits=_core.limits(pid),
         timers=tuple(timers[start : start + _TIMER_BYTES] for start in range(0, len(timers), _TIMER_BYTES)),
         children=tuple(_child(child) for child in children),
     )

@@ -161,7 +161,7 @@ class PodFiles:
             about = os.fstat(descriptor)
             os.close(descriptor)
             if stat.S_ISREG(about.st_mode):
-                found.append(Written(name, relative, about.st_ino, about.st_size, about.st_nlink))
+                found.append(Written(name, relative, about.st_ino, about.st_blocks * 512, about.st_nlink))
         return found
 
     def close(self) -> None:

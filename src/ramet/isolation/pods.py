@@ -23,6 +23,7 @@ _SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
 _CLOSE_SECONDS = 10.0
 _INIT_SECONDS = 10.0  # a pod's init answers within milliseconds, or after a second when processes take long to end
 _MADE_AT_ONCE = 8
+_LOW = 2  # fewer are not enough for whoever goes on asking: then the next is made at once
 _MOST_READY = 16  # pods kept for forks that are expected
 _EXPECTED_SECONDS = 60.0
 _REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next at once would slow that down
@@ -180,9 +181,8 @@ class PodMaker:
         self._expected_until = 0.0
         self._shrinking: asyncio.Task[None] | None = None
         self._makers = asyncio.Semaphore(_MADE_AT_ONCE)
-        self.calm = asyncio.Event()  # nobody waits for work that making things ahead would slow down
-        self.calm.set()
-        self._waiting = 0
+        self._waiting = 0  # callers whom making things ahead would slow down
+        self._disturbed_until = 0.0
         self._dead: list[asyncio.Task[None]] = []  # pods that died in the pool, on their way out
         self._numbers = itertools.count(1)
         self._pool: dict[tuple[Interpreter, Limits], list[Pod]] = {}
@@ -231,22 +231,30 @@ class PodMaker:
         await asyncio.sleep(after_seconds)
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
-            await self.calm.wait()
             while len(pods) < self._wanted() and not self._closed:
+                if len(pods) >= _LOW and not self.idle:
+                    await asyncio.sleep(_REFILL_AFTER_SECONDS / 2)
+                    continue
                 pods.append(await self.make(*key, ()))
-                await self.calm.wait()
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Inside, nothing is made ahead of time."""
+        """Inside, and for a moment afterwards, nothing is made ahead of time."""
         self._waiting += 1
-        self.calm.clear()
         try:
             yield
         finally:
             self._waiting -= 1
-            if self._waiting == 0:
-                self.calm.set()
+            self._disturbed_until = asyncio.get_running_loop().time() + _REFILL_AFTER_SECONDS
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has asked to be undisturbed for a moment: whoever got a sandbox is about to use it."""
+        return not self._waiting and asyncio.get_running_loop().time() >= self._disturbed_until
+
+    async def wait_until_idle(self) -> None:
+        while not self.idle:
+            await asyncio.sleep(_REFILL_AFTER_SECONDS / 2)
 
     def _wanted(self) -> int:
         expected = self._expected if asyncio.get_running_loop().time() < self._expected_until else 0

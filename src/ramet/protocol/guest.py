@@ -19,6 +19,7 @@ RUN = 2
 THAWED = 3  # to a copy of a sandbox that cannot find out by itself, or that is to draw other random numbers
 ASK_LOOPS = 4
 ASK_NAMES = 5
+WAKE = 6  # to a copy that nobody has given a cell yet; no answer
 # guest -> engine
 READY = 1
 CONFIGURED = 2
@@ -97,6 +98,10 @@ Message = Configured | Rich | Done | Loops | Names
 
 def thawed(reseed: bool, stir: bool) -> bytes:
     return encode(THAWED, {"reseed": reseed, "stir": stir})
+
+
+def wake() -> bytes:
+    return encode(WAKE, {})
 
 
 def ask_loops() -> bytes:

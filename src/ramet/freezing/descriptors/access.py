@@ -50,8 +50,9 @@ class Opened:
 class Access:
     """Owner of what is open in the engine while one process is read. A context manager."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, table: _core.Table) -> None:
         self.target = target
+        self._table = {number: (link, text) for number, link, text in table}
         self.budget = Budget()
         self.lost: list[str] = []
         self.pipes_read: set[bytes] = set()
@@ -65,7 +66,6 @@ class Access:
         with contextlib.ExitStack() as cleanup:
             self._links = _folder(cleanup, f"/proc/{self.target.pid}/fd")
             self._facts = _folder(cleanup, f"/proc/{self.target.pid}/fdinfo")
-            self._table = {number: (link, text) for number, link, text in _core.descriptors(self.target.pid)}
             self._cleanup = cleanup.pop_all()
         return self
 

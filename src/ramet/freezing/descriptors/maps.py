@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import fcntl
 import os
 import re
 import stat
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramet.errors import ForkFailed
+from ramet.freezing import _core
 from ramet.freezing.calls import Call
 from ramet.freezing.descriptors.bounds import MOST_SHARED_BYTES, MOST_SHARED_MAPS, too_much
 from ramet.freezing.descriptors.calls import Script
@@ -22,10 +19,6 @@ from ramet.freezing.descriptors.target import Target
 from ramet.isolation.skeleton import system_folders
 from ramet.isolation.syscall_numbers import X86_64
 
-_PROCMAP_QUERY = 0xC0686611
-_QUERY_BYTES = 104  # struct procmap_query of linux/fs.h
-_SHARED_AND_NEXT = 0x08 | 0x10  # PROCMAP_QUERY_VMA_SHARED, PROCMAP_QUERY_COVERING_OR_NEXT_VMA
-_NAME_BYTES = 4096
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (..)(.)s ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _DELETED = b" (deleted)"
@@ -58,10 +51,8 @@ def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
         maps = os.open(f"/proc/{target.pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = _query(target, maps)
-        except OSError as error:
-            if error.errno != errno.ENOTTY:  # kernels before 6.11
-                raise
-            found = _parse(target, maps)
+            if found is None:
+                found = _parse(target, maps)
         finally:
             os.close(maps)
     except OSError as error:
@@ -71,32 +62,18 @@ def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
     return tuple(found)
 
 
-def _query(target: Target, maps: int) -> list[SharedMap]:
-    """The kernel skips private ranges by itself: with none shared this is a single call."""
-    name = ctypes.create_string_buffer(_NAME_BYTES)
-    found: list[SharedMap] = []
-    address = 0
-    while True:
-        request = bytearray(_QUERY_BYTES)
-        struct.pack_into("QQQ", request, 0, _QUERY_BYTES, _SHARED_AND_NEXT, address)
-        struct.pack_into("I", request, 80, _NAME_BYTES)
-        struct.pack_into("Q", request, 88, ctypes.addressof(name))
-        name[0] = b"\0"
-        try:
-            fcntl.ioctl(maps, _PROCMAP_QUERY, request, True)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return found
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            struct.pack_into("I", request, 80, 0)  # no path can lead to it: its contents are carried over
-            struct.pack_into("Q", request, 88, 0)
-            fcntl.ioctl(maps, _PROCMAP_QUERY, request, True)
-        start, end, flags, _, offset, inode = struct.unpack_from("QQQQQQ", request, 24)
-        if not _is_the_systems(flags & 7, name.value):
-            found.append(_shared_map(target, start, end, flags & 7, offset, inode, name.value))
-        address = end
-        _check_count(found)
+def _query(target: Target, maps: int) -> list[SharedMap] | None:
+    """None before Linux 6.11."""
+    ranges = _core.shared_maps(maps, MOST_SHARED_MAPS + 1)
+    if ranges is None:
+        return None
+    found = [
+        _shared_map(target, start, end, protection, offset, inode, name)
+        for start, end, protection, offset, inode, name in ranges
+        if not _is_the_systems(protection, name)
+    ]
+    _check_count(found)
+    return found
 
 
 def _parse(target: Target, maps: int) -> list[SharedMap]:

@@ -1,4 +1,5 @@
 /* ramet.freezing._core: the Python face. Each call releases the GIL and must come from the one thread that froze the snapshot. */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include "live.h"
@@ -8,6 +9,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -273,6 +276,60 @@ static PyObject *core_descriptors(PyObject *self, PyObject *argument) {
     return found;
 }
 
+/* (resource, soft, hard) of each limit of a process; all ones is no limit. */
+static PyObject *core_limits(PyObject *self, PyObject *argument) {
+    (void)self;
+    long pid = PyLong_AsLong(argument);
+    if (pid == -1 && PyErr_Occurred()) return NULL;
+    PyObject *limits = PyTuple_New(RLIM_NLIMITS);
+    for (int kind = 0; limits && kind < RLIM_NLIMITS; kind++) {
+        struct rlimit limit;
+        if (prlimit((pid_t)pid, kind, NULL, &limit)) return Py_DECREF(limits), PyErr_SetFromErrno(PyExc_OSError);
+        PyObject *one = Py_BuildValue("(iKK)", kind, (unsigned long long)limit.rlim_cur, (unsigned long long)limit.rlim_max);
+        if (!one) return Py_DECREF(limits), NULL;
+        PyTuple_SET_ITEM(limits, kind, one);
+    }
+    return limits;
+}
+
+/* struct procmap_query of linux/fs.h, Linux 6.11 */
+typedef struct {
+    uint64_t size, query_flags, query_address, start, end, flags, page_size, offset, inode;
+    uint32_t device_major, device_minor, name_size, build_id_size;
+    uint64_t name_address, build_id_address;
+} map_query;
+enum { QUERY_SHARED_AND_NEXT = 0x08 | 0x10, MAP_NAME_BYTES = 4096 };
+#define PROCMAP_QUERY_REQUEST _IOWR(0x66, 17, map_query)
+
+/* (start, end, protection, offset, inode, name) of each shared mapping; the kernel skips the private ones by itself. A name that
+ * is too long is empty. None where the kernel cannot be asked like this. */
+static PyObject *core_shared_maps(PyObject *self, PyObject *arguments) {
+    int maps, most;
+    uint64_t address = 0;
+    char name[MAP_NAME_BYTES];
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "ii", &maps, &most)) return NULL;
+    PyObject *found = PyList_New(0);
+    while (found && PyList_GET_SIZE(found) < most) {
+        map_query query = {.size = sizeof query, .query_flags = QUERY_SHARED_AND_NEXT, .query_address = address,
+                           .name_size = sizeof name, .name_address = (uint64_t)name};
+        name[0] = 0;
+        int failed = ioctl(maps, PROCMAP_QUERY_REQUEST, &query);
+        if (failed && errno == ENAMETOOLONG) {
+            query.name_size = 0, query.name_address = 0;
+            failed = ioctl(maps, PROCMAP_QUERY_REQUEST, &query);
+        }
+        if (failed && errno == ENOENT) return found;
+        if (failed && errno == ENOTTY) return Py_DECREF(found), Py_NewRef(Py_None);
+        if (failed) return Py_DECREF(found), PyErr_SetFromErrno(PyExc_OSError);
+        PyObject *one = Py_BuildValue("(KKiKKy)", query.start, query.end, (int)(query.flags & 7), query.offset, query.inode, name);
+        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
+        Py_XDECREF(one);
+        address = query.end;
+    }
+    return found;
+}
+
 static PyObject *core_sweep_faults(PyObject *self, PyObject *nothing) {
     (void)self, (void)nothing;
     fault_sweep();
@@ -316,6 +373,8 @@ static PyMethodDef methods[] = {
     {"resume", core_resume, METH_O, "resume(paused): let it go on"},
     {"serve_stragglers", core_serve_stragglers, METH_NOARGS, "serve_stragglers() -> how many tasks could still not be let go"},
     {"descriptors", core_descriptors, METH_O, "descriptors(pid) -> [(number, link, text of fdinfo or None)]; a link that is too long is empty"},
+    {"limits", core_limits, METH_O, "limits(pid) -> ((resource, soft, hard), ...)"},
+    {"shared_maps", core_shared_maps, METH_VARARGS, "shared_maps(descriptor of maps, most) -> [(start, end, protection, offset, inode, name)] or None"},
     {"sweep_faults", core_sweep_faults, METH_NOARGS, "sweep_faults(): for tests, let each fork fail one step later than the last"},
     {"syscall_at", core_syscall_at, METH_O, "syscall_at(snapshot) -> where its memory has a syscall instruction"},
     {"shadow", core_shadow, METH_O, "shadow(snapshot) -> pid of its shadow, 0 when it has none any more"},

@@ -44,6 +44,7 @@
 
 /* Numbers in the table of the pod's init (isolation/native/pod.c) and in the REPL (ramet_guest). */
 enum { GIVEN_CONTROL = 4, GIVEN_STDOUT = 5, GIVEN_STDERR = 6, GIVEN_CGROUPS = 7, REPL_CONTROL = 1000, REPL_STDOUT = 1001, REPL_STDERR = 1002 };
+enum { GIVEN_APART = 64 * 1024 };
 enum { SECUREBITS_NO_ROOT_LOCKED = 0x2f }; /* NOROOT, NO_SETUID_FIXUP and KEEP_CAPS off, each locked (capabilities(7)) */
 #define THREAD_FLAGS                                                                                                                         \
     (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID)
@@ -78,7 +79,8 @@ static void add_power_drop(list *calls, uint64_t capability_header, uint64_t cap
 /* Everything the two tasks will do, laid out before either runs. */
 typedef struct {
     scratch region;
-    scratch given_region;
+    scratch given_region; /* unless given_apart, they are in the first one */
+    int given_apart;
     list shadow, walls, given, threads, release, thread, child;
     uint64_t barrier, departure;
     uint64_t *dropped; /* by thread: the record of its capset, which holds the call's number until the call is made */
@@ -189,20 +191,25 @@ static int write_walls_list(script *s, const snapshot *from, const thaw_plan *pl
     return list_place(l, &s->region, why);
 }
 
-/* What the engine decided: descriptors, folder, limits. In a region of its own, which is unmapped when they are made. */
+/* What the engine decided: descriptors, folder, limits. With much data, in a region of its own that is unmapped when they are made. */
 static int write_given_list(script *s, const thaw_plan *plan, failure *why) {
     if (!plan->given_count) return 0;
+    s->given_apart = given_size(plan->given, plan->given_count) > GIVEN_APART;
+    if (!s->given_apart) {
+        if (list_add_given(&s->given, &s->region, plan->given, plan->given_count, why)) return -1;
+        return list_place(&s->given, &s->region, why);
+    }
     if (scratch_make(&s->given_region, SCRATCH_GIVEN, given_size(plan->given, plan->given_count), why)) return -1;
     if (list_add_given(&s->given, &s->given_region, plan->given, plan->given_count, why)) return -1;
     return list_place(&s->given, &s->given_region, why);
 }
 
 /* With the pod's capabilities until its last call. */
-static int write_threads_list(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
+static int write_threads_list(script *s, const snapshot *from, failure *why) {
     list *l = &s->threads;
     struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
     uint64_t capability_header = scratch_put(&s->region, &version, sizeof version, 8), capability_data = scratch_put(&s->region, NULL, 24, 8);
-    if (plan->given_count) list_add(l, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->given_region.size, 0, 0, 0, 0);
+    if (s->given_apart) list_add(l, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->given_region.size, 0, 0, 0, 0);
     list_add(l, "yield to the engine", SYS_setpriority, PRIO_PROCESS, 0, SANDBOX_NICENESS, 0, 0, 0);
     list_add(l, "lock the secure bits", SYS_prctl, PR_SET_SECUREBITS, SECUREBITS_NO_ROOT_LOCKED, 0, 0, 0, 0);
     add_thread_set_up(s, l, &from->threads[0]);
@@ -240,14 +247,14 @@ static int write_threads_list(script *s, const snapshot *from, const thaw_plan *
 }
 
 static int write_script(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
-    size_t size = SCRATCH_AT_LEAST + (size_t)plan->child_count * 1024;
+    size_t size = SCRATCH_AT_LEAST + GIVEN_APART + (size_t)plan->child_count * 1024;
     for (int i = 0; i < from->thread_count; i++) size += from->threads[i].extended_size + 4096;
     if (scratch_make(&s->region, SCRATCH, size, why)) return -1;
     s->dropped = calloc((size_t)from->thread_count, sizeof *s->dropped);
     if (!s->dropped) return failed(why, ENOMEM, "prepare lists");
     s->barrier = scratch_put(&s->region, NULL, 64, 64);
     if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why) || write_given_list(s, plan, why) ||
-        write_threads_list(s, from, plan, why))
+        write_threads_list(s, from, why))
         return -1;
     add_own_processors(s, &s->release, &from->threads[0]);
     list_add(&s->release, "let the threads go", SYS_futex, s->barrier, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0)->flags = 0;
@@ -280,7 +287,7 @@ static int check_powerless(const snapshot *from, pid_t repl, const script *s, fa
 static int map_regions(const snapshot *from, const script *s, pid_t shadow, failure *why) {
     const registers *r = &from->threads[0].registers;
     if (scratch_map(&s->region, shadow, r, from->syscall_at, why)) return -1;
-    return s->given.count ? scratch_map(&s->given_region, shadow, r, from->syscall_at, why) : 0;
+    return s->given_apart ? scratch_map(&s->given_region, shadow, r, from->syscall_at, why) : 0;
 }
 
 static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *made, failure *why) {
@@ -300,7 +307,8 @@ static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *
     /* Threads it makes are not to be traced: they set themselves up and wait. */
     if (set_options(made->repl, TRACE_ALWAYS, why) || block_signals(made->repl, why)) return -1;
     if (list_run(made->repl, &s->region, &s->walls, NULL, why) || check_root(made->repl, plan->pod_root, why)) return -1;
-    if (s->given.count && list_run(made->repl, &s->given_region, &s->given, NULL, why)) return -1;
+    const scratch *given_at = s->given_apart ? &s->given_region : &s->region;
+    if (s->given.count && list_run(made->repl, given_at, &s->given, NULL, why)) return -1;
     if (list_run(made->repl, &s->region, &s->threads, NULL, why) || check_powerless(from, made->repl, s, why)) return -1;
     time[3] = microseconds_now();
     made->shadow_pidfd = (int)syscall(SYS_pidfd_open, made->shadow, 0);
