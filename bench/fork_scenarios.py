@@ -23,7 +23,8 @@ def fork_large(settings: Settings) -> list[Row]:
             Contestant("one", lambda: forks.forking(_LARGE)),
             Contestant("again", lambda: forks.forking(_LARGE)),
             Contestant("pause", lambda: forks.pausing(_LARGE)),
-            Contestant("eight", lambda: forks.forking(_LARGE, 8)),
+            Contestant("eight", lambda: forks.forking(_LARGE, 8, answered=False)),
+            Contestant("eight answered", lambda: forks.forking(_LARGE, 8)),
             Contestant("raw", lambda: plain_fork_holding(_LARGE)),
         ],
         40,
@@ -34,7 +35,8 @@ def fork_large(settings: Settings) -> list[Row]:
         row(scenario, samples, "again", AGAIN, ours_is="one"),
         row(scenario, samples, "raw", _RAW, 2.5, ours_is="one"),
         row("pause of the parent in it", samples, "raw", _RAW, 1.6, ours_is="pause"),
-        row("fork(8) of it + all first cells", samples, "raw", "one " + _RAW, 10, ours_is="eight"),
+        row("fork(8) of it, until all can take a cell", samples, "raw", "one " + _RAW, 10, ours_is="eight"),
+        row("the same and a first cell in each, at once", samples, "raw", "one " + _RAW, ours_is="eight answered"),
     ]
 
 

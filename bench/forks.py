@@ -6,6 +6,7 @@ The heaps are Python source, run once as a cell and once in the plain process, s
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ TEN_MILLION_OBJECTS = "data = [f'{number:047d}' for number in range(10_000_000)]
 PANDAS = "import pandas as pd\ndata = pd.DataFrame({'a': range(1000)})\ntotal = data['a'].sum()\n"
 
 _DEADLINE_SECONDS = 120
+_ASKERS = ThreadPoolExecutor(8)
 
 
 def threads(count: int) -> str:
@@ -43,13 +45,17 @@ def holding(heap: str, **options: int) -> Sandbox:
     return sandbox
 
 
-def fork_until_answered(parent: Sandbox, n: int) -> float:
-    """Seconds of a fork until each child has answered its first cell."""
+def fork_until_answered(parent: Sandbox, n: int, answered: bool = True) -> float:
+    """Seconds of a fork until each child has answered its first cell, all asked at once; or until it returned."""
     started = time.perf_counter()
     children = parent.fork(n)
+    if answered and n == 1:
+        assert children[0].run_code("6 * 7").value == "42"
+    elif answered:
+        assert all(result.value == "42" for result in _ASKERS.map(lambda child: child.run_code("6 * 7"), children))
+    taken = time.perf_counter() - started
     for child in children:
         assert child.run_code("6 * 7").value == "42"
-    taken = time.perf_counter() - started
     for child in children:
         child.close()
     return taken
@@ -62,10 +68,10 @@ def pause_of_a_fork(parent: Sandbox) -> float:
 
 
 @contextmanager
-def forking(heap: str, n: int = 1) -> Iterator[Sample]:
+def forking(heap: str, n: int = 1, answered: bool = True) -> Iterator[Sample]:
     """A contestant with a parent of its own."""
     with holding(heap) as parent:
-        yield lambda: fork_until_answered(parent, n)
+        yield lambda: fork_until_answered(parent, n, answered)
 
 
 @contextmanager

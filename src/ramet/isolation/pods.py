@@ -232,7 +232,7 @@ class PodMaker:
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
             while len(pods) < self._wanted() and not self._closed:
-                if len(pods) >= _LOW and not self.idle:
+                if self._waiting or (len(pods) >= _LOW and not self.idle):
                     await asyncio.sleep(_REFILL_AFTER_SECONDS / 2)
                     continue
                 pods.append(await self.make(*key, ()))
