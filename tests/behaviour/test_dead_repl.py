@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -113,3 +114,11 @@ def test_a_non_blocking_control_socket_changes_nothing(any_sandbox: AnySandbox) 
     any_sandbox.run_code("import os; os.set_blocking(1000, False); kept = 1")
     assert any_sandbox.run_code("kept").value == "1"
     assert any_sandbox.run_code("kept").value == "1"
+
+
+def test_info_is_answered_while_the_repl_dies_again_and_again(sandbox: Sandbox) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        for _ in range(15):
+            looked = threads.submit(lambda: [sandbox.info().id for _ in range(10)])
+            assert sandbox.run_code("import os; os.kill(os.getpid(), 9)").state == "lost"
+            assert set(looked.result(30)) == {sandbox.id}

@@ -8,9 +8,10 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+from ramet.errors import ForkFailed
 from ramet.freezing.descriptors import Lines
 from ramet.freezing.live import Frozen, Subject
 from ramet.freezing.processes import end_process
@@ -68,8 +69,8 @@ class Body:
         self._wake = wake
         self._delegation = delegation
         self._claim = claim  # on the sandbox whose memory this one shares
+        self._freezes: set[asyncio.Future[None]] = set()
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
-        self._init = 0  # pid 1 of the pod in the engine's numbering, once it was asked for
         self._closing: asyncio.Task[None] | None = None
         self._watch()
 
@@ -155,12 +156,31 @@ class Body:
     def subject(self) -> Subject:
         """Itself, for a freeze."""
         life, pod = self.life, self.pod
-        if not self._init:
-            self._init = _number(pod.handle.init_pidfd)
+        if life.repl_pidfd < 0:
+            raise ForkFailed("the sandbox could not be frozen: its REPL has ended")
         lines = Lines(pod.ends.control_inode, os.fstat(pod.ends.stdout).st_ino, os.fstat(pod.ends.stderr).st_ino)
         return Subject(
-            life.repl, life.repl_pidfd, life.shadow, self._init, life.syscall_at, life.timed_calls, pod, lines
+            repl=life.repl,
+            repl_pidfd=os.dup(life.repl_pidfd),
+            shadow=life.shadow,
+            shadow_pidfd=os.dup(life.shadow_pidfd),
+            init=pod.init,
+            syscall_at=life.syscall_at,
+            timed_calls=life.timed_calls,
+            pod=pod,
+            lines=lines,
         )
+
+    @contextlib.contextmanager
+    def being_frozen(self) -> Iterator[None]:
+        """Inside, shadows that nobody knows of yet may be in the pod's groups: closing waits for that."""
+        over = asyncio.get_running_loop().create_future()
+        self._freezes.add(over)
+        try:
+            yield
+        finally:
+            self._freezes.discard(over)
+            over.set_result(None)
 
     def keep(self, frozen: Frozen) -> None:
         """The shadow of a new snapshot of this sandbox is in the pod's groups, which cannot go before it."""
@@ -181,6 +201,8 @@ class Body:
         self.room.close()
         await self._ended()
         self._release_claim()
+        if self._freezes:
+            await asyncio.wait(self._freezes)
         shadows = [frozen.shadow for frozen in self._snapshots if not frozen.closed]
         if self.pod.group is not None and any(shadows):
             await asyncio.to_thread(self.pod.group.evict, [shadow for shadow in shadows if shadow])
@@ -199,7 +221,8 @@ class Body:
                         private += int(line.split()[1]) * 1024
             found["private_bytes"] = private
             with open(f"/proc/{self.life.repl}/status", encoding="ascii") as lines:
-                found["page_table_bytes"] = next(
+                # A process that is ending has no such line any more.
+                found["page_table_bytes"] = sum(
                     int(line.split()[1]) * 1024 for line in lines if line.startswith("VmPTE:")
                 )
         return found
@@ -216,9 +239,3 @@ class Body:
 
     def walls(self) -> dict[str, object]:
         return read_walls(self.life.repl if self.life.repl_pidfd >= 0 else None, self.pod.limits, self._delegation)
-
-
-def _number(pidfd: int) -> int:
-    """The process behind a pidfd, in the engine's numbering."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))

@@ -39,8 +39,8 @@ class Plan(NamedTuple):
         if self.greeting:
             self.pod.ends.control.send(self.greeting)
         return _core.thaw(
-            snapshot, self.pod.handle.init_pid, self.pod.root, self.pid, self.groups, self.calls, self.children,
-            self.consume, self.more, self.seconds,
+            snapshot, self.pod.handle.init_pid, self.pod.root, self.pod.namespaces, self.pid, self.groups,
+            self.calls, self.children, self.consume, self.more, self.seconds,
         )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
     taken: Taken
     made: list[Thawed]
-    error: _core.FreezeError | None
+    error: Exception | None
 
 
 class Handover:
@@ -75,7 +75,7 @@ class Handover:
                 made.append(plan.carry_out(taken.snapshot))
         except queue.Empty:
             pass
-        except _core.FreezeError as error:
+        except Exception as error:
             return Batch(taken, made, error)
         return Batch(taken, made, None)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import select
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,16 +40,29 @@ _COPY_BYTES_PER_SECOND = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A sandbox to be frozen, in the engine's numbering."""
+    """A sandbox to be frozen, in the engine's numbering. Its pidfds are its own, to be closed when it is done with."""
 
     repl: int
     repl_pidfd: int
     shadow: int
+    shadow_pidfd: int
     init: int
     syscall_at: int
     timed_calls: bytes  # what the pause before this one told
     pod: Pod
     lines: Lines
+
+    def check_alive(self) -> None:
+        """Numbers are used for what they name only while that is there."""
+        ended = select.poll()
+        ended.register(self.repl_pidfd, select.POLLIN)
+        ended.register(self.shadow_pidfd, select.POLLIN)
+        if ended.poll(0):
+            raise ForkFailed("the sandbox could not be frozen: its REPL or the shadow of it has ended")
+
+    def close(self) -> None:
+        os.close(self.repl_pidfd)
+        os.close(self.shadow_pidfd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +114,14 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
     `on_read` is told what was read before the memory is copied, so that others can make use of that time.
     """
     began = perf_counter()
+    subject.check_alive()
     paused = _core.pause(
-        subject.repl, subject.shadow, subject.init, subject.syscall_at, subject.timed_calls, _PAUSE_SECONDS
-    )
+        subject.repl, subject.repl_pidfd, subject.shadow, subject.init, subject.syscall_at, subject.timed_calls,
+        _PAUSE_SECONDS,
+    )  # fmt: skip
     recipes = None
     try:
+        subject.check_alive()
         recipes = _read(subject, paused)
         on_read(recipes)
         seconds = _COPY_SECONDS + sum(shared.length for shared in recipes.maps) / _COPY_BYTES_PER_SECOND

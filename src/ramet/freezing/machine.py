@@ -40,6 +40,7 @@ class Ahead(NamedTuple):
 
     plans: list[Plan]
     pods: list[asyncio.Task[Pod]]
+    error: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Machine:
         self._ready: dict[tuple[TemplateSpec, Limits], list[Body]] = {}
         self._refills: dict[tuple[TemplateSpec, Limits], asyncio.Task[None]] = {}
         self._stragglers: asyncio.Task[None] | None = None
+        self._discards: set[asyncio.Task[None]] = set()
         self._closed = False
         self._hits = 0
         self._misses = 0
@@ -195,10 +197,11 @@ class Machine:
                 frozen, batch = await self._freeze(body, keep_pid, count, handover.freeze_and_thaw)
             except BaseException:
                 handover.read.cancel()
-                await self._discard(await planning, [])
+                await self._discard(await finish(planning, self._discard_ahead), [])
                 raise
             try:
-                bodies = await self._thaw_all(frozen, count, await planning, batch)
+                ahead = await finish(planning, self._discard_ahead)
+                bodies = await self._thaw_all(frozen, count, ahead, batch)
             finally:
                 await frozen.close()
         return Forked(bodies, frozen.pause_seconds, frozen.file_bytes)
@@ -217,11 +220,20 @@ class Machine:
     async def _freeze(
         self, body: Body, keep_pid: bool, copies: int, work: Callable[[Subject], Batch]
     ) -> tuple[Frozen, Batch]:
+        with body.being_frozen():
+            return await self._freeze_held(body, keep_pid, copies, work)
+
+    async def _freeze_held(
+        self, body: Body, keep_pid: bool, copies: int, work: Callable[[Subject], Batch]
+    ) -> tuple[Frozen, Batch]:
         subject, lineage = body.subject(), body.life.lineage
         claim = body.room.claim(copies)
         try:
             job = asyncio.get_running_loop().run_in_executor(self._tracer, work, subject)
-            batch = await finish(job, self._discard_batch)
+            try:
+                batch = await finish(job, self._discard_batch)
+            finally:
+                subject.close()
         except BaseException as error:
             claim.release()
             self._serve_stragglers()
@@ -247,6 +259,8 @@ class Machine:
         """As many copies as there are pods ready, planned while the memory is copied; pods for the others are begun."""
         plans: list[Plan] = []
         pods: list[asyncio.Task[Pod]] = []
+        taken: Pod | None = None
+        error: Exception | None = None
         try:
             recipes = await handover.read
             interpreter, limits = body.template.interpreter, body.pod.limits
@@ -255,17 +269,23 @@ class Machine:
                 pod = self._maker.take_ready(interpreter, limits, body.mounts)
                 if pod is None:
                     break
+                taken = pod
                 consume, more = _turn(len(plans) + 1, count)
                 plans.append(self._plan(recipes, pod, body.life.lineage, kept_pid, consume, more))
+                taken = None
                 handover.give(plans[-1])
             for _ in range(count - len(plans)):
                 work = self._maker.take(interpreter, limits, body.mounts, recipes.image)
                 pods.append(asyncio.create_task(work))
         except asyncio.CancelledError:
             pass  # the freeze failed
+        except Exception as cause:
+            error = cause
         finally:
             handover.give(None)
-        return Ahead(plans, pods)
+        if taken is not None:
+            await taken.close()
+        return Ahead(plans, pods, error)
 
     def _plan(
         self, recipes: Recipes, pod: Pod, lineage: frozenset[int], kept_pid: int | None, consume: bool, more: bool
@@ -292,8 +312,9 @@ class Machine:
             for plan, made in zip(ahead.plans, batch.made, strict=False):
                 life = self._life(made, plan, frozen.snapshot, frozen.lineage)
                 bodies.append(self._body(frozen, plan.pod, life, frozen.mounts))
-            if batch.error is not None:
-                raise _thaw_error(batch.error) from batch.error
+            error = batch.error or ahead.error
+            if error is not None:
+                raise _thaw_error(error) if isinstance(error, _core.FreezeError) else error
             for plan in ahead.plans[len(batch.made) :]:
                 bodies.append(await self._thaw_planned(frozen, plan, frozen.mounts))
             for pod in asyncio.as_completed(ahead.pods):
@@ -303,6 +324,11 @@ class Machine:
             await self._discard(ahead, bodies)
             raise
         return bodies
+
+    def _discard_ahead(self, ahead: Ahead) -> None:
+        work = asyncio.create_task(self._discard(ahead, []))
+        self._discards.add(work)
+        work.add_done_callback(self._discards.discard)
 
     async def _discard(self, ahead: Ahead, bodies: list[Body]) -> None:
         made = await asyncio.gather(*ahead.pods, return_exceptions=True)

@@ -23,6 +23,7 @@ _SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
 _CLOSE_SECONDS = 10.0
 _INIT_SECONDS = 10.0  # a pod's init answers within milliseconds, or after a second when processes take long to end
 _MADE_AT_ONCE = 8
+_NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")  # in the order of native/snapshot.h
 _LOW = 2  # fewer are not enough for whoever goes on asking: then the next is made at once
 _MOST_READY = 16  # pods kept for forks that are expected
 _EXPECTED_SECONDS = 60.0
@@ -90,6 +91,9 @@ class Pod:
         self.ends = ends
         self.group = group
         self.limits = limits
+        # What a REPL that is thawed into it must end up in; compared from outside before it runs.
+        self.init = _number(handle.init_pidfd)
+        self.namespaces = tuple(os.stat(f"/proc/{self.init}/ns/{name}").st_ino for name in _NAMESPACES)
         self._command = command
         self._turn = asyncio.Lock()
         self._closed = False
@@ -152,6 +156,12 @@ class Pod:
         os.close(self.handle.init_pidfd)
         os.close(self.handle.root)
         self.files.close()
+
+
+def _number(pidfd: int) -> int:
+    """The process behind a pidfd, in the engine's numbering."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
+        return int(next((line.split()[1] for line in lines if line.startswith("Pid:")), "-1"))
 
 
 async def wait_for_end(pidfd: int, seconds: float) -> bool:

@@ -121,6 +121,13 @@ class Access:
 
     def in_own_tree(self, opened: Opened) -> bool:
         """On one of the pod's own layers, which every copy has. A folder of the host may not be there."""
+        return self._owns(int(opened.facts["mnt_id"]))
+
+    def is_own(self, descriptor: int) -> bool:
+        """The same of a descriptor of the engine's."""
+        return self._owns(_mount_of(descriptor))
+
+    def _owns(self, mount: int) -> bool:
         if self._mounts is None:
             found = {_mount_of(self.target.root)}
             for path in OWN_PLACES:
@@ -131,7 +138,7 @@ class Access:
                 found.add(_mount_of(descriptor))
                 os.close(descriptor)
             self._mounts = frozenset(found)
-        return int(opened.facts["mnt_id"]) in self._mounts
+        return mount in self._mounts
 
     def dead(self, opened: Opened, what: str | None = None) -> Dead:
         what = what or os.fsdecode(opened.link)[:200]

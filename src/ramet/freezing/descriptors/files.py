@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
 
 from ramet.freezing.descriptors import nameless, pipes, terminals
 from ramet.freezing.descriptors.access import Access, Opened, inode_of
-from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.calls import SETTABLE_FLAGS, Script
 from ramet.freezing.descriptors.recipes import Description, NamedFile, NamelessFolder, ProcFile, Thing
 
 _DELETED = b" (deleted)"
@@ -92,7 +93,11 @@ def make_named(script: Script, each: Description, thing: NamedFile) -> int:
     name = f"open {os.fsdecode(thing.path)!r} again"
     flags = (each.flags & ~_NOT_FOR_OPENING) | _O_NOCTTY
     make = script.create if thing.expected else script.try_create
-    slot = make(name, "open", thing.path + b"\0", flags, 0)
+    # On a folder of the host anything may be there by now: a pipe without a writer must not hold the thaw.
+    waits = not flags & (os.O_PATH | os.O_NONBLOCK)
+    slot = make(name, "open", thing.path + b"\0", flags | os.O_NONBLOCK if waits else flags, 0)
+    if waits:
+        script.call(name, "fcntl", slot, fcntl.F_SETFL, flags & SETTABLE_FLAGS, must_work=False)
     if thing.seekable and each.position and not each.flags & os.O_PATH:
         script.call(name, "lseek", slot, each.position, os.SEEK_SET, must_work=thing.expected)
     return slot

@@ -199,6 +199,6 @@ def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
 def _map_named(script: Script, each: SharedMap, path: bytes) -> None:
     name = f"map {os.fsdecode(path)!r} again"
     access = os.O_RDWR if each.protection & _PROT_WRITE else os.O_RDONLY
-    slot = script.create(name, "open", path + b"\0", access | os.O_NOFOLLOW, 0)
+    slot = script.create(name, "open", path + b"\0", access | os.O_NOFOLLOW | os.O_NONBLOCK, 0)
     script.call(name, "mmap", each.start, each.length, each.protection, _MAP_SHARED | _MAP_FIXED, slot, each.offset)
     script.drop(slot)

@@ -11,7 +11,6 @@ from ramet.freezing.descriptors.calls import Script
 from ramet.freezing.descriptors.recipes import Description, UnixSocket
 from ramet.freezing.descriptors.socket_options import (
     SO_BUF_LOCK,
-    set_blocking_mode,
     set_early_options,
     set_late_options,
     set_option,
@@ -51,19 +50,24 @@ class UnixMaker:
             if index not in self.slots:
                 self._connect(index, thing, self._waiting[thing.inode])
         for index, (_, thing) in self._sockets.items():
+            if thing.listening and len(thing.waiting) > thing.backlog:
+                self._script.call("listen on a unix socket", "listen", self.slots[index], thing.backlog)
+        for index, (_, thing) in self._sockets.items():
             if thing.facts.type == socket.SOCK_DGRAM and thing.name is not None:
                 self._fill_bound(index, thing)
         for index, (each, thing) in self._sockets.items():
             set_early_options(self._script, self.slots[index], thing.facts)
             set_late_options(self._script, self.slots[index], thing.facts)
-            set_blocking_mode(self._script, self.slots[index], each.flags)
+            self._script.set_flags("set a unix socket's flags", self.slots[index], each.flags)
 
     def _is_bound(self, thing: UnixSocket) -> bool:
         """An accepted socket has its listener's name, but is not bound itself."""
         return thing.name is not None and not (thing.connected and thing.facts.type != socket.SOCK_DGRAM)
 
     def _new(self, thing: UnixSocket) -> int:
-        return self._script.create("make a unix socket", "socket", socket.AF_UNIX, thing.facts.type, 0)
+        # Nothing here may wait: the original decides who accepts, and how many may queue.
+        kind = thing.facts.type | socket.SOCK_NONBLOCK
+        return self._script.create("make a unix socket", "socket", socket.AF_UNIX, kind, 0)
 
     def _make_bound(self, index: int, thing: UnixSocket) -> None:
         script, slot, path, name = self._script, self._new(thing), thing.path, thing.name or b""
@@ -84,7 +88,7 @@ class UnixMaker:
             if len(way) < _LONGEST_NAME:
                 self._ways[name] = way
         if thing.listening:
-            script.call("listen on a unix socket", "listen", slot, thing.backlog)
+            script.call("listen on a unix socket", "listen", slot, max(thing.backlog, len(thing.waiting)))
             self._listeners[name] = slot
 
     def _make_end(self, index: int, thing: UnixSocket) -> None:

@@ -67,9 +67,11 @@ def _path(access: Access, copy: socket.socket, name: bytes) -> UnixPath | None:
     try:
         path = os.readlink(b"/proc/self/fd/%d" % bound)
         status = os.fstat(bound)
+        is_own = access.is_own(bound)
     finally:
         os.close(bound)
-    deleted = not access.leads_to(path, inode_of(status))
+    # On a folder of the host it is the original's alone: a copy must not take its place there.
+    deleted = not is_own or not access.leads_to(path, inode_of(status))
     folder, _, last = path.rpartition(b"/")
     if not name.startswith(b"/") and path.endswith(b"/" + name):
         folder, last = path[: -len(name) - 1], name

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "snapshot.h"
+#include "threads.h"
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -24,7 +25,7 @@ static int clone_end(const snapshot *from, pid_t *copy, failure *why) {
     if (result < 0 || !*copy) return failed(why, (int)-result, "clone of the shadow");
     if (wait_stop(*copy, &seen, why)) return -1;
     if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new shadow stopped oddly (%d)", seen.kind);
-    return set_options(*copy, TRACE_ALWAYS | TRACE_CHILDREN, why) || block_signals(*copy, why) ? -1 : 0;
+    return set_options(*copy, TRACE_ALWAYS | TRACE_CHILDREN, why) || block_signals(*copy, why) || check_no_rseq(*copy, why) ? -1 : 0;
 }
 
 int copy_shadow(const snapshot *from, pid_t *copy, failure *why) {

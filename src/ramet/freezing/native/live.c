@@ -11,6 +11,8 @@
 #include "threads.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,19 +33,22 @@ enum { KCMP_SAME_MEMORY = 1, ANSWER_BYTES = 32, TIMERS = 3, MAX_TASKS = 8192, ST
 
 typedef struct {
     held_task task;
-    int spared; /* the engine's own child: its death is not ours to collect */
+    int spared; /* the engine's own child: its death is not ours to collect, and its number may be another's afterwards */
+    int pidfd;  /* of such a one, -1 of others */
 } straggler;
 static straggler *stragglers;
 static int straggler_count, straggler_room;
 
-static void add_straggler(const held_task *task, int spared) {
+static void add_straggler(const paused *p, const held_task *task) {
+    int spared = task->tid == p->repl, pidfd = spared ? fcntl(p->repl_pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (spared && pidfd < 0) return; /* ended, or no descriptors are left: better held for ever than somebody else let go */
     if (straggler_count == straggler_room) {
         int room = straggler_room ? straggler_room * 2 : 64;
         straggler *grown = realloc(stragglers, (size_t)room * sizeof *grown);
-        if (!grown) return; /* it stays seized: its sandbox stops at its next signal, which closing it survives */
+        if (!grown) return (void)close(pidfd); /* it stays seized: its sandbox stops at its next signal, which closing it survives */
         stragglers = grown, straggler_room = room;
     }
-    stragglers[straggler_count++] = (straggler){*task, spared};
+    stragglers[straggler_count++] = (straggler){*task, spared, pidfd};
 }
 
 /* Its own registers and mask, then on its own way. Fails when it was killed just now. */
@@ -60,11 +65,15 @@ int serve_stragglers(void) {
     int left = 0;
     for (int i = 0; i < straggler_count; i++) {
         stop seen;
+        struct pollfd ended = {stragglers[i].pidfd, POLLIN, 0};
         spare(stragglers[i].spared ? stragglers[i].task.tid : 0);
-        int found = look_for_stop(stragglers[i].task.tid, &seen);
+        int gone = stragglers[i].spared && poll(&ended, 1, 0) != 0;
+        int found = gone ? 1 : look_for_stop(stragglers[i].task.tid, &seen);
         int waits = found == 0 || (found < 0 && errno == EINTR);
-        if (found == 1 && seen.kind != STOP_GONE) waits = detach(&stragglers[i].task, seen.kind == STOP_SIGNAL ? seen.signal : 0) != 0;
+        if (!gone && found == 1 && seen.kind != STOP_GONE)
+            waits = detach(&stragglers[i].task, seen.kind == STOP_SIGNAL ? seen.signal : 0) != 0;
         if (waits) stragglers[left++] = stragglers[i];
+        else if (stragglers[i].pidfd >= 0) close(stragglers[i].pidfd);
     }
     spare(0);
     return straggler_count = left;
@@ -127,7 +136,7 @@ static int seize_new(paused *p, pid_t leader, int *found, failure *why) {
         }
         ptrace(PTRACE_INTERRUPT, tid, 0, 0); /* that it fails means that the task is gone, which the wait will see */
         if (!add_task(p, tid, leader, why)) {
-            add_straggler(&(held_task){.tid = tid}, tid == p->repl);
+            add_straggler(p, &(held_task){.tid = tid});
             result = -1;
         }
         ++*found;
@@ -462,7 +471,7 @@ int copy_live(paused *p, const given_call *given, int count, snapshot *taken, fa
 
 static void let_go(const paused *p, const held_task *task) {
     if (task->stopped && !detach(task, 0)) return;
-    add_straggler(task, task->tid == p->repl); /* not stopped yet, or killed meanwhile: its end is ours to collect */
+    add_straggler(p, task); /* not stopped yet, or killed meanwhile: its end is ours to collect */
 }
 
 void resume_live(paused *p) {

@@ -19,6 +19,7 @@ typedef struct {
 } held_task;
 
 typedef struct {
+    int repl_pidfd;           /* the caller's */
     pid_t repl, shadow, init; /* the REPL, what shares its memory, pid 1 of its pod: all in the engine's numbering */
     uint64_t syscall_at;
     const timed_call *before; /* of the last pause of this REPL */

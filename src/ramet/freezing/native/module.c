@@ -114,19 +114,25 @@ static snapshot *held_snapshot(PyObject *capsule) {
     return from;
 }
 
+static int read_namespaces(PyObject *namespaces, thaw_plan *plan) {
+    if (PyTuple_GET_SIZE(namespaces) != NAMESPACES) return PyErr_SetString(PyExc_ValueError, "namespaces: seven inodes"), -1;
+    for (int i = 0; i < NAMESPACES; i++) plan->namespaces[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(namespaces, i));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static PyObject *core_thaw(PyObject *self, PyObject *arguments) {
-    PyObject *capsule, *calls, *children;
+    PyObject *capsule, *calls, *children, *namespaces;
     thaw_plan plan = {0};
     thawed made;
     failure why = {0};
     double seconds;
     int result;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OiiiiO!O!ppd", &capsule, &plan.pod_init, &plan.pod_root, &plan.main_pid, &plan.cgroup_count, &PyTuple_Type, &calls,
+    if (!PyArg_ParseTuple(arguments, "OiiO!iiO!O!ppd", &capsule, &plan.pod_init, &plan.pod_root, &PyTuple_Type, &namespaces, &plan.main_pid, &plan.cgroup_count, &PyTuple_Type, &calls,
                           &PyTuple_Type, &children, &plan.consume, &plan.more, &seconds))
         return NULL;
     snapshot *from = held_snapshot(capsule);
-    if (!from) return NULL;
+    if (!from || read_namespaces(namespaces, &plan)) return NULL;
     given_call *given = read_given(calls, &plan.given_count);
     if (!given) return NULL;
     dead_child *dead = read_children(children, &plan.child_count);
@@ -160,7 +166,7 @@ static PyObject *core_pause(PyObject *self, PyObject *arguments) {
     (void)self;
     paused *p = PyMem_Calloc(1, sizeof *p);
     if (!p) return PyErr_NoMemory();
-    if (!PyArg_ParseTuple(arguments, "iiiKy*d", &p->repl, &p->shadow, &p->init, &syscall_at, &before, &seconds)) return PyMem_Free(p), NULL;
+    if (!PyArg_ParseTuple(arguments, "iiiiKy*d", &p->repl, &p->repl_pidfd, &p->shadow, &p->init, &syscall_at, &before, &seconds)) return PyMem_Free(p), NULL;
     timed_call *kept = PyMem_Malloc((size_t)before.len + 1);
     if (kept) memcpy(kept, before.buf, (size_t)before.len);
     p->syscall_at = syscall_at, p->before = kept, p->before_count = kept ? (int)((size_t)before.len / sizeof *kept) : 0;
@@ -366,8 +372,8 @@ static PyObject *core_usable(PyObject *self, PyObject *capsule) {
 static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS, "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
-     "thaw(snapshot, pod_init, pod_root, main_pid, cgroups, calls, children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
-    {"pause", core_pause, METH_VARARGS, "pause(repl, shadow, init, syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
+     "thaw(snapshot, pod_init, pod_root, namespaces, main_pid, cgroups, calls, children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+    {"pause", core_pause, METH_VARARGS, "pause(repl, its pidfd, shadow, init, syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
     {"paused_facts", core_paused_facts, METH_O, "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed calls, thread ids)"},
     {"copy", core_copy, METH_VARARGS, "copy(paused, calls, seconds) -> snapshot of it, whose shadow has made the calls"},
     {"resume", core_resume, METH_O, "resume(paused): let it go on"},

@@ -45,11 +45,13 @@ typedef struct {
     int status;
 } dead_child;
 
+enum { NAMESPACES = 7 };
 typedef struct {
     pid_t pod_init;      /* in E1's numbering */
     int pod_root;        /* where the sandbox must end up: checked */
     pid_t main_pid;      /* in the pod */
     int cgroup_count;    /* how many `tasks` files the pod's init holds for us */
+    uint64_t namespaces[NAMESPACES]; /* inodes: user, mnt, net, ipc, uts, cgroup, pid; where it must end up as well */
     int consume;         /* the snapshot's shadow becomes the sandbox's: its last thaw, which saves a copy */
     int more;            /* another thaw of the same snapshot follows at once, and needs a copy */
     int given_count;     /* calls that give the REPL its descriptors, folder, limits... inside the pod, before it loses its power */

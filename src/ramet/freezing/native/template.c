@@ -13,6 +13,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef SYS_rseq
+#define SYS_rseq 334
+#endif
+
 void end_snapshot(snapshot *taken) {
     if (taken->shadow <= 0) return; /* nothing was seized; kill(0, ...) would mean our own group */
     end_copy_ahead(taken);
@@ -82,6 +86,17 @@ static int ask_alternate_stacks(snapshot *taken, failure *why) {
     return 0;
 }
 
+/* A registered area is inherited by every copy of the memory, and the kernel jumps to where it says when the task is resumed. In a
+ * shadow it would be guest code that decides. What is thawed registers its own, once it has no power any more. */
+static int unregister_rseq(const snapshot *taken, failure *why) {
+    long result;
+    const rseq_state *area = &taken->threads[0].rseq;
+    uint64_t arguments[6] = {area->address, area->length, 1 /* RSEQ_FLAG_UNREGISTER */, area->signature, 0, 0};
+    if (!area->address) return 0;
+    if (inject(taken->shadow, &taken->threads[0].registers, taken->syscall_at, SYS_rseq, arguments, &result, NULL, why)) return -1;
+    return result ? failed(why, (int)-result, "take the rseq area from the template") : check_no_rseq(taken->shadow, why);
+}
+
 int freeze_template(pid_t pid, int control, snapshot *taken, failure *why) {
     memset(taken, 0, sizeof *taken);
     taken->threads = calloc(MAX_THREADS, sizeof *taken->threads);
@@ -101,6 +116,7 @@ int freeze_template(pid_t pid, int control, snapshot *taken, failure *why) {
     for (int i = 0; i < taken->thread_count; i++)
         if (block_signals(taken->threads[i].tid, why)) return -1;
     if (ask_alternate_stacks(taken, why)) return -1;
+    if (unregister_rseq(taken, why)) return -1;
     /* From now on it holds no descriptor of anybody. */
     long result;
     uint64_t all[6] = {0, ~0u, 0, 0, 0, 0};

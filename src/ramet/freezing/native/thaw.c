@@ -11,6 +11,7 @@
 #include "list.h"
 #include "snapshot.h"
 #include "threads.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -45,6 +46,8 @@
 /* Numbers in the table of the pod's init (isolation/native/pod.c) and in the REPL (ramet_guest). */
 enum { GIVEN_CONTROL = 4, GIVEN_STDOUT = 5, GIVEN_STDERR = 6, GIVEN_CGROUPS = 7, REPL_CONTROL = 1000, REPL_STDOUT = 1001, REPL_STDERR = 1002 };
 enum { GIVEN_APART = 64 * 1024 };
+#define GIVEN_SECONDS 1.0
+#define GIVEN_BYTES_PER_SECOND 50e6
 enum { SECUREBITS_NO_ROOT_LOCKED = 0x2f }; /* NOROOT, NO_SETUID_FIXUP and KEEP_CAPS off, each locked (capabilities(7)) */
 #define THREAD_FLAGS                                                                                                                         \
     (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID)
@@ -95,8 +98,6 @@ static void script_free(script *s) {
 
 static void add_thread_set_up(script *s, list *calls, const thread_state *thread) {
     list_add(calls, "set_robust_list", SYS_set_robust_list, thread->robust_list, thread->robust_length, 0, 0, 0, 0);
-    if (thread->rseq.address)
-        list_add(calls, "rseq", SYS_rseq, thread->rseq.address, thread->rseq.length, 0, thread->rseq.signature, 0, 0);
     /* Where a user asked for something else than a new thread has. What is refused (real-time, less niceness) was refused before. */
     if (thread->nice != usual_scheduling.nice)
         list_add(calls, "setpriority", SYS_setpriority, PRIO_PROCESS, 0, (uint64_t)(int64_t)thread->nice, 0, 0, 0)->flags = 0;
@@ -106,8 +107,11 @@ static void add_thread_set_up(script *s, list *calls, const thread_state *thread
         list_add(calls, "ioprio_set", SYS_ioprio_set, 1, 0, (uint64_t)thread->io_priority, 0, 0, 0)->flags = 0;
 }
 
-/* Until here it was kept on the tracer's processor. */
-static void add_own_processors(script *s, list *calls, const thread_state *thread) {
+/* For lists that nobody with power is behind any more. Until here the thread was kept on the tracer's processor. And once its rseq
+ * area is registered, the kernel goes where the sandbox's memory says. */
+static void add_freedom(script *s, list *calls, const thread_state *thread) {
+    if (thread->rseq.address)
+        list_add(calls, "rseq", SYS_rseq, thread->rseq.address, thread->rseq.length, 0, thread->rseq.signature, 0, 0)->flags = 0;
     static const uint64_t unknown[16];
     const uint64_t *own = memcmp(thread->affinity, unknown, sizeof unknown) ? thread->affinity : usual_scheduling.affinity;
     uint64_t at = scratch_put(&s->region, own, sizeof thread->affinity, 8);
@@ -223,7 +227,7 @@ static int write_threads_list(script *s, const snapshot *from, failure *why) {
         int drop = t->count - 1;
         list_add(t, "say that the power is dropped", SYS_futex, 0, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0)->flags = 0;
         list_add(t, "wait for the others", SYS_futex, s->barrier, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0)->flags = 0;
-        add_own_processors(s, t, thread);
+        add_freedom(s, t, thread);
         list_add(t, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
         if (list_place(t, &s->region, why)) return -1;
         s->dropped[i] = t->at + (uint64_t)drop * sizeof(call);
@@ -256,7 +260,7 @@ static int write_script(script *s, const snapshot *from, const thaw_plan *plan, 
     if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why) || write_given_list(s, plan, why) ||
         write_threads_list(s, from, why))
         return -1;
-    add_own_processors(s, &s->release, &from->threads[0]);
+    add_freedom(s, &s->release, &from->threads[0]);
     list_add(&s->release, "let the threads go", SYS_futex, s->barrier, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0)->flags = 0;
     list_add(&s->release, "leave", SYS_rt_sigreturn, 0, 0, 0, 0, 0, 0);
     if (list_place(&s->release, &s->region, why)) return -1;
@@ -272,6 +276,40 @@ static int check_root(pid_t repl, int pod_root, failure *why) {
     if (fstat(pod_root, &expected) || stat(path, &found)) return failed(why, errno, "look at the sandbox's root");
     if (expected.st_dev != found.st_dev || expected.st_ino != found.st_ino) return failed(why, 0, "the sandbox's root is not its pod's");
     return 0;
+}
+
+/* From outside, whatever the lists say of themselves: the namespaces are the pod's. */
+static int check_namespaces(pid_t repl, const uint64_t *expected, failure *why) {
+    static const char *const names[NAMESPACES] = {"user", "mnt", "net", "ipc", "uts", "cgroup", "pid"};
+    for (int i = 0; i < NAMESPACES; i++) {
+        struct stat found;
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/ns/%s", repl, names[i]);
+        if (stat(path, &found)) return failed(why, errno, "look at the sandbox's %s namespace", names[i]);
+        if (found.st_ino != expected[i]) return failed(why, 0, "the sandbox's %s namespace is not its pod's", names[i]);
+    }
+    return 0;
+}
+
+/* And no thread holds a capability. */
+static int check_capabilities(pid_t repl, int expected_count, failure *why) {
+    char path[64];
+    int count = 0, result = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", repl);
+    DIR *folder = opendir(path);
+    if (!folder) return failed(why, errno, "list the threads of the sandbox");
+    for (struct dirent *entry; !result && (entry = readdir(folder));) {
+        struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, atoi(entry->d_name)};
+        struct __user_cap_data_struct held[2] = {{0}};
+        if (header.pid <= 0) continue;
+        count++;
+        if (syscall(SYS_capget, &header, held)) result = failed(why, errno, "ask for the capabilities of a thread");
+        else if (held[0].effective | held[0].permitted | held[0].inheritable | held[1].effective | held[1].permitted | held[1].inheritable)
+            result = failed(why, 0, "a thread of the new sandbox still has capabilities");
+    }
+    closedir(folder);
+    if (!result && count != expected_count) result = failed(why, 0, "the new sandbox has %d threads, expected %d", count, expected_count);
+    return result;
 }
 
 /* A wait can end early; this cannot. */
@@ -306,10 +344,20 @@ static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *
     time[2] = microseconds_now();
     /* Threads it makes are not to be traced: they set themselves up and wait. */
     if (set_options(made->repl, TRACE_ALWAYS, why) || block_signals(made->repl, why)) return -1;
-    if (list_run(made->repl, &s->region, &s->walls, NULL, why) || check_root(made->repl, plan->pod_root, why)) return -1;
+    if (list_run(made->repl, &s->region, &s->walls, NULL, why) || check_root(made->repl, plan->pod_root, why) ||
+        check_namespaces(made->repl, plan->namespaces, why))
+        return -1;
     const scratch *given_at = s->given_apart ? &s->given_region : &s->region;
-    if (s->given.count && list_run(made->repl, given_at, &s->given, NULL, why)) return -1;
-    if (list_run(made->repl, &s->region, &s->threads, NULL, why) || check_powerless(from, made->repl, s, why)) return -1;
+    if (s->given.count) { /* made from what the sandbox had: one that found out how to block in it must not hold the others */
+        double seconds = GIVEN_SECONDS + (double)given_at->used / GIVEN_BYTES_PER_SECOND;
+        struct timespec allowed = deadline_shorten(seconds);
+        int stuck = list_run(made->repl, given_at, &s->given, NULL, why);
+        deadline_restore(allowed);
+        if (stuck) return -1;
+    }
+    if (list_run(made->repl, &s->region, &s->threads, NULL, why) || check_powerless(from, made->repl, s, why) ||
+        check_capabilities(made->repl, from->thread_count, why))
+        return -1;
     time[3] = microseconds_now();
     made->shadow_pidfd = (int)syscall(SYS_pidfd_open, made->shadow, 0);
     made->repl_pidfd = (int)syscall(SYS_pidfd_open, made->repl, 0);

@@ -1,5 +1,6 @@
 /* What is kept of a stopped thread, and how it is read. Nothing here runs anything in it. */
 #define _GNU_SOURCE
+#include "list.h"
 #include "snapshot.h"
 #include "threads.h"
 #include <elf.h>
@@ -116,6 +117,25 @@ static int find_ids(thread_state *thread, int trusted, failure *why) {
     return 0; /* not a thread of the C library: nobody waits for its id to be cleared */
 }
 
+int check_no_rseq(pid_t tid, failure *why) {
+    rseq_state area = {0};
+    if (ptrace(PTRACE_GET_RSEQ, tid, (void *)sizeof area, &area) < 0) return 0; /* a kernel without it has none to inherit */
+    return area.address ? failed(why, 0, "task %d has an rseq area: hostile code could lead it", tid) : 0;
+}
+
+/* Where the kernel writes on a thread's behalf while a copy is thawed must not be where the copy's calls are laid out. */
+static int check_range(uint64_t at, uint64_t size, failure *why) {
+    if (at + size > SCRATCH && at < SCRATCH_END) return failed(why, 0, "use %#lx: the sandbox has put a thread's records there", SCRATCH);
+    return at + size < at ? failed(why, 0, "a thread's records lie at no address") : 0;
+}
+
+static int check_records(const thread_state *thread, failure *why) {
+    return check_range(thread->tid_address, 64, why) || check_range(thread->rseq.address, 4096, why) ||
+                   check_range(thread->robust_list, 4096, why) || check_range(arch_thread_pointer(&thread->registers), 4096, why)
+               ? -1
+               : 0;
+}
+
 int capture(thread_state *thread, int trusted, failure *why) {
     struct iovec part = {NULL, EXTENDED_ROOM};
     if (read_registers(thread->tid, &thread->registers, why)) return -1;
@@ -131,7 +151,7 @@ int capture(thread_state *thread, int trusted, failure *why) {
     if (ptrace(PTRACE_GET_RSEQ, thread->tid, (void *)sizeof thread->rseq, &thread->rseq) < 0) memset(&thread->rseq, 0, sizeof thread->rseq);
     if (read_names(thread, why)) return -1;
     read_scheduling(thread);
-    return find_ids(thread, trusted, why);
+    return find_ids(thread, trusted, why) || check_records(thread, why) ? -1 : 0;
 }
 
 int find_syscall(pid_t pid, uint64_t *at, failure *why) {

@@ -8,6 +8,8 @@ enum { MAX_THREADS = 1024 };
 /* Reads everything of a stopped thread but its alternate stack, which only the thread itself can tell. `trusted`: a
  * template's, which must be a thread of the C library. */
 int capture(thread_state *thread, int trusted, failure *why);
+/* A shadow with a registered rseq area could be led by whoever writes to its memory: refused. */
+int check_no_rseq(pid_t tid, failure *why);
 /* Niceness, policy, affinity: also of a task that is not stopped. */
 void read_scheduling(thread_state *thread);
 /* The id of a task in its own pid namespace. */

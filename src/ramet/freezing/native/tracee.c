@@ -246,17 +246,24 @@ void roam(void) {
     here = -1;
 }
 
+struct timespec deadline_shorten(double seconds) {
+    struct timespec allowed = deadline, soon = later(seconds);
+    if (is_before(soon, allowed)) set_alarm(soon);
+    return allowed;
+}
+
+void deadline_restore(struct timespec allowed) { set_alarm(allowed); }
+
 int inject_begin(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], failure *why) {
     registers r = *from;
     stop seen;
     arch_set_call(&r, instruction, number, arguments);
     if (write_registers(tid, &r, why)) return -1;
     /* It stands at the instruction that enters the kernel. Where hostile code has put another one, nobody is to wait for it. */
-    struct timespec allowed = deadline, soon = later(ENTRY_SECONDS);
     if (ptrace(PTRACE_SYSCALL, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
-    if (is_before(soon, allowed)) set_alarm(soon);
+    struct timespec allowed = deadline_shorten(ENTRY_SECONDS);
     int arrived = wait_stop(tid, &seen, why);
-    set_alarm(allowed);
+    deadline_restore(allowed);
     if (arrived) return -1;
     if (seen.kind == STOP_GONE) return failed(why, 0, "task %d ended while it was held", tid);
     if (read_registers(tid, &r, why)) return -1;

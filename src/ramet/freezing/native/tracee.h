@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 /* What was tried and what came back. Functions return 0 or a result, and -1 after filling this in. */
 typedef struct {
@@ -22,6 +23,9 @@ void fault_rest(int rest);  /* what follows is not part of it, or is again */
 int deadline_begin(double seconds, failure *why);
 void deadline_end(void);
 int deadline_passed(void);
+/* For one step that must not take long; returns what to restore afterwards. */
+struct timespec deadline_shorten(double seconds);
+void deadline_restore(struct timespec allowed);
 
 enum { STOP_EVENT_STOP, STOP_SYSCALL, STOP_SECCOMP, STOP_NEW_TASK, STOP_TRAP, STOP_SIGNAL, STOP_GONE };
 typedef struct {
