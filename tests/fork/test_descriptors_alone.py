@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+import ramet
 from tests.fork.descriptors_things import THINGS
 
 _TREE = Path(__file__).parents[2]
+_PACKAGES = Path(ramet.__file__).parent.parent  # the installed one: the sources have no compiled parts
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("things")
     command = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--mount-proc"]
     program = [sys.executable, "-W", "ignore", "-m", "tests.fork.descriptors_reader", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": f"{_TREE / 'src'}:{_TREE}"}
+    environment = {**os.environ, "PYTHONPATH": f"{_PACKAGES}:{_TREE}"}
     done = subprocess.run([*command, "--kill-child", *program], capture_output=True, text=True, check=False, cwd=_TREE,
                           env=environment, timeout=170)  # fmt: skip
     assert done.returncode == 0, done.stderr

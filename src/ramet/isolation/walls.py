@@ -25,9 +25,12 @@ def read_walls(repl: int | None, limits: Limits, delegation: Delegation) -> dict
     }
     if repl is None:
         return found
+    try:
+        with open(f"/proc/{repl}/status", encoding="ascii", errors="replace") as lines:
+            status = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
+    except OSError:
+        return found  # it ended just now
     found["namespaces"] = [name for name in _NAMESPACES if _differs(repl, name)]
-    with open(f"/proc/{repl}/status", encoding="ascii", errors="replace") as lines:
-        status = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
     found["capabilities"] = (
         "none" if int(status["CapPrm"], 16) == 0 and int(status["CapEff"], 16) == 0 else status["CapEff"]
     )
