@@ -164,8 +164,10 @@ def test_interrupt_from_elsewhere_ends_the_cell(
 def test_interrupt_kills_a_cell_that_spins_in_c(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
 ) -> None:
-    running: Future[Result] = in_background(any_sandbox.run_code, "sum(range(10**15))")
-    wait_until_running(any_sandbox)
+    # An interrupt that comes before the loop in C has begun would end the cell as usual.
+    code = "numbers = range(10**15); open('/root/spins', 'w').close(); sum(numbers)"
+    running: Future[Result] = in_background(any_sandbox.run_code, code)
+    wait_until(lambda: any_sandbox.files.exists("/root/spins"), "the cell spins")
     assert any_sandbox.interrupt() is True
     result = running.result(60)
     assert (result.interrupted, result.cause, result.state) == (True, "interrupt", "lost")
