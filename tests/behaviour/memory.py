@@ -6,28 +6,13 @@ import os
 from pathlib import Path
 
 from ramet.transport import embedded
-
-
-def descendants(pid: int) -> list[int]:
-    """The process and all that it started, directly or not."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # ended meanwhile
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [pid]
-    for one in found:
-        found.extend(parents.get(one, ()))
-    return found
+from tests.processes import command_line, descendants
 
 
 def engine_pid() -> int:
     """Of the engine itself, which the launcher, a child of this process, has started."""
     for pid in descendants(embedded.default_engine().pid):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        command = command_line(pid).split(b"\0")
         if any(b"ramet.engine" in part for part in command) and b"launch" not in command:
             return pid
     raise AssertionError("there is no engine")

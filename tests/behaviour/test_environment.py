@@ -11,7 +11,7 @@ import pytest
 from ramet import InvalidArgument, Mount, Sandbox
 from ramet.transport import embedded
 from tests.behaviour.faces import MakeSandbox
-from tests.behaviour.memory import descendants
+from tests.processes import descendants
 
 NASTY = [
     "two words",

@@ -11,8 +11,8 @@ from ramet import AsyncSandbox, Sandbox, SandboxClosed
 from ramet.transport import embedded
 from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
 from tests.fork.relatives import Fork, at_once, run, value
-from tests.lifetime.programs import Watch, descendants
-from tests.walls.test_lifetimes import command_line
+from tests.lifetime.programs import Watch
+from tests.processes import command_line, descendants
 
 
 def test_the_parent_becomes_the_winner_and_siblings_stay(parent: Sandbox, fork: Fork) -> None:

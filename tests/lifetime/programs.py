@@ -60,22 +60,6 @@ class Program:
                 file.close()
 
 
-def descendants(pid: int) -> list[int]:
-    """All that a process started, directly or not."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue  # ended meanwhile
-            children.setdefault(parent, []).append(int(entry.name))
-    found = list(children.get(pid, ()))
-    for one in found:
-        found.extend(children.get(one, ()))
-    return found
-
-
 class Watch:
     """Pidfds of processes, so that their ends can be waited for even if their numbers are used again."""
 

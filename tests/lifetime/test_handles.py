@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from ramet import AsyncSandbox, EngineClosed, Sandbox, close_engine
 from ramet.transport import embedded
 from tests.behaviour.waiting import wait_until
-from tests.lifetime.programs import Program, Watch, descendants
+from tests.lifetime.programs import Program, Watch
+from tests.processes import command_line, descendants, descriptor_count
 
 
 def processes_of(sandbox: Sandbox) -> int:
@@ -44,10 +44,7 @@ def test_closing_a_sandbox_ends_every_process_in_it() -> None:
 
 
 def is_sleep(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
-    except OSError:
-        return False
+    return command_line(pid).startswith(b"sleep\0")
 
 
 def test_sandboxes_that_come_and_go_leave_no_descriptors_and_no_processes() -> None:
@@ -58,9 +55,9 @@ def test_sandboxes_that_come_and_go_leave_no_descriptors_and_no_processes() -> N
 
     def engine_descriptors() -> int:
         return sum(
-            len(os.listdir(f"/proc/{pid}/fd"))
+            descriptor_count(pid)
             for pid in descendants(embedded.default_engine().pid)
-            if b"ramet.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"ramet.engine" in command_line(pid)
         )
 
     cycle()

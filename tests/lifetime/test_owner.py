@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lifetime.programs import WAIT_SECONDS, Program, Watch, descendants, groups_of, mounts
+from tests.lifetime.programs import WAIT_SECONDS, Program, Watch, groups_of, mounts
+from tests.processes import descendants
 
 # Sandboxes with something running in them, and one forgotten process each.
 OWNER = """

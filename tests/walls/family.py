@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from tests.processes import descendants
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -22,17 +23,7 @@ def identity(pid: int) -> tuple[int, str] | None:
 
 def below(pid: int) -> set[tuple[int, str]]:
     """A process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := stat_fields(int(name))):
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found, waiting = set(), [pid]
-    while waiting:
-        current = waiting.pop()
-        waiting += children.get(current, [])
-        if (known := identity(current)) is not None:
-            found.add(known)
-    return found
+    return {known for one in (pid, *descendants(pid)) if (known := identity(one)) is not None}
 
 
 def alive(family: frozenset[tuple[int, str]]) -> set[int]:

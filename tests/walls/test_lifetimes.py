@@ -16,6 +16,7 @@ import pytest
 
 from ramet import EngineLost, RametError, Sandbox, close_engine
 from ramet.transport import embedded
+from tests.processes import command_line
 from tests.walls.family import alive, below, engine_of
 
 _BOUND_SECONDS = 20
@@ -226,13 +227,6 @@ def test_a_closed_sandbox_leaves_nothing_while_its_engine_goes_on() -> None:
             assert len(sleepers) == 1
         wait_until(lambda: not alive(frozenset(sleepers)), "its processes are gone")
         assert engine.running
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_many_lives_leave_no_process_behind() -> None:
