@@ -24,6 +24,22 @@ def wait_until_it_answers(sandbox: Sandbox) -> None:
     wait_until(lambda: sandbox.run_code("6 * 7", timeout=30).value == "42", "it has a REPL again")
 
 
+def fork_while_it_acts(attack: str, n: int, check: Check) -> None:
+    """The attack waits for /root/go, which comes while it is forked. Afterwards all have a REPL and the check holds."""
+    sandbox = armed(attack)
+    with ThreadPoolExecutor(1) as threads:
+        forked = threads.submit(sandbox.fork, n)
+        sandbox.files.write("/root/go", b"")
+        children = result_or_none(forked)
+    for child in children:
+        # Forked before it happened, which then happens in the child too, or revived after it.
+        wait_until_it_answers(child)
+        child.close()
+    check()
+    wait_until_it_answers(sandbox)
+    sandbox.close()
+
+
 def test_a_vfork_that_is_held_fails_the_fork_and_then_lets_go(neighbour_still_answers: Check) -> None:
     """The thread that waits for a vfork child cannot be stopped: the kernel lets only death wake it."""
     attack = """
@@ -66,18 +82,7 @@ def replaces():
 threading.Thread(target=replaces, daemon=True).start()
 """
     for _ in range(3):
-        sandbox = armed(attack)
-        with ThreadPoolExecutor(1) as threads:
-            forked = threads.submit(sandbox.fork, 2)
-            sandbox.files.write("/root/go", b"")
-            children = result_or_none(forked)
-        for child in children:
-            # Forked before it happened, which then happens in the child too, or revived after it.
-            wait_until_it_answers(child)
-            child.close()
-        neighbour_still_answers()
-        wait_until_it_answers(sandbox)
-        sandbox.close()
+        fork_while_it_acts(attack, 2, neighbour_still_answers)
 
 
 def test_a_repl_that_its_own_child_has_stopped_holds_up_nobody(neighbour_still_answers: Check) -> None:
@@ -115,17 +120,7 @@ os.kill(%d, 9)
 attacker = subprocess.Popen([sys.executable, '-c', script], stdout=subprocess.PIPE)
 assert attacker.stdout.read(5) == b'ready'
 """
-        sandbox = armed(attack)
-        with ThreadPoolExecutor(1) as threads:
-            forked = threads.submit(sandbox.fork, 3)
-            sandbox.files.write("/root/go", b"")
-            children = result_or_none(forked)
-        for child in children:
-            wait_until_it_answers(child)
-            child.close()
-        neighbour_still_answers()
-        wait_until_it_answers(sandbox)
-        sandbox.close()
+        fork_while_it_acts(attack, 3, neighbour_still_answers)
     wait_until_no_more_than(before)
 
 

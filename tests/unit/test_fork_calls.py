@@ -13,7 +13,7 @@ from ramet.engine.connection import Connection
 from ramet.errors import ForkFailed, InvalidArgument, RametError, SandboxClosed
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from tests.unit.test_relations import Engine
+from tests.unit.scripted_engine import Engine
 from tests.unit.test_sandbox_queue import until
 
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from ramet.engine.openat2 import file_system_type, open_in_root
+from ramet.isolation.syscalls import file_system_type, open_in_root
 from ramet.protocol.results import FileInfo, FileType
 
 HOME = "/root"

@@ -9,6 +9,9 @@ class Paused:
 class FreezeError(RuntimeError):
     """args: what was tried, and an errno or 0."""
 
+class ReplacedError(FreezeError):
+    """The REPL has replaced itself by another program (exec)."""
+
 # shadow, its pidfd, REPL, its pidfd, microseconds of the four parts
 Thawed = tuple[int, int, int, int, tuple[float, float, float, float]]
 Table = list[tuple[int, bytes, str | None]]  # number, link, text of fdinfo unless it is long

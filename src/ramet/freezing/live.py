@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 
-from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
+from ramet.errors import ForkFailed, RametError
 from ramet.freezing import _core
 from ramet.freezing.calls import Call, ResourceLimit, set_limits, widest_table
 from ramet.freezing.descriptors import (
@@ -25,6 +25,7 @@ from ramet.freezing.descriptors import (
     read_shared_maps,
 )
 from ramet.freezing.descriptors.recipes import NamedFile
+from ramet.freezing.failures import failure
 from ramet.freezing.process import ProcessState, inner_pid, read_process
 from ramet.freezing.room import Claim
 from ramet.isolation.layers import FileImage
@@ -154,8 +155,7 @@ def _read(subject: Subject, paused: _core.Paused) -> Recipes:
 def _read_error(error: OSError) -> RametError:
     if error.errno in _GONE:
         return ForkFailed("the sandbox could not be frozen: its REPL ended meanwhile")
-    kind = LimitReached if error.errno in NO_ROOM_ERRNOS else ForkFailed
-    return kind(f"the sandbox could not be frozen: {error}")
+    return failure("the sandbox could not be frozen", error)
 
 
 def _check_reserved(maps: Sequence[SharedMap]) -> None:

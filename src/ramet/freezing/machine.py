@@ -11,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
+from ramet.errors import ForkFailed, RametError
 from ramet.freezing import _core, live
 from ramet.freezing.body import Body, Life
+from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover, Plan, Thawed
 from ramet.freezing.live import Frozen, Recipes, Subject
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
-from ramet.freezing.template import FrozenTemplate, boot_template, describe
+from ramet.freezing.template import FrozenTemplate, boot_template
 from ramet.isolation import cgroups
 from ramet.isolation.differences import diff_files
 from ramet.isolation.holder import Broker, Holder
@@ -33,6 +34,7 @@ _PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and fo
 _SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte
 _FIRST_PID, _LAST_PID = 1000, 30_000
 _STRAGGLER_SECONDS = 0.05
+_NOT_THAWED = "a copy of the sandbox could not be thawed"
 
 
 class Ahead(NamedTuple):
@@ -169,8 +171,7 @@ class Machine:
         try:
             return await self._carry_out(plan, frozen.snapshot, frozenset())
         except _core.FreezeError as error:
-            kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else RametError
-            raise kind(f"cannot make a sandbox from template {frozen.spec.name!r}: {describe(error)}") from error
+            raise failure(f"cannot make a sandbox from template {frozen.spec.name!r}", error, RametError) from error
 
     async def _carry_out(self, plan: Plan, snapshot: _core.Snapshot, lineage: frozenset[int]) -> Life:
         work = asyncio.get_running_loop().run_in_executor(self._tracer, plan.carry_out, snapshot)
@@ -238,8 +239,7 @@ class Machine:
             claim.release()
             self._serve_stragglers()
             if isinstance(error, _core.FreezeError):
-                kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
-                raise kind(f"the sandbox could not be frozen: {describe(error)}", hint=_hint(error)) from error
+                raise failure("the sandbox could not be frozen", error) from error
             raise
         taken = batch.taken
         if taken.stragglers:
@@ -314,7 +314,7 @@ class Machine:
                 bodies.append(self._body(frozen, plan.pod, life, frozen.mounts))
             error = batch.error or ahead.error
             if error is not None:
-                raise _thaw_error(error) if isinstance(error, _core.FreezeError) else error
+                raise failure(_NOT_THAWED, error) if isinstance(error, _core.FreezeError) else error
             for plan in ahead.plans[len(batch.made) :]:
                 bodies.append(await self._thaw_planned(frozen, plan, frozen.mounts))
             for pod in asyncio.as_completed(ahead.pods):
@@ -358,7 +358,7 @@ class Machine:
         except BaseException as error:
             await plan.pod.close()
             if isinstance(error, _core.FreezeError):
-                raise _thaw_error(error) from error
+                raise failure(_NOT_THAWED, error) from error
             raise
         return self._body(frozen, plan.pod, life, mounts)
 
@@ -421,16 +421,5 @@ def _turn(number: int, count: int) -> tuple[bool, bool]:
     return number == count, number < count - 1
 
 
-def _thaw_error(error: _core.FreezeError) -> RametError:
-    kind = LimitReached if error.args[1] in NO_ROOM_ERRNOS else ForkFailed
-    return kind(f"a copy of the sandbox could not be thawed: {describe(error)}")
-
-
 def _kills(pod: Pod) -> int:
     return pod.group.out_of_memory_kills() if pod.group is not None else 0
-
-
-def _hint(error: _core.FreezeError) -> str | None:
-    if "exec" in str(error.args[0]):
-        return "the code replaced its interpreter; close this sandbox and make another"
-    return None

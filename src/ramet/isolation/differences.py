@@ -80,7 +80,7 @@ def _mounts(one: ComparedPod, other: ComparedPod, opened: contextlib.ExitStack) 
             continue  # another interpreter's tree
         parents = [one.files.upper, other.files.upper, *(layer.mount for layer in own)]
         layers = tuple(layer for parent in parents for layer in folder(parent, name))
-        roots = [keep(syscalls.open_in_root(pod.root, path, _FOLDER)) for pod in (one, other)]
+        roots = [keep(syscalls.open_in_root(pod.root, path, _FOLDER, follow_links=False)) for pod in (one, other)]
         mounts.append(_Mount(_parts(path), roots[0], roots[1], layers))
     shared = [keep(os.open(".", _FOLDER, dir_fd=pod.files.shm)) for pod in (one, other)]
     mounts.append(_Mount(_parts(_SHM), shared[0], shared[1], tuple(shared)))

@@ -7,21 +7,32 @@ import errno
 import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
 _AT_FDCWD = -100
 _OPEN_TREE = 428
 _OPEN_TREE_CLONE = 1
 _AT_RECURSIVE = 0x8000
 _OPENAT2 = 437
+# RESOLVE_NO_XDEV and so on, of openat2(2)
 _NO_OTHER_MOUNT, _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x01, 0x02, 0x04, 0x08, 0x10
-_TRIES = 32  # openat2 asks to try again when a rename raced with it; a sandbox can race on purpose
+# openat2(2): EAGAIN when a rename or mount raced with "..": try again. A sandbox can race on purpose, so not for ever.
+_TRIES = 32
 
 
 class _OpenHow(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
+class _StatFs(ctypes.Structure):
+    # Only the first field is of interest; the rest is room for the kernel to write to (120 bytes on 64 bits).
+    _fields_ = [("type", ctypes.c_long), ("rest", ctypes.c_char * 248)]
+
+
 def _call(what: str, number: int, *arguments: object) -> int:
-    result: int = _libc.syscall(ctypes.c_long(number), *arguments)
+    return _checked(what, _libc.syscall(ctypes.c_long(number), *arguments))
+
+
+def _checked(what: str, result: int) -> int:
     if result < 0:
         reason = ctypes.get_errno()
         raise OSError(reason, f"{what}: {os.strerror(reason)}")
@@ -40,23 +51,40 @@ def clone_tree(path: str) -> int:
     )
 
 
-def open_in_root(root: int, path: str, flags: int) -> int:
-    """Open a path as if `root` were "/", following no link at all."""
-    return _openat2(root, path, flags, _IN_ROOT | _NO_LINKS | _NO_MAGIC_LINKS)
+def open_in_root(root: int, path: str | bytes, flags: int, mode: int = 0, *, follow_links: bool = True) -> int:
+    """Open a path as if `root` were "/": links and ".." cannot lead out of it, nor can the links in /proc."""
+    return _openat2(root, path, flags, mode, _IN_ROOT | _NO_MAGIC_LINKS | (0 if follow_links else _NO_LINKS))
+
+
+def find_in_root(root: int, path: str | bytes) -> int:
+    """An O_PATH descriptor for what is at `path` when `root` is "/", be it a link. Opens nothing."""
+    return open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
 
 
 def open_below(folder: int, name: str, flags: int) -> int:
     """Open what is below a folder on the same mount (else EXDEV); a link only with O_PATH and O_NOFOLLOW."""
-    return _openat2(folder, name, flags, _BENEATH | _NO_LINKS | _NO_MAGIC_LINKS | _NO_OTHER_MOUNT)
+    return _openat2(folder, name, flags, 0, _BENEATH | _NO_LINKS | _NO_MAGIC_LINKS | _NO_OTHER_MOUNT)
 
 
-def _openat2(folder: int, path: str, flags: int, resolve: int) -> int:
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
-    name = ctypes.c_char_p(os.fsencode(path))
+def file_system_type(descriptor: int) -> int:
+    """The magic number of the file system behind a descriptor, as in statfs(2)."""
+    answer = _StatFs()
+    _checked("fstatfs", _libc.fstatfs(ctypes.c_int(descriptor), ctypes.byref(answer)))
+    return int(answer.type) & 0xFFFFFFFF
+
+
+def _openat2(folder: int, path: str | bytes, flags: int, mode: int, resolve: int) -> int:
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    arguments = (
+        ctypes.c_int(folder),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
     for attempt in range(_TRIES):
         try:
-            return _call("openat2", _OPENAT2, ctypes.c_int(folder), name, ctypes.byref(how), ctypes.c_size_t(24))
+            return _call("openat2", _OPENAT2, *arguments)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EINTR) or attempt == _TRIES - 1:
                 raise
-    raise AssertionError
+    raise AssertionError("unreachable")

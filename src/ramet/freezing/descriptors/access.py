@@ -13,10 +13,11 @@ from ramet.freezing import _core
 from ramet.freezing.descriptors.bounds import MOST_FACT_BYTES, Budget, too_much
 from ramet.freezing.descriptors.calls import O_CLOEXEC
 from ramet.freezing.descriptors.diagnosis import SocketDiagnosis
-from ramet.freezing.descriptors.kernel import copy_descriptor, find_in_root
+from ramet.freezing.descriptors.kernel import copy_descriptor
 from ramet.freezing.descriptors.maps import SharedMap, read_shared_maps
 from ramet.freezing.descriptors.recipes import Dead, Inode
 from ramet.freezing.descriptors.target import Target
+from ramet.isolation.syscalls import find_in_root
 
 _READ_BYTES = 65_536
 _REPEATED = frozenset(("lock", "tfd", "inotify"))

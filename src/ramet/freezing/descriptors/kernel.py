@@ -14,10 +14,7 @@ _syscall.restype = ctypes.c_long
 _syscall.argtypes = (ctypes.c_long,) * 7
 
 _KCMP_FILE, _KCMP_EPOLL_TFD = 0, 7
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _SPLICE_F_NONBLOCK = 2
-_TRIES = 32  # openat2(2) says EAGAIN when a rename elsewhere raced with ".."
-_HOW = struct.pack("QQQ", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
 _CLONE_NEWNET = 0x40000000
 
 
@@ -48,19 +45,6 @@ def is_watched(pid: int, epoll: int, number: int, nth: int, descriptor: int) -> 
         return False
 
 
-def find_in_root(root: int, path: bytes) -> int:
-    """An O_PATH descriptor for what is at `path` when `root` is "/". Follows no link out, opens nothing."""
-    name = ctypes.create_string_buffer(path)
-    how = ctypes.create_string_buffer(_HOW, len(_HOW))
-    for attempt in range(_TRIES):
-        try:
-            return _call(X86_64["openat2"], root, ctypes.addressof(name), ctypes.addressof(how), len(_HOW))
-        except BlockingIOError:
-            if attempt == _TRIES - 1:
-                raise
-    raise AssertionError("unreachable")
-
-
 def duplicate_contents(source: int, target: int, most: int) -> int:
     """What is in one pipe is put into another as well; the first keeps it."""
     return _call(X86_64["tee"], source, target, most, _SPLICE_F_NONBLOCK)
@@ -69,13 +53,6 @@ def duplicate_contents(source: int, target: int, most: int) -> int:
 def join_network(descriptor: int) -> None:
     """The calling thread moves to a network: that of a process (its pidfd), or one from /proc/<pid>/ns."""
     _call(X86_64["setns"], descriptor, _CLONE_NEWNET)
-
-
-def file_system_of(descriptor: int) -> int:
-    """The magic number of the file system that it is on, as in statfs(2)."""
-    room = ctypes.create_string_buffer(256)
-    _call(X86_64["fstatfs"], descriptor, ctypes.addressof(room))
-    return int.from_bytes(room.raw[:8], "little")
 
 
 def settle_timer(descriptor: int) -> None:

@@ -13,11 +13,11 @@ from ramet.freezing import _core
 from ramet.freezing.calls import Call
 from ramet.freezing.descriptors.bounds import MOST_SHARED_BYTES, MOST_SHARED_MAPS, too_much
 from ramet.freezing.descriptors.calls import Script
-from ramet.freezing.descriptors.kernel import find_in_root
 from ramet.freezing.descriptors.recipes import Memory
 from ramet.freezing.descriptors.target import Target
 from ramet.isolation.skeleton import system_folders
 from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.syscalls import find_in_root
 
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (..)(.)s ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")

@@ -10,9 +10,9 @@ import stat
 from ramet.freezing.descriptors.access import Access, Opened, inode_of
 from ramet.freezing.descriptors.bounds import MOST_EXTENTS, too_much
 from ramet.freezing.descriptors.calls import Script
-from ramet.freezing.descriptors.kernel import file_system_of
 from ramet.freezing.descriptors.maps import covers
 from ramet.freezing.descriptors.recipes import Dead, Description, Extent, Inode, NamelessFile
+from ramet.isolation.syscalls import file_system_type
 
 _MEMORY_FILE = b"/memfd:"
 _DELETED = b" (deleted)"
@@ -50,7 +50,7 @@ def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder
 def _is_message_queue(access: Access, opened: Opened) -> bool:
     """It looks like a regular file whose contents tell about the queue."""
     with access.copy(opened.number) as copy:
-        return file_system_of(copy) == _MESSAGE_QUEUES
+        return file_system_type(copy) == _MESSAGE_QUEUES
 
 
 def _seals(access: Access, opened: Opened) -> int:

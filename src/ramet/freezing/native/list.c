@@ -98,7 +98,7 @@ int scratch_map(const scratch *region, pid_t tid, const registers *from, uint64_
 int list_run(pid_t tid, const scratch *region, const list *calls, pid_t *new_task, failure *why) {
     registers r;
     stop seen;
-    uint64_t end = calls->at + (uint64_t)calls->count * sizeof(call);
+    uint64_t end = list_end(calls);
     if (read_registers(tid, &r, why)) return -1;
     arch_set_list(&r, region->base, calls->at, end, region->base + region->size - 64);
     if (write_registers(tid, &r, why)) return -1;

@@ -37,6 +37,8 @@ void *scratch_here(scratch *region, uint64_t at);
 
 call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f);
 int list_place(list *calls, scratch *region, failure *why);
+/* Behind the last call of a placed list, in the task. */
+static inline uint64_t list_end(const list *calls) { return calls->at + (uint64_t)calls->count * sizeof(call); }
 void list_free(list *calls);
 
 /* Calls that were decided on elsewhere. An argument is a number, or bytes that are laid out in the region. */

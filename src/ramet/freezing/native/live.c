@@ -24,10 +24,16 @@
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
-#ifndef PTRACE_SETSIGMASK
-#define PTRACE_SETSIGMASK 0x420b
-#endif
-enum { KCMP_SAME_MEMORY = 1, ANSWER_BYTES = 32, TIMERS = 3, MAX_TASKS = 8192, STRAY_MICROSECONDS = 50 };
+enum { KCMP_SAME_MEMORY = 1, ANSWER_BYTES = 32, TIMERS = 3, MAX_TASKS = 8192, STRAY_MICROSECONDS = 50, FIRST_ROOM = 64 };
+
+/* Room for one more of `count` items: they are where this says, or, if it says NULL, where they were. */
+static void *grow(void *items, int count, int *room, size_t size) {
+    if (count < *room) return items;
+    int wanted = *room ? *room * 2 : FIRST_ROOM;
+    void *grown = realloc(items, (size_t)wanted * size);
+    if (grown) *room = wanted;
+    return grown;
+}
 
 /* ---- tasks that could not be let go because they had not stopped ---- */
 
@@ -42,12 +48,9 @@ static int straggler_count, straggler_room;
 static void add_straggler(const paused *p, const held_task *task) {
     int spared = task->tid == p->repl, pidfd = spared ? fcntl(p->repl_pidfd, F_DUPFD_CLOEXEC, 0) : -1;
     if (spared && pidfd < 0) return; /* ended, or no descriptors are left: better held for ever than somebody else let go */
-    if (straggler_count == straggler_room) {
-        int room = straggler_room ? straggler_room * 2 : 64;
-        straggler *grown = realloc(stragglers, (size_t)room * sizeof *grown);
-        if (!grown) return (void)close(pidfd); /* it stays seized: its sandbox stops at its next signal, which closing it survives */
-        stragglers = grown, straggler_room = room;
-    }
+    straggler *grown = grow(stragglers, straggler_count, &straggler_room, sizeof *grown);
+    if (!grown) return (void)close(pidfd); /* it stays seized: its sandbox stops at its next signal, which closing it survives */
+    stragglers = grown;
     stragglers[straggler_count++] = (straggler){*task, spared, pidfd};
 }
 
@@ -56,7 +59,7 @@ static int detach(const held_task *task, long pass_on) {
     failure ignored;
     if (task->touched) {
         write_registers(task->tid, &task->own, &ignored);
-        ptrace(PTRACE_SETSIGMASK, task->tid, (void *)sizeof task->mask, &task->mask);
+        set_mask(task->tid, task->mask);
     }
     return (int)ptrace(PTRACE_DETACH, task->tid, 0, (void *)pass_on);
 }
@@ -83,12 +86,9 @@ int serve_stragglers(void) {
 
 static held_task *add_task(paused *p, pid_t tid, pid_t leader, failure *why) {
     if (p->task_count == MAX_TASKS) return failed(why, 0, "the sandbox has more than %d threads and processes", MAX_TASKS), NULL;
-    if (p->task_count == p->task_room) {
-        int room = p->task_room ? p->task_room * 2 : 64;
-        held_task *grown = realloc(p->tasks, (size_t)room * sizeof *grown);
-        if (!grown) return failed(why, ENOMEM, "hold the tasks of a sandbox"), NULL;
-        p->tasks = grown, p->task_room = room;
-    }
+    held_task *grown = grow(p->tasks, p->task_count, &p->task_room, sizeof *grown);
+    if (!grown) return failed(why, ENOMEM, "hold the tasks of a sandbox"), NULL;
+    p->tasks = grown;
     held_task *task = &p->tasks[p->task_count++];
     memset(task, 0, sizeof *task);
     task->tid = tid, task->leader = leader;
@@ -104,11 +104,7 @@ static int is_held(const paused *p, pid_t tid) {
 static int has_ended(pid_t tid) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", tid);
-    FILE *file = fopen(path, "re");
-    if (!file) return 1;
-    size_t length = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[length] = 0;
+    if (read_small_file(path, text, sizeof text) <= 0) return 1;
     const char *state = strrchr(text, ')');
     return !state || !state[1] || state[2] == 'Z' || state[2] == 'X' || state[2] == 'x';
 }
@@ -184,12 +180,9 @@ static int stop_process(paused *p, pid_t leader, int *found_any, failure *why) {
 static int add_child(paused *p, pid_t pid, failure *why) {
     for (int i = 0; i < p->child_count; i++)
         if (p->children[i] == pid) return 0;
-    if (p->child_count == p->child_room) {
-        int room = p->child_room ? p->child_room * 2 : 16;
-        pid_t *grown = realloc(p->children, (size_t)room * sizeof *grown);
-        if (!grown) return failed(why, ENOMEM, "hold the children of a sandbox");
-        p->children = grown, p->child_room = room;
-    }
+    pid_t *grown = grow(p->children, p->child_count, &p->child_room, sizeof *grown);
+    if (!grown) return failed(why, ENOMEM, "hold the children of a sandbox");
+    p->children = grown;
     p->children[p->child_count++] = pid;
     return 0;
 }
@@ -331,8 +324,7 @@ static int place_questions(paused *p, const scratch *region, failure *why) {
 static int run_questions(paused *p, const scratch *region, const list *lists, failure *why) {
     for (int i = 0; i < p->taken.thread_count; i++) {
         registers r = p->taken.threads[i].registers;
-        uint64_t end = lists[i].at + (uint64_t)lists[i].count * sizeof(call);
-        arch_set_list(&r, region->base, lists[i].at, end, region->base + region->size - 64);
+        arch_set_list(&r, region->base, lists[i].at, list_end(&lists[i]), region->base + region->size - 64);
         if (write_registers(p->taken.threads[i].tid, &r, why)) return -1;
         if (ptrace(PTRACE_CONT, p->taken.threads[i].tid, 0, 0)) return failed(why, errno, "resume a thread of the sandbox");
         task_of(p, p->taken.threads[i].tid)->stopped = 0;
@@ -409,7 +401,11 @@ static int pause_steps(paused *p, failure *why) {
     /* After the stop, or it might still happen: exec gives the REPL a memory that its shadow does not share. */
     long differ = syscall(SYS_kcmp, p->repl, p->shadow, KCMP_SAME_MEMORY, 0, 0);
     if (differ < 0) return failed(why, errno, "compare the memory of the REPL and its shadow");
-    if (differ) return failed(why, 0, "the REPL replaced itself (exec): what it was cannot be frozen any more");
+    if (differ) {
+        failed(why, 0, "the REPL replaced itself (exec): what it was cannot be frozen any more");
+        why->replaced = 1;
+        return -1;
+    }
     /* Until nobody new is found, and once more where there was anybody: lists of children may miss one while others end. */
     int first = p->task_count, quiet = 0;
     while (quiet < 1 + (p->task_count > first)) {

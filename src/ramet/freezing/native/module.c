@@ -14,13 +14,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static PyObject *core_error; /* (step, errno) */
+static PyObject *core_error;     /* (step, errno) */
+static PyObject *replaced_error; /* one of these */
 static const char capsule_name[] = "ramet.freezing.snapshot";
 static const char paused_name[] = "ramet.freezing.paused";
 
 static PyObject *raise_failure(const failure *why) {
     PyObject *arguments = Py_BuildValue("(si)", why->step, why->error);
-    if (arguments) PyErr_SetObject(core_error, arguments);
+    if (arguments) PyErr_SetObject(why->replaced ? replaced_error : core_error, arguments);
     Py_XDECREF(arguments);
     return NULL;
 }
@@ -396,5 +397,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!module) return NULL;
     core_error = PyErr_NewException("ramet.freezing._core.FreezeError", PyExc_RuntimeError, NULL);
     if (!core_error || PyModule_AddObjectRef(module, "FreezeError", core_error)) return NULL;
+    replaced_error = PyErr_NewException("ramet.freezing._core.ReplacedError", core_error, NULL);
+    if (!replaced_error || PyModule_AddObjectRef(module, "ReplacedError", replaced_error)) return NULL;
     return module;
 }

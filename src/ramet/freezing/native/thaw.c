@@ -160,7 +160,7 @@ static int add_dead_child(script *s, const dead_child *child, failure *why) {
     if (signal) list_add(c, "die", SYS_kill, (uint64_t)child->pid, (uint64_t)signal, 0, 0, 0, 0);
     list_add(c, "end", SYS_exit_group, (uint64_t)((child->status >> 8) & 0xff), 0, 0, 0, 0, 0);
     if (list_place(c, &s->region, why)) return -1;
-    uint64_t words[2] = {c->at, c->at + (uint64_t)c->count * sizeof(call)};
+    uint64_t words[2] = {c->at, list_end(c)};
     uint64_t stack = scratch_put(&s->region, words, sizeof words, 16);
     int32_t wanted = child->pid;
     uint64_t set_tid = scratch_put(&s->region, &wanted, sizeof wanted, 8);
@@ -232,7 +232,7 @@ static int write_threads_list(script *s, const snapshot *from, failure *why) {
         if (list_place(t, &s->region, why)) return -1;
         s->dropped[i] = t->at + (uint64_t)drop * sizeof(call);
         ((call *)scratch_here(&s->region, t->at))[drop + 1].argument[0] = s->dropped[i];
-        uint64_t departure = put_departure(&s->region, thread, t->at, t->at + (uint64_t)t->count * sizeof(call));
+        uint64_t departure = put_departure(&s->region, thread, t->at, list_end(t));
         int32_t wanted = thread->inner_tid;
         uint64_t set_tid = scratch_put(&s->region, &wanted, sizeof wanted, 8);
         struct clone_args child = {.flags = THREAD_FLAGS, .parent_tid = thread->tid_address, .child_tid = thread->tid_address,
@@ -364,7 +364,7 @@ static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *
     if (made->shadow_pidfd < 0 || made->repl_pidfd < 0) return failed(why, errno, "pidfd_open of the sandbox");
     uint32_t open_barrier = 1;
     if (write_memory(made->repl, s->barrier, &open_barrier, sizeof open_barrier, why) || read_registers(made->repl, &r, why)) return -1;
-    arch_set_list(&r, SCRATCH, s->release.at, s->release.at + (uint64_t)s->release.count * sizeof(call), s->departure + 16);
+    arch_set_list(&r, SCRATCH, s->release.at, list_end(&s->release), s->departure + 16);
     if (write_registers(made->repl, &r, why)) return -1;
     if (ptrace(PTRACE_DETACH, made->repl, 0, 0)) return failed(why, errno, "let the sandbox go");
     time[4] = microseconds_now();

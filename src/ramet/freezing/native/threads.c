@@ -51,7 +51,7 @@ void snapshot_free(snapshot *taken) {
     taken->thread_count = 0;
 }
 
-static ssize_t read_small_file(const char *path, char *text, size_t size) {
+ssize_t read_small_file(const char *path, char *text, size_t size) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return -1;
     ssize_t length = read(file, text, size - 1);

@@ -12,6 +12,8 @@ int capture(thread_state *thread, int trusted, failure *why);
 int check_no_rseq(pid_t tid, failure *why);
 /* Niceness, policy, affinity: also of a task that is not stopped. */
 void read_scheduling(thread_state *thread);
+/* Reads a file of /proc in one go and ends it with a zero: its length, -1 with errno. */
+ssize_t read_small_file(const char *path, char *text, size_t size);
 /* The id of a task in its own pid namespace. */
 int inner_pid(pid_t tid, pid_t *inner, failure *why);
 /* A syscall instruction in the memory of `pid`: the vdso has one. */

@@ -33,7 +33,7 @@ int failed(failure *why, int error, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(why->step, sizeof why->step, format, arguments);
     va_end(arguments);
-    why->error = error;
+    why->error = error, why->replaced = 0;
     return -1;
 }
 
@@ -177,10 +177,11 @@ int write_memory(pid_t pid, uint64_t at, const void *from, size_t size, failure 
     return 0;
 }
 
+int set_mask(pid_t tid, uint64_t mask) { return (int)ptrace(PTRACE_SETSIGMASK, tid, (void *)sizeof mask, &mask); }
+
 int block_signals(pid_t tid, failure *why) {
     /* All but SIGTRAP: a blocked SIGTRAP at int3 would make the kernel reset its handler. */
-    uint64_t mask = ~(1ul << (SIGTRAP - 1));
-    if (ptrace(PTRACE_SETSIGMASK, tid, (void *)sizeof mask, &mask)) return failed(why, errno, "block the signals of task %d", tid);
+    if (set_mask(tid, ~(1ul << (SIGTRAP - 1)))) return failed(why, errno, "block the signals of task %d", tid);
     return 0;
 }
 

@@ -10,7 +10,8 @@
 /* What was tried and what came back. Functions return 0 or a result, and -1 after filling this in. */
 typedef struct {
     char step[160];
-    int error; /* an errno, 0 when the step itself is the message */
+    int error;    /* an errno, 0 when the step itself is the message */
+    int replaced; /* the REPL is another program now, so that no other try will do better */
 } failure;
 int failed(failure *why, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -42,6 +43,7 @@ int read_registers(pid_t tid, registers *r, failure *why);
 int write_registers(pid_t tid, const registers *r, failure *why);
 int read_memory(pid_t pid, uint64_t at, void *to, size_t size, failure *why);
 int write_memory(pid_t pid, uint64_t at, const void *from, size_t size, failure *why);
+int set_mask(pid_t tid, uint64_t mask); /* like ptrace: 0, or -1 with errno */
 int block_signals(pid_t tid, failure *why);
 int set_options(pid_t tid, long options, failure *why);
 void kill_and_reap(pid_t pid);

@@ -1,0 +1,83 @@
+"""An engine with a scripted machine, and what the tests of related sandboxes ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from ramet.engine import relations
+from ramet.engine.registry import Registry
+from ramet.engine.sandbox import Sandbox
+from ramet.engine.seams import Machine
+from ramet.engine.settings import Settings
+from ramet.engine.turn import Caller
+from ramet.protocol import guest
+from ramet.protocol.specs import SandboxSpec
+from tests.unit.scripted import ScriptedBody, ScriptedMachine
+from tests.unit.test_sandbox_queue import QUICK, SPEC, Call
+
+SETTINGS = replace(QUICK, configure_seconds=2.0, retire_seconds=0.05, snapshots=3, waiting_cells=10)
+Work = asyncio.Task[Any]
+
+
+class Engine:
+    """A registry over a scripted machine, and what a test asks of it."""
+
+    def __init__(self, root: Path, settings: Settings = SETTINGS) -> None:
+        self.machine = ScriptedMachine(root)
+        self.registry = Registry(self._start, settings)
+        self.caller = Caller()
+
+    async def _start(self) -> Machine:
+        return cast(Machine, self.machine)
+
+    async def used(self, spec: SandboxSpec = SPEC) -> tuple[Sandbox, ScriptedBody]:
+        """A sandbox that has run a cell."""
+        sandbox = await self.registry.create(spec)
+        body = self.machine.bodies[-1]
+        call = Call(sandbox)
+        await body.next_frame()
+        body.done(1)
+        await call.outcome()
+        return sandbox, body
+
+    def fork(self, parent: Sandbox, count: int = 1, reseed: bool = False, caller: Caller | None = None) -> Work:
+        return work(relations.fork(self.registry, parent, count, reseed, caller or self.caller))
+
+    def merge(self, parent: Sandbox, winner: Sandbox, caller: Caller | None = None) -> Work:
+        return work(relations.merge(self.registry, parent, winner, caller or self.caller))
+
+
+def work(awaitable: Awaitable[Any]) -> Work:
+    return asyncio.ensure_future(bounded(awaitable))
+
+
+async def bounded(awaitable: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(5):
+        return await awaitable
+
+
+async def run(sandbox: Sandbox, body: ScriptedBody, code: bytes = b"") -> int:
+    """Run a cell to its end; gives its id."""
+    call = Call(sandbox, code)
+    return await finish(call, body)
+
+
+async def finish(call: Call, body: ScriptedBody) -> int:
+    frame = await body.next_frame()
+    assert frame.kind == guest.RUN
+    body.done(int(str(frame.header["id"])))
+    return (await call.outcome()).cell_id
+
+
+async def take(engine: Engine, sandbox: Sandbox) -> Any:
+    return await work(relations.snapshot(engine.registry, sandbox, engine.caller))
+
+
+async def pair(engine: Engine) -> tuple[Sandbox, ScriptedBody, Sandbox, ScriptedBody]:
+    parent, parent_body = await engine.used()
+    winner = (await engine.fork(parent)).sandboxes[0]
+    return parent, parent_body, winner, engine.machine.bodies[-1]
