@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,11 @@ from ramet.transport import embedded
 # SIGINT again, hard interrupt, kill: the ladder that users have, climbed faster.
 _SHORT_WAITS = ["--interrupt-seconds", "0.3,0.3,0.6"]
 _ANSWER_SECONDS = 10
+
+# A run in the background (nohup, `&` in a script) ignores these two, and so would every program that a test starts.
+for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 @pytest.fixture(scope="session", autouse=True)
