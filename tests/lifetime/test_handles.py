@@ -35,9 +35,13 @@ def test_closing_a_sandbox_ends_every_process_in_it() -> None:
             "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '3600'], start_new_session=True)"
         )
         sandbox.run_code("nohup setsid sleep 3600 > /dev/null 2>&1 &", language="bash")
-        sleeping = [pid for pid in engine_descendants() - before if is_sleep(pid)]
-        assert len(sleeping) == 6
-        watch = Watch(sleeping)
+
+        def sleeping() -> list[int]:
+            return [pid for pid in engine_descendants() - before if is_sleep(pid)]
+
+        # What bash has put in the background may not be `sleep` yet when the cell is over.
+        wait_until(lambda: len(sleeping()) == 6, "six processes sleep")
+        watch = Watch(sleeping())
         sandbox.close()
         watch.wait_until_all_ended()
         assert other.run_code("x").value == "1"
@@ -159,8 +163,10 @@ def test_a_forked_child_that_exits_normally_does_not_end_the_parents_engine(
     start_program: Callable[[str], Program],
 ) -> None:
     program = start_program("""
-        import multiprocessing, os, sys
+        import multiprocessing, os, sys, warnings
         from ramet import Sandbox
+        # Threads of the pool may be counted for a moment after they ended; Python warns of a fork beside them.
+        warnings.simplefilter("ignore", DeprecationWarning)
 
         def work(number):
             with Sandbox() as own:
