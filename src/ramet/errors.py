@@ -7,10 +7,14 @@
     ├── TemplateFailed        the interpreter of a template did not boot
     ├── EngineLost            the engine ended without being asked to
     ├── EngineClosed          the engine was closed by its owner
-    ├── SandboxClosed         the sandbox was closed
+    ├── SandboxClosed         the sandbox was closed, or its lifetime is over; details["cause"] says which
     ├── SandboxLost           the sandbox cannot run cells any more
     ├── ForkFailed            a sandbox could not be frozen, or its copy not thawed; it goes on itself
     ├── ExecutionCancelled    the call was given up before it had a result
+    ├── ExecutionUnknown      no execution of this id, or none any more
+    ├── OutcomeUnknown        the connection broke; the call may have been carried out
+    ├── Unreachable           no server answers at the URL; nothing was carried out
+    ├── Unauthorized          the server wants a key, or does not know this one
     ├── ForkedProcess         a handle was used in another process after os.fork()
     ├── ProtocolError         the other side broke the protocol
     └── FileError             a file operation in a sandbox failed                 (also an OSError, with errno)
@@ -115,6 +119,33 @@ class ExecutionCancelled(RametError):
     """A call was given up before it had a result."""
 
     code = "execution_cancelled"
+
+
+class ExecutionUnknown(RametError):
+    """There is no execution of this id, or its result is not kept any more."""
+
+    code = "execution_unknown"
+
+
+class OutcomeUnknown(RametError):
+    """The connection broke after the call was sent: it may have been carried out, or may still be.
+
+    For a cell, ``details["execution"]`` is the id that its result can be asked for with.
+    """
+
+    code = "outcome_unknown"
+
+
+class Unreachable(RametError):
+    """There is no server at the URL, or the way to it is barred. Nothing was carried out."""
+
+    code = "unreachable"
+
+
+class Unauthorized(RametError):
+    """The server wants a key, or does not know the one that was given."""
+
+    code = "unauthorized"
 
 
 class ForkedProcess(RametError):

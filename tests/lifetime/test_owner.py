@@ -117,3 +117,15 @@ def test_an_engine_that_is_killed_is_told_and_replaced(start_program: Callable[[
     """)
     assert program.finish().split("\n")[:-1] == ["lost: True", "lost: True", "lost: True", "42"]
     assert groups_of(program.process.pid) == []
+
+
+def test_an_owner_with_a_strict_umask(start_program: Callable[[str], Program]) -> None:
+    """Files of the owner's own are nobody else's; what an engine needs is made readable for it all the same."""
+    program = start_program("""
+        import os
+        os.umask(0o077)
+        from ramet import Sandbox
+        with Sandbox() as s:
+            print(s.run_code("import os; open('/root/made', 'w'); oct(os.stat('/root/made').st_mode)").value)
+    """)
+    assert program.finish().splitlines() == ["'0o100644'"]

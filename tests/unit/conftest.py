@@ -1,12 +1,14 @@
-"""An engine with a scripted machine, which has closed everything in the end."""
+"""An engine with a scripted machine, which has closed everything in the end, and clients of it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import Engine
 
 
@@ -17,3 +19,18 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     await engine.registry.close()
     assert all(body.closed for body in engine.machine.bodies)
     assert all(frozen.closed for frozen in engine.machine.snapshots)
+
+
+@pytest.fixture
+async def connect(engine: Engine) -> AsyncIterator[Callable[[], Client]]:
+    """Makes clients, who all leave in the end."""
+    clients: list[Client] = []
+
+    def made() -> Client:
+        clients.append(Client(engine))
+        return clients[-1]
+
+    yield made
+    for client in clients:
+        client.leave()
+    await asyncio.sleep(0)  # the engine sees them leave while it is still there

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramet.errors import ForkFailed
+from ramet.engine.seams import Session
+from ramet.errors import ForkFailed, SandboxLost
 from ramet.protocol import guest
 from ramet.protocol.differences import FileChange
 from ramet.protocol.frames import TO_GUEST, Frame, FrameDecoder, encode
@@ -67,6 +68,11 @@ class ScriptedBody:
             self.closed = True
             self._shut()
             os.close(self.root)
+
+    async def open_terminal(
+        self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
+    ) -> Session:
+        raise SandboxLost("a scripted body has no terminals")
 
     def usage(self) -> Mapping[str, int]:
         return {}

@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from ramet.engine.connection import Connection
 from ramet.errors import ForkFailed, InvalidArgument, RametError, SandboxClosed
 from ramet.protocol import calls
-from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import Engine
 from tests.unit.test_sandbox_queue import until
-
-
-class Client:
-    """The other end of a connection."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
-        self._connection = Connection(theirs, engine.registry)
-        self._decoder = FrameDecoder(FROM_ENGINE)
-        self._frames: list[Frame] = []
-
-    async def ask(self, kind: int, **header: object) -> Frame:
-        self.send(kind, **header)
-        return await self.answer()
-
-    def send(self, kind: int, **header: object) -> None:
-        self._socket.sendall(encode(kind, header))
-
-    async def answer(self) -> Frame:
-        while not self._frames:
-            async with asyncio.timeout(5):
-                data = await asyncio.get_running_loop().sock_recv(self._socket, 65536)
-            assert data, "the engine hung up"
-            self._frames.extend(self._decoder.feed(data))
-        frame = self._frames.pop(0)
-        if frame.kind == calls.ERROR:
-            raise calls.read_error(frame.header)
-        return frame
-
-    def readable(self) -> bool:
-        try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return False
-
-    def leave(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture

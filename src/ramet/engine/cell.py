@@ -39,6 +39,9 @@ class Sink(Protocol):
     def collect(self, then: Callable[[Collected], None]) -> None:
         """The cell has ended: hand over what was kept, at once if possible."""
 
+    def abandon(self) -> None:
+        """The caller went away, and the cell goes on: it must not wait for anybody to read."""
+
     def discard(self) -> None:
         """The cell will have no outcome: let go of everything."""
 
@@ -53,6 +56,7 @@ class Cell:
     sink: Sink
     on_outcome: Callable[[Outcome], None]
     on_error: Callable[[RametError], None]
+    execution: str = ""  # its id, if it has one
     # The caller went away: nobody reads the outcome.
     abandoned: bool = False
     # From its start on, set by the REPL that runs it

@@ -75,6 +75,9 @@ class Collecting:
         for stream, spill in self._spills.items():
             spill.finish(partial(written, stream))
 
+    def abandon(self) -> None:
+        pass
+
     def discard(self) -> None:
         for spill in self._spills.values():
             spill.finish(lambda _: None)

@@ -6,12 +6,13 @@ import asyncio
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ramet.engine import file_calls, fork_calls
+from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.collecting import Collecting
+from ramet.engine.executions import Execution, Follower, new_id
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.spill import FOLDER, Spill
@@ -19,6 +20,7 @@ from ramet.engine.streaming import Streaming
 from ramet.engine.transfer import Transfer
 from ramet.engine.tree import Tree
 from ramet.engine.turn import Caller
+from ramet.engine.watching import Watcher
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import TO_ENGINE, Frame, encode
@@ -37,9 +39,13 @@ class Connection:
         self._registry = registry
         self._settings = registry.settings
         self._busy = False
-        self._cell: tuple[Sandbox, Cell] | None = None
+        self._cell: tuple[Sandbox, Cell, Execution | None] | None = None
         self._transfer: Transfer | None = None
+        # An upload was refused: what its client sends until it hears of that goes nowhere.
+        self._dropping = False
         self._caller: Caller | None = None
+        # For calls that listen: what is to be done when the client goes away.
+        self._stop_listening: Callable[[], object] | None = None
         # Ids of what the last answer tells of, until the next request shows that it was read.
         self._told: Sequence[str] = ()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -51,19 +57,24 @@ class Connection:
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind in (calls.CHUNK, calls.END, calls.ABORT):
-            if self._transfer is None:
+            if self._transfer is not None:
+                self._transfer.received(frame)
+            elif self._dropping:
+                self._dropping = frame.kind == calls.CHUNK
+            else:
                 raise ProtocolError("data for a file that is not being written")
-            self._transfer.received(frame)
             return
         if self._busy:
             raise ProtocolError("a request before the answer to the one before")
         self._busy = True
         self._told = ()
+        self._dropping = False
         try:
             self._begin(frame)
         except ProtocolError:
             raise
         except RametError as error:
+            self._dropping = frame.kind == calls.WRITE and frame.header.get("more") is True
             self._fail(error)
 
     def _begin(self, frame: Frame) -> None:
@@ -75,7 +86,9 @@ class Connection:
         elif frame.kind == calls.FACTS:
             self._perform(self._facts())
         elif frame.kind == calls.CLOSE:
-            self._perform(self._close_sandbox(fields.text(header, "sandbox")))
+            self._close(
+                fields.text(header, "sandbox"), fields.optional_text(header, "owner"), header.get("wait") is not False
+            )
         elif frame.kind == calls.INTERRUPT:
             self._answer({"interrupted": self._find(header).interrupt()})
         elif frame.kind == calls.INFO:
@@ -83,12 +96,20 @@ class Connection:
         elif frame.kind in calls.FILE_CALLS:
             self._file_call(frame)
         elif frame.kind in calls.FORK_CALLS:
-            self._fork_call(frame)
+            self._queued_call(frame, fork_calls.begin)
+        elif frame.kind in calls.SERVER_CALLS:
+            self._queued_call(frame, server_calls.begin)
+        elif frame.kind == calls.FETCH:
+            self._fetch(header)
+        elif frame.kind == calls.WATCH:
+            self._watch(fields.optional_text(header, "owner"))
+        elif frame.kind in calls.TERMINAL_CALLS:
+            self._terminal_call(frame)
         else:
             raise ProtocolError(f"a request of unknown kind {frame.kind}")
 
     def _find(self, header: Mapping[str, object]) -> Sandbox:
-        return self._registry.find(fields.text(header, "sandbox"))
+        return self._registry.find(fields.text(header, "sandbox"), fields.optional_text(header, "owner"))
 
     # Cells
 
@@ -99,19 +120,56 @@ class Connection:
         checks.check_language(language)
         checks.check_timeout(timeout_seconds)
         _check_code(code)
+        stream = fields.flag(header, "stream")
+        execution = None
+        if "execution" in header or "on_disconnect" in header:
+            execution = self._begin_execution(sandbox, header)
         sink = (
-            Streaming(self._settings, self._channel)
-            if fields.flag(header, "stream")
+            Streaming(self._settings, self._channel, execution)
+            if stream
             else Collecting(self._settings, lambda stream: self._make_spill(sandbox, stream))
         )
-        cell = Cell(language, code, timeout_seconds, sink, self._on_outcome, self._fail)
-        sandbox.submit(cell)
-        self._cell = (sandbox, cell)
+        if execution is None:
+            cell = Cell(language, code, timeout_seconds, sink, self._on_outcome, self._fail)
+            sandbox.submit(cell)
+        else:
+            cell = execution.cell = Cell(
+                language, code, timeout_seconds, sink, execution.on_outcome, execution.on_error, execution.id
+            )
+            try:
+                sandbox.submit(cell)
+            except RametError:
+                sandbox.executions.drop(execution)  # it never was
+                raise
+        self._cell = (sandbox, cell, execution)
+
+    def _begin_execution(self, sandbox: Sandbox, header: Mapping[str, object]) -> Execution | None:
+        execution_id = fields.optional_text(header, "execution")
+        wish = fields.optional_text(header, "on_disconnect") or "interrupt"
+        if wish not in ("keep", "interrupt"):
+            raise checks.invalid("on_disconnect", f"{wish!r:.80} is unknown", "'keep' or 'interrupt'")
+        if execution_id is None and wish == "interrupt":
+            return None
+        return sandbox.executions.begin(execution_id or new_id(), wish == "keep", self._on_final)
 
     def _on_outcome(self, outcome: calls.Outcome) -> None:
+        self._on_final(calls.encode_outcome(outcome))
+
+    def _on_final(self, frame: bytes) -> None:
         self._cell = None
+        self._stop_listening = None
         self._busy = False
-        self._channel.send(calls.encode_outcome(outcome))
+        self._channel.send(frame)
+
+    def _fetch(self, header: Mapping[str, object]) -> None:
+        wait = fields.flag(header, "wait")
+        execution = self._find(header).executions.find(fields.text(header, "execution"))
+        if execution.final is None and not wait:
+            self._answer({"execution": execution.id, "state": execution.state})
+            return
+        follower = Follower(execution, self._channel, self._settings, self._on_final)
+        self._stop_listening = follower.leave
+        follower.go_on()
 
     def _make_spill(self, sandbox: Sandbox, stream: int) -> Spill | None:
         settings = self._settings
@@ -129,7 +187,7 @@ class Connection:
         sandbox = await self._registry.create(spec)
         if self._channel.detached:
             # Nobody has learnt the id, so nobody could ever close it.
-            await self._registry.close_sandbox(sandbox.id)
+            await self._registry.forget(sandbox.id)
             return
         self._told = (sandbox.id,)
         self._answer({"id": sandbox.id, "pid": sandbox.body.pid})
@@ -139,7 +197,7 @@ class Connection:
             body = sandbox.body
             try:
                 # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
-                info = await asyncio.to_thread(sandbox.info)
+                info = await asyncio.to_thread(describing.info, sandbox)
             except OSError:
                 if body is sandbox.body:
                     raise
@@ -147,14 +205,18 @@ class Connection:
             self._answer(info)
             return
 
-    def _fork_call(self, frame: Frame) -> None:
+    def _queued_call(
+        self,
+        frame: Frame,
+        begin: Callable[[Frame, Registry, Caller, Callable[[bytes], None]], Awaitable[dict[str, object]]],
+    ) -> None:
         caller = Caller()
         # Its turn is in the queue when this returns: a cell that comes next comes after it.
-        work = fork_calls.begin(frame, self._registry, caller, self._channel.send)
+        work = begin(frame, self._registry, caller, self._channel.send)
         self._caller = caller
-        self._perform(self._serve_fork(work))
+        self._perform(self._serve_queued(work))
 
-    async def _serve_fork(self, work: fork_calls.Answer) -> None:
+    async def _serve_queued(self, work: Awaitable[dict[str, object]]) -> None:
         try:
             answer = await work
         finally:
@@ -162,11 +224,35 @@ class Connection:
         self._told = fork_calls.made(answer)
         self._answer(answer)
 
+    def _watch(self, owner: str | None) -> None:
+        watchers = self._registry.watchers
+        watcher = Watcher(self._channel, owner, self._settings.watch_unsent_bytes, self.close)
+        watchers.add(watcher)
+        self._stop_listening = lambda: watchers.remove(watcher)
+        self._channel.send(server_calls.everything(self._registry, owner))
+
+    def _terminal_call(self, frame: Frame) -> None:
+        work = terminals.begin(frame, self._find(frame.header), self._channel, self._settings)
+        # It may last as long as the terminal: it is cancelled when the client goes away.
+        self._stop_listening = self._perform(self._serve_terminal(work)).cancel
+
+    async def _serve_terminal(self, work: Awaitable[dict[str, object]]) -> None:
+        answer = await work
+        self._stop_listening = None
+        self._answer(answer)
+
     async def _facts(self) -> None:
         self._answer(await self._registry.facts())
 
-    async def _close_sandbox(self, sandbox_id: str) -> None:
-        await self._registry.close_sandbox(sandbox_id)
+    def _close(self, sandbox_id: str, owner: str | None, wait: bool) -> None:
+        if wait:
+            self._perform(self._close_sandbox(sandbox_id, owner))
+        else:
+            self._registry.close_soon(sandbox_id, owner)
+            self._answer({})
+
+    async def _close_sandbox(self, sandbox_id: str, owner: str | None) -> None:
+        await self._registry.close_sandbox(sandbox_id, owner)
         self._answer({})
 
     def _file_call(self, frame: Frame) -> None:
@@ -190,10 +276,11 @@ class Connection:
             over.set_result(None)
         self._answer(answer)
 
-    def _perform(self, work: Coroutine[object, object, None]) -> None:
+    def _perform(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._guard(work))
         self._tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _guard(self, work: Coroutine[object, object, None]) -> None:
         try:
@@ -212,9 +299,7 @@ class Connection:
         self._channel.send(encode(calls.ANSWER, header))
 
     def _fail(self, error: RametError) -> None:
-        self._cell = None
-        self._busy = False
-        self._channel.send(calls.encode_error(error))
+        self._on_final(calls.encode_error(error))
 
     def _on_end(self, error: ProtocolError | None) -> None:
         if error is not None:
@@ -225,11 +310,10 @@ class Connection:
                 pass
         self._channel.detach()
         if self._cell is not None:
-            sandbox, cell = self._cell
+            self._leave(*self._cell)
             self._cell = None
-            if isinstance(cell.sink, Streaming):
-                cell.sink.abandon()
-            sandbox.abandon(cell)
+        if self._stop_listening is not None:
+            self._stop_listening()
         if self._transfer is not None:
             self._transfer.abandon()
         if self._caller is not None:
@@ -238,6 +322,17 @@ class Connection:
             # Closed without having read the answer: nobody has learnt the ids, so nobody could ever close them.
             self._perform(self._forget(self._told))
         self._socket.close()
+
+    def _leave(self, sandbox: Sandbox, cell: Cell, execution: Execution | None) -> None:
+        """Nobody waits for this cell any more."""
+        cell.sink.abandon()
+        if execution is None:
+            sandbox.abandon(cell)
+            return
+        # Its end is recorded in any case.
+        execution.caller = None
+        if not execution.keep:
+            sandbox.cancel(cell, "its caller went away")
 
     async def _forget(self, ids: Sequence[str]) -> None:
         for some_id in ids:

@@ -19,6 +19,7 @@ from ramet.protocol.results import FileInfo
 FileCall = Callable[[Tree, Transfer], Awaitable[dict[str, object]]]
 
 _ENTRIES_IN_A_FRAME = 1000
+_WHOLE_FILE_BYTES = 2**63 - 1
 
 
 def prepare(frame: Frame) -> FileCall:
@@ -27,7 +28,10 @@ def prepare(frame: Frame) -> FileCall:
     path = fields.text(header, "path")
     checks.check_path(path)
     if frame.kind == calls.READ:
-        return lambda tree, transfer: _read(tree, transfer, path)
+        offset, length = fields.natural(header, "offset") if "offset" in header else 0, None
+        if header.get("length") is not None:
+            length = fields.natural(header, "length")
+        return lambda tree, transfer: _read(tree, transfer, path, offset, length)
     if frame.kind == calls.WRITE:
         more = fields.flag(header, "more")
         return lambda tree, transfer: _write(tree, transfer, path, frame.blob, more)
@@ -56,11 +60,17 @@ async def _simple(tried: str, path: str, work: Callable[[], None], transfer: Tra
     return {}
 
 
-async def _read(tree: Tree, transfer: Transfer, path: str) -> dict[str, object]:
+async def _read(tree: Tree, transfer: Transfer, path: str, offset: int, length: int | None) -> dict[str, object]:
+    """So many bytes from there on; fewer when the file ends before, none when it ends before the offset."""
+    left = _WHOLE_FILE_BYTES if length is None else length
     with _as_file_error("read", path):
         descriptor = await transfer.in_thread(lambda: tree.open_to_read(path))
         try:
-            while data := await transfer.in_thread(lambda: os.read(descriptor, calls.CHUNK_BYTES)):
+            if offset:
+                # Never beyond the end: file systems refuse offsets that are larger than their largest file.
+                os.lseek(descriptor, min(offset, os.fstat(descriptor).st_size), os.SEEK_SET)
+            while data := await transfer.in_thread(partial(os.read, descriptor, min(left, calls.CHUNK_BYTES))):
+                left -= len(data)
                 await transfer.send(encode(calls.CHUNK, {}, data))
         finally:
             os.close(descriptor)

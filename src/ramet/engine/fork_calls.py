@@ -29,13 +29,14 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     Everything it names exists and is allowed, and its turn is in the queue, or this raises.
     """
     header = frame.header
+    owner = fields.optional_text(header, "owner")
     if frame.kind == calls.THAW:
-        return _thaw(relations.thaw(registry, ThawSpec.read(header), caller))
+        return one(relations.thaw(registry, ThawSpec.read(header), caller, owner))
     if frame.kind == calls.DROP:
-        return _nothing(registry.snapshots.drop(fields.text(header, "snapshot")))
+        return nothing(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
     if frame.kind == calls.SAVE:
-        return _save(registry, header)
-    sandbox = registry.find(fields.text(header, "sandbox"))
+        return _save(registry, header, owner)
+    sandbox = registry.find(fields.text(header, "sandbox"), owner)
     if frame.kind == calls.FORK:
         count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
         checks.check_count(count)
@@ -43,13 +44,13 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.SNAPSHOT:
         return _snapshot(relations.snapshot(registry, sandbox, caller))
     if frame.kind == calls.RESTORE:
-        snapshot = registry.snapshots.find(fields.text(header, "snapshot"))
-        return _nothing(relations.restore(registry, sandbox, snapshot, caller))
+        snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+        return nothing(relations.restore(registry, sandbox, snapshot, caller))
     if frame.kind == calls.MERGE:
-        winner = registry.find(fields.text(header, "winner"))
-        return _nothing(relations.merge(registry, sandbox, winner, caller))
+        winner = registry.find(fields.text(header, "winner"), owner)
+        return nothing(relations.merge(registry, sandbox, winner, caller))
     if frame.kind == calls.DIFF:
-        other = registry.find(fields.text(header, "other"))
+        other = registry.find(fields.text(header, "other"), owner)
         paths = None if header.get("paths") is None else checks.check_compared_paths(fields.texts(header, "paths"))
         return _diff(relations.diff(registry, sandbox, other, paths, caller), send)
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
@@ -60,7 +61,7 @@ def made(answer: Mapping[str, Any]) -> list[str]:
     return [str(child["id"]) for child in answer.get("children", [answer] if "id" in answer else [])]
 
 
-async def _nothing(work: Awaitable[None]) -> dict[str, object]:
+async def nothing(work: Awaitable[None]) -> dict[str, object]:
     await work
     return {}
 
@@ -78,15 +79,15 @@ async def _snapshot(work: Awaitable[Snapshot]) -> dict[str, object]:
     return {"id": (await work).id}
 
 
-async def _thaw(work: Awaitable[Sandbox]) -> dict[str, object]:
+async def one(work: Awaitable[Sandbox]) -> dict[str, object]:
     sandbox = await work
     return {"id": sandbox.id, "pid": sandbox.body.pid}
 
 
-async def _save(registry: Registry, header: Mapping[str, object]) -> dict[str, object]:
+async def _save(registry: Registry, header: Mapping[str, object], owner: str | None) -> dict[str, object]:
     name = fields.text(header, "name")
-    snapshot = registry.snapshots.find(fields.text(header, "snapshot"))
-    registry.snapshots.save(snapshot, name, taken=registry.is_template(name))
+    snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+    registry.snapshots.save(snapshot, name, taken=registry.is_template(name, snapshot.owner))
     return {}
 
 

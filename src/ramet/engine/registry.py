@@ -1,27 +1,42 @@
-"""All sandboxes and snapshots of one engine, by id."""
+"""All sandboxes and snapshots of one engine, by id: how they begin, who finds them, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
-from ramet.engine.sandbox import Past, Retired, Sandbox
+from ramet.engine import snapshots
+from ramet.engine.describing import row
+from ramet.engine.executions import Shelf
+from ramet.engine.lifetimes import Cause, Tombstone, Tombstones, now_ms
+from ramet.engine.sandbox import Sandbox, merged_message
 from ramet.engine.seams import Body, Machine
 from ramet.engine.settings import Settings
-from ramet.engine.snapshots import Snapshots
-from ramet.errors import EngineClosed, SandboxClosed
+from ramet.engine.snapshots import Snapshot, Snapshots
+from ramet.engine.spaces import Spaces
+from ramet.engine.succession import Past, Retired
+from ramet.engine.turn import Caller
+from ramet.engine.watching import Watchers
+from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
 from ramet.protocol.checks import check_sandbox, invalid
 from ramet.protocol.specs import SandboxSpec, TemplateSpec
 
-_MERGED_AT_MOST = 10_000
+_KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
 
 StartMachine = Callable[[], Awaitable[Machine]]
 
 
 class Registry:
-    """Owns the machine and every sandbox. Machine and templates start with the first sandbox that needs them."""
+    """Owns the machine and every sandbox. Machine and templates start with the first sandbox that needs them.
+
+    Where an ``owner`` is given, what belongs to others does not exist; None sees everything.
+    """
 
     def __init__(self, start_machine: StartMachine, settings: Settings) -> None:
         self.settings = settings
@@ -29,32 +44,42 @@ class Registry:
         self._start_machine = start_machine
         self._machine: asyncio.Task[Machine] | None = None
         self._sandboxes: dict[str, Sandbox] = {}
-        self._templates: dict[tuple[str, str], TemplateSpec] = {}
-        self._merged: dict[str, str] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._leaving: set[Sandbox] = set()  # found by nobody any more, and not closed yet
+        self._templates: dict[tuple[str, str, str], TemplateSpec] = {}  # owner, name, interpreter
+        self.tombstones = Tombstones(settings.ended_sandboxes)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.snapshots = Snapshots(settings.snapshots)
+        self._shelf = Shelf(settings.all_executions_bytes)
+        self.snapshots = Snapshots(settings)
+        self.spaces = Spaces(settings)
+        self.watchers = Watchers()
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._sandboxes)} sandboxes>"
 
-    def find(self, sandbox_id: str) -> Sandbox:
+    def find(self, sandbox_id: str, owner: str | None = None) -> Sandbox:
         sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox is None:
-            if sandbox_id in self._merged:
-                into = self._merged[sandbox_id]
-                raise SandboxClosed(f"sandbox {sandbox_id} was merged: its state goes on as sandbox {into}")
-            raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.80}, or not any more")
-        return sandbox
+        if sandbox is not None and (owner is None or owner == sandbox.spec.owner):
+            return sandbox
+        ended = self.tombstones.find(sandbox_id, owner)
+        if ended is not None:
+            raise ended.error()
+        raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.80}, or not any more")
+
+    def all_of(self, owner: str | None) -> list[Sandbox]:
+        return [sandbox for sandbox in self._sandboxes.values() if owner in (None, sandbox.owner)]
+
+    # How they begin
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A new sandbox, ready for its first cell."""
         # Whether paths of the host exist was asked by the owner's side: the engine does not see the host.
         check_sandbox(spec)
-        self._check_name(spec.template)
+        self._check_name(spec.template, spec.owner)
+        self.check_space(spec)
         machine = await self.started_machine()
         await machine.template(spec.template)
-        self._templates.setdefault((spec.template.name, spec.template.python), spec.template)
+        self._templates.setdefault((spec.owner, spec.template.name, spec.template.python), spec.template)
         body = await machine.create(spec.template, spec.limits, spec.mounts)
         sandbox = self.new_sandbox(spec, body)
         try:
@@ -65,55 +90,129 @@ class Registry:
             raise
         return sandbox
 
-    def new_sandbox(self, spec: SandboxSpec, body: Body, past: Past | None = None) -> Sandbox:
+    def new_sandbox(
+        self, spec: SandboxSpec, body: Body, past: Past | None = None, parent: str | None = None
+    ) -> Sandbox:
         """One that nobody knows of yet."""
-        return Sandbox(f"sbx_{secrets.token_hex(16)}", spec, body, self.settings, past)
+        return Sandbox(f"sbx_{secrets.token_hex(16)}", spec, body, self.settings, past, parent, self._shelf)
 
     def add(self, sandboxes: Iterable[Sandbox]) -> None:
         """From now on they are found by their ids, and closed with the engine."""
         if self._closed:
             raise EngineClosed("the engine was closed while the sandbox was made")
-        self._sandboxes.update((sandbox.id, sandbox) for sandbox in sandboxes)
+        for sandbox in sandboxes:
+            self._sandboxes[sandbox.id] = sandbox
+            sandbox.clock.start(partial(self._on_due, sandbox))
+            self.watchers.begun(row(sandbox))
+
+    def check_space(self, spec: SandboxSpec) -> None:
+        """Raise if a sandbox is to be persistent and there would be no room for what is kept of it."""
+        if spec.persistent:
+            live = [sandbox for sandbox in self._sandboxes.values() if sandbox.spec.persistent]
+            of_owner = sum(sandbox.owner == spec.owner for sandbox in live)
+            self.spaces.check_room(spec.owner, len(live), of_owner)
+
+    # How they end
+
+    async def close_sandbox(self, sandbox_id: str, owner: str | None = None) -> None:
+        """Close a sandbox; one that is closed already, or is somebody else's, is no error."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None and owner in (None, sandbox.owner):
+            await self._end(sandbox, "closed", f"sandbox {sandbox.id} was closed", keep=True)
+
+    def close_soon(self, sandbox_id: str, owner: str | None = None) -> None:
+        """The same for callers who do not wait: from now on it is not found any more."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None and owner in (None, sandbox.owner):
+            message = f"sandbox {sandbox.id} was closed"
+            self._background(self._finish(sandbox, self._take_leave(sandbox, "closed", message), message, keep=True))
+
+    async def forget(self, some_id: str) -> None:
+        """Close a sandbox or a snapshot that nobody knows of any more; one that is closed already is no error."""
+        sandbox = self._sandboxes.get(some_id)
+        if sandbox is not None:
+            await self._end(sandbox, "closed", f"sandbox {sandbox.id} was closed", keep=False)
+        await self.snapshots.drop(some_id)
 
     def merged(self, winner: Sandbox, into: Sandbox) -> None:
         """The winner's id is no more; who uses it is told where its state went."""
-        self._sandboxes.pop(winner.id, None)
-        self._merged[winner.id] = into.id
-        if len(self._merged) > _MERGED_AT_MOST:
-            del self._merged[next(iter(self._merged))]
+        if self._sandboxes.pop(winner.id, None) is not None:
+            self._bury(winner, "merged", merged_message(winner.id, into.id))
+
+    def _on_due(self, sandbox: Sandbox, cause: Cause, why: str) -> None:
+        self._background(self._end(sandbox, cause, f"sandbox {sandbox.id} ended: {why}", keep=True))
+
+    async def _end(self, sandbox: Sandbox, cause: Cause, message: str, keep: bool) -> None:
+        if self._sandboxes.get(sandbox.id) is sandbox:  # else somebody else ends it
+            await self._finish(sandbox, self._take_leave(sandbox, cause, message), message, keep)
+
+    def _take_leave(self, sandbox: Sandbox, cause: Cause, message: str) -> Tombstone:
+        del self._sandboxes[sandbox.id]
+        self._leaving.add(sandbox)
+        return self._bury(sandbox, cause, message)
+
+    async def _finish(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
+        try:
+            if keep and sandbox.spec.persistent:
+                try:
+                    await self.spaces.keep(sandbox.id, sandbox.owner, self._freeze(sandbox, message))
+                except Exception as error:
+                    tombstone.unkept = str(error) or type(error).__name__
+                    if not isinstance(error, RametError | TimeoutError):
+                        traceback.print_exc(file=sys.stderr)
+            await sandbox.close(message)
+        finally:
+            self._leaving.discard(sandbox)
+
+    async def _freeze(self, sandbox: Sandbox, why: str) -> Snapshot:
+        """The last turn of a sandbox."""
+        sandbox.wind_down(why)
+        machine = await self.started_machine()
+        async with asyncio.timeout(self.settings.keep_seconds):
+            async with Caller().queue(sandbox, needs_repl=True):
+                for _ in range(_KEEP_ATTEMPTS - 1):
+                    with suppress(ForkFailed):
+                        return await snapshots.freeze(machine, sandbox)
+                return await snapshots.freeze(machine, sandbox)
+
+    def _bury(self, sandbox: Sandbox, cause: Cause, message: str) -> Tombstone:
+        tombstone = Tombstone(sandbox.owner, cause, message, now_ms())
+        self.tombstones.add(sandbox.id, tombstone)
+        self.watchers.ended(sandbox.id, sandbox.owner, cause, message)
+        return tombstone
 
     def retire(self, retired: Retired) -> None:
         """Close a body that was replaced, without anybody waiting for it."""
-        task = asyncio.ensure_future(retired.close())
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        self._background(retired.close())
 
-    def is_template(self, name: str) -> bool:
-        return any(known == name for known, _ in self._templates)
+    def _background(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def forget(self, some_id: str) -> None:
-        """Close a sandbox or a snapshot; one that is closed already is no error."""
-        await self.close_sandbox(some_id)
-        await self.snapshots.drop(some_id)
+    # The whole
 
-    async def close_sandbox(self, sandbox_id: str) -> None:
-        """Close a sandbox; one that is closed already is no error."""
-        sandbox = self._sandboxes.pop(sandbox_id, None)
-        if sandbox is not None:
-            await sandbox.close()
+    def is_template(self, name: str, owner: str) -> bool:
+        return any((known_owner, known) == (owner, name) for known_owner, known, _ in self._templates)
 
     async def facts(self) -> dict[str, object]:
         machine = await self.started_machine()
         return dict(machine.facts())
 
+    def machine_if_started(self) -> Machine | None:
+        if self._machine is None or not self._machine.done() or self._machine.exception() is not None:
+            return None
+        return self._machine.result()
+
     async def close(self) -> None:
         self._closed = True
-        sandboxes = list(self._sandboxes.values())
+        sandboxes = [*self._sandboxes.values(), *self._leaving]
         self._sandboxes.clear()
         await asyncio.gather(*(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
-        for task in self._retiring:
+        for task in self._tasks:
             task.cancel()  # what is left of it goes with the machine
         await self.snapshots.close()
+        await self.spaces.close()
         if self._machine is not None:
             machine = (await asyncio.gather(self._machine, return_exceptions=True))[0]
             if not isinstance(machine, BaseException):
@@ -131,12 +230,12 @@ class Registry:
     async def _start(self) -> Machine:
         return await self._start_machine()
 
-    def _check_name(self, template: TemplateSpec) -> None:
-        known = self._templates.get((template.name, template.python))
+    def _check_name(self, template: TemplateSpec, owner: str) -> None:
+        known = self._templates.get((owner, template.name, template.python))
         if known is not None and known != template:
             allowed = (
                 f"another name, or the preloads of the first {template.name!r}: {', '.join(known.preload) or 'none'}"
             )
             raise invalid("template", f"{template.name!r} exists with other preloads", allowed)
-        if self.snapshots.is_saved(template.name):
+        if self.snapshots.is_saved(template.name, owner):
             raise invalid("template", f"a snapshot was saved as {template.name!r}", "another name")

@@ -12,13 +12,13 @@ from ramet.engine.comparing import compare_names
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Forked, Machine
-from ramet.engine.snapshots import Snapshot
+from ramet.engine.snapshots import Snapshot, freeze, settle
 from ramet.engine.turn import Caller, Turn, Turns
-from ramet.errors import ForkFailed, SandboxLost
+from ramet.errors import ForkFailed, RametError, SandboxClosed, SandboxLost
 from ramet.protocol.checks import check_thaw, invalid
 from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.guest import Names
-from ramet.protocol.specs import ThawSpec
+from ramet.protocol.specs import Lifetime, ThawSpec
 
 T = TypeVar("T")
 
@@ -41,14 +41,15 @@ async def _fork(
 ) -> Children:
     async with turns as (turn,):
         began = perf_counter()
-        keep_pid = await _settle(parent)
-        spec, past = parent.spec, parent.past
+        keep_pid = await settle(parent)
+        # Its children are not persistent: nobody has asked to keep them.
+        spec, past = replace(parent.spec, persistent=False), parent.past
         machine = await registry.started_machine()
         # The parent's next cell may run as soon as it is frozen: what follows is its children's business.
         forked = await machine.fork(parent.body, count, keep_pid, turn.release)
     sandboxes: list[Sandbox] = []
     try:
-        sandboxes.extend(registry.new_sandbox(spec, body, past) for body in forked.bodies)
+        sandboxes.extend(registry.new_sandbox(spec, body, past, parent.id) for body in forked.bodies)
         if reseed or keep_pid:
             await _tell(sandboxes, reseed, stir=keep_pid)
         caller.check()  # children of a caller that went away are nobody's
@@ -61,15 +62,13 @@ async def _fork(
 
 
 def snapshot(registry: Registry, sandbox: Sandbox, caller: Caller) -> Awaitable[Snapshot]:
-    registry.snapshots.check_room()
+    registry.snapshots.check_room(sandbox.owner)
     return _snapshot(registry, sandbox, caller, caller.queue(sandbox, needs_repl=True))
 
 
 async def _snapshot(registry: Registry, sandbox: Sandbox, caller: Caller, turns: Turns) -> Snapshot:
     async with turns:
-        keep_pid = await _settle(sandbox)
-        machine = await registry.started_machine()
-        made = Snapshot(await machine.freeze(sandbox.body, keep_pid), sandbox.spec, sandbox.past, keep_pid)
+        made = await freeze(await registry.started_machine(), sandbox)
     try:
         caller.check()
     except BaseException:
@@ -79,15 +78,57 @@ async def _snapshot(registry: Registry, sandbox: Sandbox, caller: Caller, turns:
     return made
 
 
-async def thaw(registry: Registry, spec: ThawSpec, caller: Caller) -> Sandbox:
+async def thaw(registry: Registry, spec: ThawSpec, caller: Caller, owner: str | None = None) -> Sandbox:
     """A new sandbox in the state of a snapshot, with what was asked for on top."""
     snapshots = registry.snapshots
-    found = snapshots.find_saved(spec.name) if spec.name is not None else snapshots.find(spec.snapshot or "")
-    whole = check_thaw(spec, found.spec)
-    machine = await registry.started_machine()
-    async with snapshots.held(found):
+    if spec.name is not None:
+        found = snapshots.find_saved(spec.name, owner)
+    else:
+        found = snapshots.find(spec.snapshot or "", owner)
+    return await _thaw(registry, found, spec, caller)
+
+
+async def resume(
+    registry: Registry,
+    space_id: str,
+    lifetime: Lifetime | None,
+    persistent: bool,
+    caller: Caller,
+    owner: str | None = None,
+) -> Sandbox:
+    """A new sandbox in the state that a persistent one had when it ended."""
+    space = registry.spaces.find(space_id, owner)
+    if space is None:
+        raise _no_space(registry, space_id, owner)
+    found = await asyncio.shield(space.snapshot)
+    spec = ThawSpec(None, None, lifetime=lifetime)
+    return await _thaw(registry, found, spec, caller, persistent, parent=space_id)
+
+
+def _no_space(registry: Registry, space_id: str, owner: str | None) -> RametError:
+    ended = registry.tombstones.find(space_id, owner)
+    if ended is None:
+        if any(sandbox.id == space_id for sandbox in registry.all_of(owner)):
+            return invalid("space", f"sandbox {space_id} has not ended", "the id of a persistent one that has")
+        return SandboxClosed(f"there is no space {space_id!r:.80}, or not any more")
+    why = "it was not persistent, or was discarded" if ended.unkept is None else f"it could not be kept: {ended.unkept}"
+    return SandboxClosed(f"nothing was kept of sandbox {space_id}: {why}")
+
+
+async def _thaw(
+    registry: Registry,
+    found: Snapshot,
+    spec: ThawSpec,
+    caller: Caller,
+    persistent: bool = False,
+    parent: str | None = None,
+) -> Sandbox:
+    whole = replace(check_thaw(spec, found.spec), persistent=persistent)
+    registry.check_space(whole)
+    async with registry.snapshots.held(found):
+        machine = await registry.started_machine()
         body = await machine.thaw(found.frozen, whole.limits, whole.mounts)
-    sandbox = registry.new_sandbox(whole, body, found.past)
+    sandbox = registry.new_sandbox(whole, body, found.past, parent)
     try:
         if found.keep_pid:
             await sandbox.repl.thawed(reseed=False, stir=True)
@@ -164,19 +205,6 @@ async def _diff(
             # Not left behind, whatever happened: it looks at files that may be closed after this turn.
             await asyncio.wait([files])
         return Diff(tuple(files.result()), *compare_names(before, after))
-
-
-async def _settle(sandbox: Sandbox) -> bool:
-    """Make a sandbox ready for its copies; tells whether they must keep its process id."""
-    repl = sandbox.repl
-    if repl.asked:
-        raise ForkFailed(
-            f"cannot fork sandbox {sandbox.id}: it is busy describing its names to a diff that has given up",
-            hint="run a cell with a timeout first",
-        )
-    await repl.settle()
-    # Before 3.12 asyncio forgets a running loop when the process id changes.
-    return sandbox.spec.template.python_version < (3, 12) and await repl.runs_loops()
 
 
 async def _tell(sandboxes: Sequence[Sandbox], reseed: bool, stir: bool) -> None:

@@ -12,6 +12,7 @@ from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.ladder import Ladder
 from ramet.engine.pipes import Pipes
+from ramet.engine.replay import Replay
 from ramet.engine.seams import Body, Death
 from ramet.engine.settings import Settings
 from ramet.errors import InvalidArgument, ProtocolError, SandboxLost
@@ -47,12 +48,15 @@ class Repl:
         body: Body,
         settings: Settings,
         background: Tail,
+        replay: Replay,
         on_end: Callable[[Cell, Ending], None],
         fresh: bool = True,
     ) -> None:
         self._body = body
         self._settings = settings
         self._background = background
+        # Both change when another sandbox goes on with this REPL.
+        self.replay = replay
         self.on_cell_end = on_end
         self.fresh = fresh
         self._loop = asyncio.get_running_loop()
@@ -214,7 +218,9 @@ class Repl:
         running = self._running
         if running is None:
             self._background.add(data)
+            self.replay.printed(stream, data, "")
             return
+        self.replay.printed(stream, data, running.execution)
         running.sink.output(stream, data)
         self._hold_if_full(running)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 from ramet.engine.cell import Cell, Collected
+from ramet.engine.executions import Executions, Shelf
+from ramet.engine.lifetimes import Clock
 from ramet.engine.repl import Ending, Repl
+from ramet.engine.replay import Replay
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
+from ramet.engine.succession import Past, Retired
+from ramet.engine.terminals import Terminals
 from ramet.engine.turn import Turn
 from ramet.errors import ExecutionCancelled, LimitReached, RametError, SandboxClosed, SandboxLost
 from ramet.protocol.bounding import Tail
@@ -17,41 +22,41 @@ from ramet.protocol.calls import Outcome
 from ramet.protocol.specs import SandboxSpec
 
 
-@dataclass(slots=True)
-class Past:
-    """What a copy of a sandbox has in common with it. Changed by each cell, so a copy gets a copy."""
-
-    cells: int = 0  # begun
-    spills: int = 0  # begun
-    restarted: bool = False  # the namespace was lost and nobody has been told yet
-
-    def joined_by(self, other: Past) -> Past:
-        """For a sandbox that goes on as the other one: numbers that were seen in either are not given again."""
-        return Past(max(self.cells, other.cells), max(self.spills, other.spills), other.restarted)
-
-
 class Sandbox:
     """Owns a body. One cell runs, or one turn is held, at a time; the others wait in order of arrival.
 
     ``past``: that of the sandbox whose copy the body is; None for a body that was thawed from a template.
+    ``parent``: the id of that sandbox, where it is known.
     """
 
     def __init__(
-        self, sandbox_id: str, spec: SandboxSpec, body: Body, settings: Settings, past: Past | None = None
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        body: Body,
+        settings: Settings,
+        past: Past | None = None,
+        parent: str | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
         self.body = body
+        self.parent = parent
         self._settings = settings
         self._background = Tail(settings.background_bytes)
-        self.repl = Repl(body, settings, self._background, self._on_cell_end, fresh=past is None)
+        self.replay = Replay(settings)
+        self.executions = Executions(settings, shelf or Shelf(settings.all_executions_bytes))
+        self.repl = Repl(body, settings, self._background, self.replay, self._on_cell_end, fresh=past is None)
         self._queue: deque[Cell | Turn] = deque()
         self._current: Cell | Turn | None = None
         self._file_calls: set[asyncio.Future[None]] = set()
+        self._terminals: Terminals | None = None  # made when first asked for
+        self.clock = Clock(spec.lifetime, self._in_use)
         self._past = Past() if past is None else replace(past)
         self._reviving: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
-        self._merged_into: str | None = None
+        self._ended = f"sandbox {sandbox_id} is closed"  # what to say of it, once it is
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.id} {self.state}, {len(self._queue)} waiting>"
@@ -65,9 +70,31 @@ class Sandbox:
         return "idle" if self.repl.alive else "lost"
 
     @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
     def past(self) -> Past:
         """As it is now."""
         return replace(self._past)
+
+    @property
+    def owner(self) -> str:
+        return self.spec.owner
+
+    @property
+    def terminals(self) -> Terminals:
+        if self._terminals is None:
+            self._terminals = Terminals(self.body, self._settings, self.clock.touch)
+        return self._terminals
+
+    def _in_use(self) -> bool:
+        return (
+            self._current is not None
+            or bool(self._queue)
+            or bool(self._file_calls)
+            or (self._terminals is not None and self._terminals.attached > 0)
+        )
 
     async def configure(self) -> None:
         await self.repl.configure(dict(self.spec.environment), self.spec.cwd)
@@ -84,7 +111,7 @@ class Sandbox:
 
     def _enqueue(self, item: Cell | Turn, what: str) -> None:
         if self._closing is not None:
-            raise SandboxClosed(f"cannot {what}: {self._obituary()}")
+            raise SandboxClosed(f"cannot {what}: {self._ended}")
         if len(self._queue) >= self._settings.waiting_cells:
             raise LimitReached(
                 f"cannot {what}: {len(self._queue)} cells wait in sandbox {self.id} already",
@@ -102,6 +129,19 @@ class Sandbox:
             self.repl.interrupt()
         else:
             self._unqueue(cell)
+
+    def cancel(self, cell: Cell, why: str) -> bool:
+        """Drop a waiting cell, which is told to its caller, or interrupt a running one. False if it is over."""
+        if cell is self._current and self.repl.interrupt():
+            return True
+        if cell is self._current and self._reviving is not None:
+            cell.abandoned = True  # it will not begin when the new REPL is there
+        elif cell in self._queue:
+            self._unqueue(cell)
+        else:
+            return False
+        cell.on_error(ExecutionCancelled(f"the cell was cancelled: {why}"))
+        return True
 
     def _leave(self, turn: Turn) -> None:
         """A turn is over, or was given up."""
@@ -125,54 +165,57 @@ class Sandbox:
         self._past.spills += 1
         return f"output-{self._past.spills}"
 
-    def info(self) -> dict[str, object]:
-        body = self.body  # of one moment: another one may take its place
-        return {
-            "id": self.id,
-            "state": self.state,
-            "pid": body.pid,
-            "python": self.spec.template.python,
-            "template": self.spec.template.name,
-            "waiting": len(self._queue),
-            "limits": asdict(self.spec.limits),
-            "usage": dict(body.usage()),
-            "walls": dict(body.walls()),
-        }
-
-    async def close(self) -> None:
+    async def close(self, why: str | None = None) -> None:
         """End everything. Cells that run or wait are cancelled."""
         if self._closing is None:
+            self._ended = why or f"sandbox {self.id} was closed"
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
+    def wind_down(self, why: str) -> None:
+        """It ends soon, after one more turn. Cells are cancelled as when it closes; a running one is interrupted.
+
+        Only for one that nobody can find any more.
+        """
+        self._ended = why
+        self.clock.stop()
+        self._tell_all(why)
+        if isinstance(self._current, Cell):
+            self._current.abandoned = True
+            self._current.sink.abandon()
+            self.repl.interrupt()
+
     async def _close(self) -> None:
+        self.clock.stop()
         turn = self._current if isinstance(self._current, Turn) else None
-        self._cancel_all(f"sandbox {self.id} was closed")
+        self._cancel_all()
         self.repl.detach()
+        if self._terminals is not None:
+            await self._terminals.close()
         if turn is not None:
             await turn.released.wait()
         if self._reviving is not None:
             await asyncio.wait([self._reviving])
         await self.body.close()
 
-    def _cancel_all(self, why: str) -> None:
+    def _cancel_all(self) -> None:
+        if isinstance(self._current, Cell):
+            self._current.sink.discard()
+        self._tell_all(self._ended)
+        self._current = None
+        self.executions.clear()
+
+    def _tell_all(self, why: str) -> None:
+        """Those in the queue, and the one whose turn it is, are given up."""
         items = list(self._queue)
         self._queue.clear()
         if self._current is not None:
             items.insert(0, self._current)
-            if isinstance(self._current, Cell):
-                self._current.sink.discard()
-            self._current = None
         for item in items:
             if isinstance(item, Turn):
                 item.on_error(SandboxClosed(f"this was given up: {why}"))
-            else:
+            elif not item.abandoned:
                 item.on_error(ExecutionCancelled(f"the cell was cancelled: {why}"))
-
-    def _obituary(self) -> str:
-        if self._merged_into is None:
-            return f"sandbox {self.id} is closed"
-        return f"sandbox {self.id} was merged: its state goes on as sandbox {self._merged_into}"
 
     # Another body
 
@@ -181,39 +224,52 @@ class Sandbox:
         call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._file_calls.add(call)
         call.add_done_callback(self._file_calls.discard)
+        call.add_done_callback(lambda _: self.clock.touch())
         return call
 
     def become(self, body: Body, spec: SandboxSpec, past: Past) -> Retired:
         """Go on with a body that was thawed from a sandbox. Only in a turn."""
         retired = self._retire()
-        self.body, self.spec = body, spec
+        self.body, self.spec = body, self._own(spec)
         self._background = Tail(self._settings.background_bytes)
-        self.repl = Repl(body, self._settings, self._background, self._on_cell_end, fresh=False)
+        self.repl = Repl(body, self._settings, self._background, self.replay, self._on_cell_end, fresh=False)
         self._file_calls = set()
         self._past = self._past.joined_by(past)
         return retired
 
     def take_over(self, winner: Sandbox) -> Retired:
         """Go on with all that the winner is; the winner is no more. Only in a turn of both."""
-        retired = self._retire()
-        self.body, self.spec = winner.body, winner.spec
+        retired = self._retire(winner._terminals)
+        self.body, self.spec = winner.body, self._own(winner.spec)
         self._background = winner._background
         self.repl = winner.repl
         self.repl.on_cell_end = self._on_cell_end
+        self.repl.replay = self.replay
         self._file_calls = winner._file_calls
         self._past = self._past.joined_by(winner._past)
-        winner._dissolve(self.id)
+        self.replay.append(winner.replay)
+        winner._dissolve(self)
         return retired
 
-    def _retire(self) -> Retired:
-        self.repl.detach()
-        return Retired(self.body, self._file_calls, self._settings.retire_seconds)
+    def _own(self, spec: SandboxSpec) -> SandboxSpec:
+        """The spec of another, with what goes with the id of this one."""
+        own = self.spec
+        return replace(spec, owner=own.owner, lifetime=own.lifetime, persistent=own.persistent)
 
-    def _dissolve(self, into: str) -> None:
-        self._merged_into = into
+    def _retire(self, more: Terminals | None = None) -> Retired:
+        self.repl.detach()
+        terminals = [some for some in (self._terminals, more) if some is not None]
+        self._terminals = None
+        return Retired(self.body, terminals, self._file_calls, self._settings.retire_seconds)
+
+    def _dissolve(self, into: Sandbox) -> None:
+        self._ended = merged_message(self.id, into.id)
+        self.clock.stop()
         self._closing = asyncio.get_running_loop().create_future()
         self._closing.set_result(None)
-        self._cancel_all(self._obituary())
+        self._tell_all(self._ended)
+        self._current = None
+        into.executions.adopt(self.executions)
 
     # The queue
 
@@ -256,9 +312,11 @@ class Sandbox:
         if not cell.abandoned:
             self._past.restarted = False
             cell.on_outcome(outcome)
+        self.replay.exited(ending.exit_code, cell.execution)
         self._next()
 
     def _next(self) -> None:
+        self.clock.touch()
         self._current = None
         if self._queue and self._closing is None:
             self._begin(self._queue.popleft())
@@ -270,7 +328,7 @@ class Sandbox:
         try:
             await self.body.revive()
             if self._closing is None:
-                self.repl = Repl(self.body, self._settings, self._background, self._on_cell_end)
+                self.repl = Repl(self.body, self._settings, self._background, self.replay, self._on_cell_end)
                 self._past.restarted = True
                 await self.configure()
         except RametError as cause:
@@ -283,9 +341,10 @@ class Sandbox:
         if error is not None:
             # Not configured is not usable: the next cell tries again from the start.
             self.repl.detach()
-            item.on_error(error)
+        if item.abandoned:
             self._next()
-        elif item.abandoned:
+        elif error is not None:
+            item.on_error(error)
             self._next()
         elif not self.repl.alive:
             item.on_error(SandboxLost(f"the REPL of sandbox {self.id} ended as soon as it was started again"))
@@ -294,15 +353,5 @@ class Sandbox:
             self._start(item)
 
 
-class Retired:
-    """A body that a sandbox has given up for another one. File calls that use it may end before it is closed."""
-
-    def __init__(self, body: Body, calls: set[asyncio.Future[None]], seconds: float) -> None:
-        self._body = body
-        self._calls = calls
-        self._seconds = seconds
-
-    async def close(self) -> None:
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=self._seconds)
-        await self._body.close()
+def merged_message(sandbox_id: str, into: str) -> str:
+    return f"sandbox {sandbox_id} was merged: its state goes on as sandbox {into}"

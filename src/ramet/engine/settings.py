@@ -41,6 +41,21 @@ class Settings:
     # File calls on a body that was replaced may go on for so long before it is closed.
     retire_seconds: float = 60.0
     snapshots: int = 1000
+    snapshots_of_an_owner: int = 200  # where there are several owners, one must not take the room of all
+    # The last output of a sandbox
+    replay_bytes: int = 1 * _MIB
+    replay_pieces: int = 4000
+    # Executions that can be fetched by their ids
+    streamed_bytes: int = 1 * _MIB  # kept of what one has streamed
+    executions: int = 100  # ended ones, kept of a sandbox
+    executions_bytes: int = 16 * _MIB  # the same; the newest is kept in any case
+    all_executions_bytes: int = 256 * _MIB  # of all sandboxes
+    ended_sandboxes: int = 10_000  # of which is known how they ended
+    watch_unsent_bytes: int = 8 * _MIB  # news for one who does not read them
+    # What was kept of persistent sandboxes
+    spaces: int = 1000
+    spaces_of_an_owner: int = 100
+    keep_seconds: float = 60.0  # for freezing one that ends, and for what it was doing to stop
     # Between the end of the control socket and the news of the REPL's death, before we conclude that it only closed it.
     end_of_control_seconds: float = 0.5
     listed_entries: int = 1_000_000

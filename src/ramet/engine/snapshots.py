@@ -1,4 +1,7 @@
-"""The snapshots of one engine: by id while somebody holds them, by name when they were saved as templates."""
+"""The snapshots of one engine: by id while somebody holds them, by name when they were saved as templates.
+
+A snapshot belongs to the owner of the sandbox that was frozen, and so does the name it is saved as.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ramet.engine.sandbox import Past
-from ramet.engine.seams import Frozen
-from ramet.errors import LimitReached, SandboxClosed
+from ramet.engine.sandbox import Sandbox
+from ramet.engine.seams import Frozen, Machine
+from ramet.engine.settings import Settings
+from ramet.engine.succession import Past
+from ramet.errors import ForkFailed, LimitReached, SandboxClosed
 from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name, invalid
 from ramet.protocol.specs import SandboxSpec
 
@@ -28,6 +33,10 @@ class Snapshot:
     def __repr__(self) -> str:
         return f"<Snapshot {self.id} of {self.spec.template.name}, held by {self._holders}>"
 
+    @property
+    def owner(self) -> str:
+        return self.spec.owner
+
     def hold(self) -> None:
         self._holders += 1
 
@@ -37,31 +46,64 @@ class Snapshot:
             await self.frozen.close()
 
 
+async def freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
+    """Only in a turn of the sandbox. Held once, by whoever asked."""
+    keep_pid = await settle(sandbox)
+    return Snapshot(await machine.freeze(sandbox.body, keep_pid), sandbox.spec, sandbox.past, keep_pid)
+
+
+async def settle(sandbox: Sandbox) -> bool:
+    """Make a sandbox ready for its copies; tells whether they must keep its process id."""
+    repl = sandbox.repl
+    if repl.asked:
+        raise ForkFailed(
+            f"cannot fork sandbox {sandbox.id}: it is busy describing its names to a diff that has given up",
+            hint="run a cell with a timeout first",
+        )
+    await repl.settle()
+    # Before 3.12 asyncio forgets a running loop when the process id changes.
+    return sandbox.spec.template.python_version < (3, 12) and await repl.runs_loops()
+
+
 class Snapshots:
     """Owns them all. Whoever thaws one holds it meanwhile, so that closing it does no harm."""
 
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._by_id: dict[str, Snapshot] = {}
-        self._by_name: dict[str, Snapshot] = {}
+        self._by_name: dict[tuple[str, str], Snapshot] = {}  # owner, name
 
-    def check_room(self) -> None:
-        if len(self._by_id) + len(self._by_name) >= self._at_most:
+    def __len__(self) -> int:
+        return len(self._by_id) + len(self._by_name)
+
+    def rows(self, owner: str | None) -> list[dict[str, object]]:
+        """Those that have ids."""
+        found = self._by_id.values()
+        return [{"id": one.id, "owner": one.owner} for one in found if owner in (None, one.owner)]
+
+    def check_room(self, owner: str) -> None:
+        at_most = self._settings.snapshots
+        if owner:
+            held = [*self._by_id.values(), *self._by_name.values()]
+            of_owner = sum(snapshot.owner == owner for snapshot in held)
+            if of_owner >= self._settings.snapshots_of_an_owner:
+                raise LimitReached(f"cannot take a snapshot: you hold {of_owner} already", hint="close some of them")
+        if len(self) >= at_most:
             raise LimitReached(
-                f"cannot take a snapshot: this engine holds {self._at_most} already", hint="close some of them"
+                f"cannot take a snapshot: this engine holds {at_most} already", hint="close some of them"
             )
 
     def add(self, snapshot: Snapshot) -> None:
         self._by_id[snapshot.id] = snapshot
 
-    def find(self, snapshot_id: str) -> Snapshot:
+    def find(self, snapshot_id: str, owner: str | None = None) -> Snapshot:
         snapshot = self._by_id.get(snapshot_id)
-        if snapshot is None:
+        if snapshot is None or owner not in (None, snapshot.owner):
             raise SandboxClosed(f"there is no snapshot {snapshot_id!r:.80}, or not any more")
         return snapshot
 
-    def find_saved(self, name: str) -> Snapshot:
-        snapshot = self._by_name.get(name)
+    def find_saved(self, name: str, owner: str | None = None) -> Snapshot:
+        snapshot = self._by_name.get((owner or "", name))
         if snapshot is None:
             raise invalid("template", f"{name!r:.100} is unknown", "a name that a snapshot was saved as")
         return snapshot
@@ -74,21 +116,22 @@ class Snapshots:
         finally:
             await snapshot.let_go()
 
-    def is_saved(self, name: str) -> bool:
-        return name in self._by_name
+    def is_saved(self, name: str, owner: str) -> bool:
+        return (owner, name) in self._by_name
 
     def save(self, snapshot: Snapshot, name: str, taken: bool) -> None:
         """Keep it under a name for as long as the engine lives."""
         check_template_name(name)
-        if taken or name in BUILTIN_TEMPLATES or name in self._by_name:
+        if taken or name in BUILTIN_TEMPLATES or self.is_saved(name, snapshot.owner):
             raise invalid("name", f"there is a template {name!r} already", "a name that no template has")
         snapshot.hold()
-        self._by_name[name] = snapshot
+        self._by_name[snapshot.owner, name] = snapshot
 
-    async def drop(self, snapshot_id: str) -> None:
-        """One that is closed already is no error."""
-        snapshot = self._by_id.pop(snapshot_id, None)
-        if snapshot is not None:
+    async def drop(self, snapshot_id: str, owner: str | None = None) -> None:
+        """One that is closed already, or is somebody else's, is no error."""
+        snapshot = self._by_id.get(snapshot_id)
+        if snapshot is not None and owner in (None, snapshot.owner):
+            del self._by_id[snapshot_id]
             await snapshot.let_go()
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ramet.engine.cell import Collected
 from ramet.engine.channel import Channel
+from ramet.engine.executions import Execution
 from ramet.engine.settings import Settings
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
@@ -13,30 +14,39 @@ from ramet.protocol.guest import Rich
 
 
 class Streaming:
-    """Sends each piece as a frame. While the client is slow the pipes are left alone, and the cell blocks in write."""
+    """Sends each piece as a frame. While the client is slow the pipes are left alone, and the cell blocks in write.
+
+    What has an ``execution`` is recorded there too; when the client has gone, it is only recorded.
+    """
 
     live = True
 
-    def __init__(self, settings: Settings, channel: Channel) -> None:
+    def __init__(self, settings: Settings, channel: Channel, execution: Execution | None = None) -> None:
         self._settings = settings
+        self._execution = execution
         self._channel = channel
         self._abandoned = False
         self._when_room: Callable[[], None] | None = None
 
     def abandon(self) -> None:
-        """The client went away: the cell runs on until its interrupt arrives, and must not block meanwhile."""
         self._abandoned = True
         if self._when_room is not None:
             self._room()
 
     def output(self, stream: int, data: bytes) -> None:
-        if not self._abandoned:
-            self._channel.send(encode(calls.OUTPUT, {"stream": stream}, data))
+        if not self._abandoned or self._execution is not None:
+            self._send(encode(calls.OUTPUT, {"stream": stream}, data), len(data))
 
     def rich(self, rich: Rich) -> None:
         # A stream cannot take back what it has shown: an update is one more display, a clear is nothing.
-        if not self._abandoned and rich.what != "clear":
-            self._channel.send(encode(calls.RICH, calls.rich_header(rich), rich.blob))
+        if rich.what != "clear" and (not self._abandoned or self._execution is not None):
+            self._send(encode(calls.RICH, calls.rich_header(rich), rich.blob), len(rich.blob))
+
+    def _send(self, frame: bytes, data_bytes: int) -> None:
+        if not self._abandoned:
+            self._channel.send(frame)
+        if self._execution is not None:
+            self._execution.add(frame, data_bytes)
 
     def full(self, when_room: Callable[[], None]) -> bool:
         if self._abandoned or self._channel.unsent_bytes <= self._settings.stream_high_bytes:

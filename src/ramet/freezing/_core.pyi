@@ -33,7 +33,15 @@ def thaw(
     /,
 ) -> Thawed: ...
 def pause(
-    repl: int, repl_pidfd: int, shadow: int, init: int, syscall_at: int, timed_calls: bytes, seconds: float, /
+    repl: int,
+    repl_pidfd: int,
+    shadow: int,
+    init: int,
+    terminals: tuple[tuple[int, int], ...],
+    syscall_at: int,
+    timed_calls: bytes,
+    seconds: float,
+    /,
 ) -> Paused: ...
 def paused_facts(paused: Paused, /) -> tuple[tuple[int, ...], list[int], bytes, bytes, tuple[int, ...]]: ...
 def copy(paused: Paused, calls: Calls, seconds: float, /) -> Snapshot: ...

@@ -8,18 +8,24 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ramet.errors import ForkFailed
+from ramet.errors import ForkFailed, SandboxLost
 from ramet.freezing.descriptors import Lines
 from ramet.freezing.live import Frozen, Subject
 from ramet.freezing.processes import end_process
+from ramet.freezing.resource_limits import resource_limits
 from ramet.freezing.room import Claim, Room
+from ramet.freezing.sessions import Session
+from ramet.freezing.template import environment
 from ramet.isolation.cgroups import Delegation
 from ramet.isolation.pods import Pod
+from ramet.isolation.terminals import Command, Entering, open_terminal
 from ramet.isolation.walls import read_walls
 from ramet.protocol.specs import MountSpec, TemplateSpec
+
+_REAP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ class Body:
         self._wake = wake
         self._delegation = delegation
         self._claim = claim  # on the sandbox whose memory this one shares
+        self._sessions: set[Session] = set()  # of terminals, until they are reaped
+        self._entering = asyncio.Lock()
         self._freezes: set[asyncio.Future[None]] = set()
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
         self._closing: asyncio.Task[None] | None = None
@@ -148,8 +156,9 @@ class Body:
     async def revive(self) -> None:
         """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
         await self._ended()
-        await self.pod.empty()
-        self.life = await self._wake(self.template, self.pod)
+        async with self._entering:  # who enters meanwhile would hold ids that the REPL needs
+            await self.pod.empty()
+            self.life = await self._wake(self.template, self.pod)
         self._release_claim()
         self._watch()
 
@@ -165,19 +174,80 @@ class Body:
             shadow=life.shadow,
             shadow_pidfd=os.dup(life.shadow_pidfd),
             init=pod.init,
+            terminals=tuple((session.pid, os.dup(session.pidfd)) for session in self._sessions),
             syscall_at=life.syscall_at,
             timed_calls=life.timed_calls,
             pod=pod,
             lines=lines,
         )
 
-    @contextlib.contextmanager
-    def being_frozen(self) -> Iterator[None]:
-        """Inside, shadows that nobody knows of yet may be in the pod's groups: closing waits for that."""
+    async def open_terminal(
+        self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
+    ) -> Session:
+        """A program on a terminal of its own in the pod, beside the REPL and behind the same walls."""
+        everything = {**environment(self.template, self.pod.limits.cpus), "TERM": "xterm-256color", **variables}
+        command = Command(tuple(arguments), everything, folder)
+        async with self._entrance():
+            others = frozenset({self.life.repl, *(session.pid for session in self._sessions)})
+            entering = Entering(self.pod, command, resource_limits(self.pod.limits, self._delegation), others)
+            try:
+                session = await self._enter(entering, columns, rows)
+            except BaseException:
+                entering.close()
+                raise
+        try:
+            with session.held():
+                await entering.run(session.leader)
+        except BaseException:
+            session.kill()
+            session.close_master()
+            raise
+        finally:
+            entering.close()
+        return session
+
+    async def _enter(self, entering: Entering, columns: int, rows: int) -> Session:
+        """The program is there, and among the sessions that a freeze stops, before it is let run."""
+        master, slave = open_terminal(self.pod.root, columns, rows)
+        try:
+            session = Session(master, await entering.start(slave), self._sessions.discard)
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        self._sessions.add(session)
+        return session
+
+    @contextlib.asynccontextmanager
+    async def _entrance(self) -> AsyncIterator[None]:
+        """Inside, this is the only one on its way into the pod, and nobody freezes it."""
+        while True:
+            if self._freezes:
+                await asyncio.wait(self._freezes)
+            async with self._entering:
+                if self._freezes:
+                    continue  # one of them waits for this lock
+                if self._closing is not None or not self.pod.alive:
+                    raise SandboxLost("cannot open a terminal: the sandbox is closing, or its pod has ended")
+                yield
+                return
+
+    @contextlib.asynccontextmanager
+    async def being_frozen(self) -> AsyncIterator[None]:
+        """Inside, shadows that nobody knows of yet may be in the pod's groups: closing waits for that.
+
+        Nobody is on his way into the pod either, and the numbers of its sessions mean them.
+        """
         over = asyncio.get_running_loop().create_future()
         self._freezes.add(over)
         try:
-            yield
+            async with self._entering:
+                pass
+            with contextlib.ExitStack() as holds:
+                for session in self._sessions:
+                    holds.enter_context(session.held())
+                yield
         finally:
             self._freezes.discard(over)
             over.set_result(None)
@@ -199,14 +269,26 @@ class Body:
 
     async def _close(self) -> None:
         self.room.close()
+        for session in self._sessions:
+            session.kill()
         await self._ended()
         self._release_claim()
         if self._freezes:
             await asyncio.wait(self._freezes)
+        await self._sessions_reaped()
         shadows = [frozen.shadow for frozen in self._snapshots if not frozen.closed]
         if self.pod.group is not None and any(shadows):
             await asyncio.to_thread(self.pod.group.evict, [shadow for shadow in shadows if shadow])
         await self.pod.close()
+
+    async def _sessions_reaped(self) -> None:
+        """The pod's init ends only after all others were reaped, and these are the engine's to reap."""
+        async with self._entering:
+            pass
+        for session in self._sessions:
+            session.kill()
+        if self._sessions:
+            await asyncio.wait([session.reaped for session in self._sessions], timeout=_REAP_SECONDS)
 
     def usage(self) -> dict[str, int]:
         """What the control group and the kernel say of the REPL's memory. Reading it costs milliseconds."""
@@ -214,12 +296,14 @@ class Body:
         if self.life.repl_pidfd < 0:
             return found
         with contextlib.suppress(OSError, ValueError):
-            private = 0
+            private = shared = 0
             with open(f"/proc/{self.life.repl}/smaps_rollup", encoding="ascii") as lines:
                 for line in lines:
                     if line.startswith("Private_"):
                         private += int(line.split()[1]) * 1024
-            found["private_bytes"] = private
+                    elif line.startswith("Shared_"):
+                        shared += int(line.split()[1]) * 1024
+            found["private_bytes"], found["shared_bytes"] = private, shared
             with open(f"/proc/{self.life.repl}/status", encoding="ascii") as lines:
                 # A process that is ending has no such line any more.
                 found["page_table_bytes"] = sum(

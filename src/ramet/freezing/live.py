@@ -48,6 +48,7 @@ class Subject:
     shadow: int
     shadow_pidfd: int
     init: int
+    terminals: tuple[tuple[int, int], ...]  # leaders of their sessions, the engine's children like the REPL; pidfds
     syscall_at: int
     timed_calls: bytes  # what the pause before this one told
     pod: Pod
@@ -62,8 +63,8 @@ class Subject:
             raise ForkFailed("the sandbox could not be frozen: its REPL or the shadow of it has ended")
 
     def close(self) -> None:
-        os.close(self.repl_pidfd)
-        os.close(self.shadow_pidfd)
+        for descriptor in (self.repl_pidfd, self.shadow_pidfd, *(pidfd for _, pidfd in self.terminals)):
+            os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,8 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
     began = perf_counter()
     subject.check_alive()
     paused = _core.pause(
-        subject.repl, subject.repl_pidfd, subject.shadow, subject.init, subject.syscall_at, subject.timed_calls,
-        _PAUSE_SECONDS,
+        subject.repl, subject.repl_pidfd, subject.shadow, subject.init, subject.terminals, subject.syscall_at,
+        subject.timed_calls, _PAUSE_SECONDS,
     )  # fmt: skip
     recipes = None
     try:

@@ -221,7 +221,7 @@ class Machine:
     async def _freeze(
         self, body: Body, keep_pid: bool, copies: int, work: Callable[[Subject], Batch]
     ) -> tuple[Frozen, Batch]:
-        with body.being_frozen():
+        async with body.being_frozen():
             return await self._freeze_held(body, keep_pid, copies, work)
 
     async def _freeze_held(
@@ -405,6 +405,7 @@ class Machine:
             "cgroup_controllers": sorted(self._delegation.folders),
             "pool_hits": self._hits,
             "pool_misses": self._misses,
+            "pool_ready": sum(len(waiting) for waiting in self._ready.values()),
             "last_thaw_microseconds": list(self.last_thaw_microseconds),
         }
 

@@ -126,7 +126,8 @@ def describe(error: _core.FreezeError) -> str:
     return f"{step}: {os.strerror(number)}" if number else str(step)
 
 
-def _environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
+def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
+    """What programs of a sandbox find, the interpreter first of all."""
     folder = os.path.dirname(spec.python)
     threads = str(max(1, int(cpus)))
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -169,7 +170,7 @@ def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float
         done = subprocess.run(
             [str(HELPER), "spawn", *map(str, numbers), "--",
              spec.python, "-P", "-X", "utf8", f"{GUEST_FOLDER}/__main__.py", boot],
-            pass_fds=numbers, env=_environment(spec, cpus), capture_output=True, text=True, check=False,
+            pass_fds=numbers, env=environment(spec, cpus), capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
         os.close(filter_file)

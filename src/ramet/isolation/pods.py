@@ -93,10 +93,15 @@ class Pod:
         self.limits = limits
         # What a REPL that is thawed into it must end up in; compared from outside before it runs.
         self.init = _number(handle.init_pidfd)
-        self.namespaces = tuple(os.stat(f"/proc/{self.init}/ns/{name}").st_ino for name in _NAMESPACES)
+        self.namespaces = self.namespaces_of(self.init)
         self._command = command
         self._turn = asyncio.Lock()
         self._closed = False
+
+    @staticmethod
+    def namespaces_of(pid: int) -> tuple[int, ...]:
+        """Of a process in the engine's numbering, to be compared with the pod's."""
+        return tuple(os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in _NAMESPACES)
 
     @property
     def root(self) -> int:

@@ -2,14 +2,18 @@
 
 A connection carries one call at a time: a request, then answers up to a final one.
 
-    RUN       ->  [OUTPUT, RICH ...] RESULT           READ   ->  CHUNK ... ANSWER
-    DIFF      ->  CHANGES ... ANSWER                  WRITE, CHUNK ... END  ->  ANSWER
-    others    ->  ANSWER                              WRITE, CHUNK ... ABORT  ->  ERROR
-                                                      LIST   ->  ENTRIES ... ANSWER
-    anything  ->  ERROR instead of the final answer
+    RUN, FETCH ->  [OUTPUT, RICH ...] RESULT          READ   ->  CHUNK ... ANSWER
+    DIFF       ->  CHANGES ... ANSWER                 WRITE, CHUNK ... END  ->  ANSWER
+    REPLAY     ->  [OUTPUT, EXITED ...] ANSWER        WRITE, CHUNK ... ABORT  ->  ERROR
+    WATCH      ->  NEWS ... for ever                  LIST   ->  ENTRIES ... ANSWER
+    TERMINAL_ATTACH, TERMINAL_READ  ->  TERMINAL_DATA ... ANSWER
+    others     ->  ANSWER
+    anything   ->  ERROR instead of the final answer
 
 A client that closes the connection in the middle has gone away: what it has waiting is dropped, its running cell is
-interrupted, and children nobody else knows of are closed.
+interrupted unless it asked to keep it, and children nobody else knows of are closed.
+
+A header may name an ``owner``: then only what belongs to that owner exists for the call. Who names none sees all.
 """
 
 from __future__ import annotations
@@ -50,6 +54,24 @@ MERGE = 44
 DIFF = 45
 SAVE = 46  # a snapshot becomes a template
 DROP = 47  # a snapshot
+# many users: what a server in front of the engine needs
+SANDBOXES = 50  # all of an owner
+WATCH = 51  # all there are, then what begins and ends
+EXTEND = 52  # the lifetime of a sandbox
+STATS = 53  # of the engine
+REPLAY = 54  # the last output of a sandbox
+FETCH = 55  # an execution by its id: what it printed, and its result
+CANCEL = 56  # an execution by its id: drop it if it waits, interrupt it if it runs
+RESUME = 57  # a new sandbox from what a persistent one was when it ended
+DISCARD = 58  # what was kept of a persistent sandbox
+# terminals of a sandbox
+TERMINAL_OPEN = 60
+TERMINAL_ATTACH = 61
+TERMINAL_INPUT = 62
+TERMINAL_RESIZE = 63
+TERMINAL_KILL = 64
+TERMINAL_LIST = 65
+TERMINAL_READ = 66
 # engine -> client
 ANSWER = 30
 ERROR = 31
@@ -58,9 +80,19 @@ OUTPUT = 33
 RICH = 34
 ENTRIES = 35
 CHANGES = 36
+NEWS = 37
+TERMINAL_DATA = 38
+HEARTBEAT = 39  # nothing new; a server puts it between the frames of a silent answer
+EXITED = 48  # in a replay: a cell has ended
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
 FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
+SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISCARD))
+TERMINAL_CALLS = frozenset(
+    (TERMINAL_OPEN, TERMINAL_ATTACH, TERMINAL_INPUT, TERMINAL_RESIZE, TERMINAL_KILL, TERMINAL_LIST, TERMINAL_READ)
+)
+# After one of these the call is over.
+FINAL = frozenset((ANSWER, RESULT, ERROR))
 
 # Of file contents in one frame: large enough that frames cost little, small enough that many transfers fit in memory.
 CHUNK_BYTES = 256 * 1024

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ramet.errors import InvalidArgument
 from ramet.protocol.frames import TO_GUEST
-from ramet.protocol.specs import Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
+from ramet.protocol.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
 
 LANGUAGES = ("python", "bash")
 
@@ -81,6 +81,14 @@ def check_timeout(timeout: object, argument: str = "timeout") -> None:
         raise invalid(argument, f"is {timeout}", allowed)
 
 
+def check_lifetime(lifetime: Lifetime) -> None:
+    for argument in ("timeout_seconds", "idle_timeout_seconds"):
+        value = getattr(lifetime, argument)
+        check_timeout(value, argument)
+        if value == 0:
+            raise invalid(argument, "is 0", f"None, or more than 0 and at most {TIMEOUT_SECONDS_AT_MOST:.0f} seconds")
+
+
 def check_environment(environment: Mapping[str, str]) -> None:
     """Values are never part of a message: they may be secrets."""
     total = 0
@@ -92,7 +100,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
             raise invalid("env", f"the value of {name!r} is a {type(value).__name__}", "strings")
         if "\0" in value:
             raise invalid("env", f"the value of {name!r} has a NUL character", "values without NUL")
-        total += _bytes_as_path("env", name) + _bytes_as_path("env", value) + 2
+        total += bytes_as_path("env", name) + bytes_as_path("env", value) + 2
     if total > ENVIRONMENT_BYTES_AT_MOST:
         raise invalid("env", f"is {total} bytes long", f"at most {ENVIRONMENT_BYTES_AT_MOST} bytes together")
 
@@ -103,7 +111,7 @@ def check_path(path: object, argument: str = "path") -> None:
         raise invalid(argument, f"is a {type(path).__name__}", "a path as a string")
     if not path or "\0" in path:
         raise invalid(argument, "is empty" if not path else "has a NUL character", "a path without NUL")
-    if _bytes_as_path(argument, path) > PATH_BYTES_AT_MOST:
+    if bytes_as_path(argument, path) > PATH_BYTES_AT_MOST:
         raise invalid(argument, f"is {len(path)} characters long", f"at most {PATH_BYTES_AT_MOST} bytes")
 
 
@@ -220,6 +228,7 @@ def check_sandbox(spec: SandboxSpec) -> None:
     check_template(spec.template)
     check_limits(spec.limits)
     check_environment(dict(spec.environment))
+    check_lifetime(spec.lifetime)
     if spec.cwd is not None:
         check_path(spec.cwd, "cwd")
     targets: set[str] = set()
@@ -239,6 +248,8 @@ def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
         frozen.mounts if spec.mounts is None else spec.mounts,
         tuple({**dict(frozen.environment), **dict(spec.environment)}.items()),
         frozen.cwd if spec.cwd is None else spec.cwd,
+        frozen.lifetime if spec.lifetime is None else spec.lifetime,
+        frozen.owner,
     )
     check_sandbox(whole)
     return whole
@@ -252,7 +263,7 @@ def _check_whole(argument: str, value: object, least: int, most: int) -> None:
         raise invalid(argument, f"is {value}", allowed)
 
 
-def _bytes_as_path(argument: str, value: str) -> int:
+def bytes_as_path(argument: str, value: str) -> int:
     try:
         return len(value.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:

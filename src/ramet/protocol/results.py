@@ -181,6 +181,12 @@ class SandboxInfo:
     limits: Limits
     usage: Mapping[str, int]
     walls: Mapping[str, object]
+    owner: str  # empty where an engine has one owner only
+    parent: str | None  # the sandbox it was forked from
+    persistent: bool  # its state is kept when it ends
+    created_ms: int  # since the epoch, as the next two
+    expires_ms: int | None  # when it ends by itself
+    idle_expires_ms: int | None  # when it ends by itself if it is not used
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SandboxInfo:
@@ -195,6 +201,12 @@ class SandboxInfo:
             limits=Limits.read(fields.mapping(header, "limits")),
             usage={name: fields.whole(usage, name) for name in usage},
             walls=fields.mapping(header, "walls"),
+            owner=fields.text(header, "owner"),
+            parent=fields.optional_text(header, "parent"),
+            persistent=fields.flag(header, "persistent"),
+            created_ms=fields.whole(header, "created_ms"),
+            expires_ms=fields.optional_whole(header, "expires_ms"),
+            idle_expires_ms=fields.optional_whole(header, "idle_expires_ms"),
         )
 
 

@@ -112,6 +112,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Lifetime:
+    """When a sandbox ends by itself: so long after it was made, and so long after it was last used. None: never."""
+
+    timeout_seconds: float | None = None
+    idle_timeout_seconds: float | None = None
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> Lifetime:
+        return cls(
+            timeout_seconds=fields.optional_number(header, "timeout_seconds"),
+            idle_timeout_seconds=fields.optional_number(header, "idle_timeout_seconds"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """All that is asked for when a sandbox is created. ``repr`` hides the environment: its values may be secrets."""
 
@@ -120,6 +135,9 @@ class SandboxSpec:
     mounts: tuple[MountSpec, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     cwd: str | None = None
+    lifetime: Lifetime = Lifetime()
+    owner: str = ""  # whose it is, where an engine serves several; its forks and snapshots are too
+    persistent: bool = False  # its state is kept when it ends
 
     def __repr__(self) -> str:
         return f"<SandboxSpec {self.template.name}, {len(self.mounts)} mounts, {len(self.environment)} variables>"
@@ -131,6 +149,9 @@ class SandboxSpec:
             "mounts": [asdict(mount) for mount in self.mounts],
             "environment": dict(self.environment),
             "cwd": self.cwd,
+            "lifetime": asdict(self.lifetime),
+            "owner": self.owner,
+            "persistent": self.persistent,
         }
 
     @classmethod
@@ -141,6 +162,9 @@ class SandboxSpec:
             mounts=tuple(_mount(value) for value in fields.array(header, "mounts")),
             environment=tuple(fields.text_mapping(header, "environment").items()),
             cwd=fields.optional_text(header, "cwd"),
+            lifetime=Lifetime.read(fields.mapping(header, "lifetime")),
+            owner=fields.text(header, "owner"),
+            persistent=fields.flag(header, "persistent"),
         )
 
 
@@ -157,6 +181,7 @@ class ThawSpec:
     mounts: tuple[MountSpec, ...] | None = None
     environment: tuple[tuple[str, str], ...] = ()
     cwd: str | None = None
+    lifetime: Lifetime | None = None
 
     def __repr__(self) -> str:
         return f"<ThawSpec {self.name or self.snapshot}, {len(self.environment)} variables>"
@@ -180,11 +205,13 @@ class ThawSpec:
             "mounts": None if self.mounts is None else [asdict(mount) for mount in self.mounts],
             "environment": dict(self.environment),
             "cwd": self.cwd,
+            "lifetime": None if self.lifetime is None else asdict(self.lifetime),
         }
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> ThawSpec:
         mounts = None if header.get("mounts") is None else fields.array(header, "mounts")
+        lifetime = fields.optional_mapping(header, "lifetime")
         return cls(
             snapshot=fields.optional_text(header, "snapshot"),
             name=fields.optional_text(header, "name"),
@@ -195,6 +222,7 @@ class ThawSpec:
             mounts=None if mounts is None else tuple(_mount(value) for value in mounts),
             environment=tuple(fields.text_mapping(header, "environment").items()),
             cwd=fields.optional_text(header, "cwd"),
+            lifetime=None if lifetime is None else Lifetime.read(lifetime),
         )
 
 

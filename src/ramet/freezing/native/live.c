@@ -46,7 +46,9 @@ static straggler *stragglers;
 static int straggler_count, straggler_room;
 
 static void add_straggler(const paused *p, const held_task *task) {
-    int spared = task->tid == p->repl, pidfd = spared ? fcntl(p->repl_pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+    int spared = 0, pidfd = -1;
+    for (int i = 0; i < p->own_count && !spared; i++)
+        if (task->tid == p->own[i]) spared = 1, pidfd = fcntl(p->own_pidfds[i], F_DUPFD_CLOEXEC, 0);
     if (spared && pidfd < 0) return; /* ended, or no descriptors are left: better held for ever than somebody else let go */
     straggler *grown = grow(stragglers, straggler_count, &straggler_room, sizeof *grown);
     if (!grown) return (void)close(pidfd); /* it stays seized: its sandbox stops at its next signal, which closing it survives */
@@ -69,7 +71,7 @@ int serve_stragglers(void) {
     for (int i = 0; i < straggler_count; i++) {
         stop seen;
         struct pollfd ended = {stragglers[i].pidfd, POLLIN, 0};
-        spare(stragglers[i].spared ? stragglers[i].task.tid : 0);
+        spare(&stragglers[i].task.tid, stragglers[i].spared);
         int gone = stragglers[i].spared && poll(&ended, 1, 0) != 0;
         int found = gone ? 1 : look_for_stop(stragglers[i].task.tid, &seen);
         int waits = found == 0 || (found < 0 && errno == EINTR);
@@ -78,7 +80,7 @@ int serve_stragglers(void) {
         if (waits) stragglers[left++] = stragglers[i];
         else if (stragglers[i].pidfd >= 0) close(stragglers[i].pidfd);
     }
-    spare(0);
+    spare(NULL, 0);
     return straggler_count = left;
 }
 
@@ -410,8 +412,12 @@ static int pause_steps(paused *p, failure *why) {
     int first = p->task_count, quiet = 0;
     while (quiet < 1 + (p->task_count > first)) {
         found = 0;
-        /* The REPL is the engine's child, whoever it left behind is its pod's init's. */
-        if (stop_children(p, p->repl, &found, 0, why) || stop_children(p, p->init, &found, 0, why)) return -1;
+        /* The REPL and the leaders of terminals are the engine's children, whoever they left behind is their pod's init's. */
+        for (int i = 0; i < p->own_count; i++) {
+            if (i && stop_process(p, p->own[i], &found, why)) return -1;
+            if (stop_children(p, p->own[i], &found, 0, why)) return -1;
+        }
+        if (stop_children(p, p->init, &found, 0, why)) return -1;
         if (found && deadline_passed()) return failed(why, ETIMEDOUT, "stop the processes of the sandbox");
         quiet = found ? 0 : quiet + 1;
     }
@@ -423,9 +429,9 @@ int pause_live(paused *p, failure *why) {
     p->taken.syscall_at = p->syscall_at;
     serve_stragglers();
     fault_begin();
-    spare(p->repl);
+    spare(p->own, p->own_count);
     int result = pause_steps(p, why);
-    spare(0);
+    spare(NULL, 0);
     if (result) resume_live(p);
     return result;
 }

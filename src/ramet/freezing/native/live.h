@@ -18,9 +18,13 @@ typedef struct {
     uint64_t mask;
 } held_task;
 
+enum { MAX_OWN = 65 };
+
 typedef struct {
-    int repl_pidfd;           /* the caller's */
     pid_t repl, shadow, init; /* the REPL, what shares its memory, pid 1 of its pod: all in the engine's numbering */
+    pid_t own[MAX_OWN];       /* the engine's own children in the pod: the REPL, then the leaders of its terminals, dead ones too */
+    int own_pidfds[MAX_OWN];  /* the caller's */
+    int own_count;
     uint64_t syscall_at;
     const timed_call *before; /* of the last pause of this REPL */
     int before_count;

@@ -163,11 +163,19 @@ static PyObject *core_pause(PyObject *self, PyObject *arguments) {
     double seconds;
     int result;
     Py_buffer before;
+    PyObject *terminals;
     unsigned long long syscall_at;
     (void)self;
     paused *p = PyMem_Calloc(1, sizeof *p);
     if (!p) return PyErr_NoMemory();
-    if (!PyArg_ParseTuple(arguments, "iiiiKy*d", &p->repl, &p->repl_pidfd, &p->shadow, &p->init, &syscall_at, &before, &seconds)) return PyMem_Free(p), NULL;
+    if (!PyArg_ParseTuple(arguments, "iiiiO!Ky*d", &p->repl, &p->own_pidfds[0], &p->shadow, &p->init, &PyTuple_Type, &terminals, &syscall_at, &before, &seconds))
+        return PyMem_Free(p), NULL;
+    p->own[0] = p->repl, p->own_count = 1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(terminals); i++, p->own_count++) {
+        if (p->own_count < MAX_OWN && PyArg_ParseTuple(PyTuple_GET_ITEM(terminals, i), "ii", &p->own[p->own_count], &p->own_pidfds[p->own_count])) continue;
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "too many terminals");
+        return PyBuffer_Release(&before), PyMem_Free(p), NULL;
+    }
     timed_call *kept = PyMem_Malloc((size_t)before.len + 1);
     if (kept) memcpy(kept, before.buf, (size_t)before.len);
     p->syscall_at = syscall_at, p->before = kept, p->before_count = kept ? (int)((size_t)before.len / sizeof *kept) : 0;
@@ -374,7 +382,7 @@ static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS, "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
      "thaw(snapshot, pod_init, pod_root, namespaces, main_pid, cgroups, calls, children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
-    {"pause", core_pause, METH_VARARGS, "pause(repl, its pidfd, shadow, init, syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
+    {"pause", core_pause, METH_VARARGS, "pause(repl, its pidfd, shadow, init, ((leader of a terminal, its pidfd), ...), syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
     {"paused_facts", core_paused_facts, METH_O, "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed calls, thread ids)"},
     {"copy", core_copy, METH_VARARGS, "copy(paused, calls, seconds) -> snapshot of it, whose shadow has made the calls"},
     {"resume", core_resume, METH_O, "resume(paused): let it go on"},

@@ -102,17 +102,24 @@ int deadline_passed(void) {
     return !is_before(now, deadline);
 }
 
-/* A child of the engine whose death is the engine's to collect: looked at here, never taken. */
-static _Thread_local pid_t spared;
+/* Children of the engine whose death is the engine's to collect: looked at here, never taken. */
+static _Thread_local const pid_t *spared;
+static _Thread_local int spared_count;
 
-void spare(pid_t pid) { spared = pid; }
+void spare(const pid_t *pids, int count) { spared = pids, spared_count = count; }
+
+static int is_spared(pid_t tid) {
+    for (int i = 0; i < spared_count; i++)
+        if (spared[i] == tid) return 1;
+    return 0;
+}
 
 /* The kernel's word on a traced task: 0 nothing yet, 1 something in `seen`, -1 with errno. */
 static int look(pid_t tid, int options, stop *seen) {
     siginfo_t info = {0};
     /* __WNOTHREAD: only what this thread traces; the rest of the engine waits for its own children elsewhere. A stop need not be
      * taken to be over: it is as soon as the task is resumed. */
-    if (waitid(P_PID, (id_t)tid, &info, WSTOPPED | WEXITED | __WALL | __WNOTHREAD | options | (tid == spared ? WNOWAIT : 0))) return -1;
+    if (waitid(P_PID, (id_t)tid, &info, WSTOPPED | WEXITED | __WALL | __WNOTHREAD | options | (is_spared(tid) ? WNOWAIT : 0))) return -1;
     if (!info.si_pid) return 0;
     memset(seen, 0, sizeof *seen);
     if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED) {

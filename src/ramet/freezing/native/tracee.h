@@ -37,8 +37,8 @@ typedef struct {
 int wait_stop(pid_t tid, stop *seen, failure *why);
 /* Without waiting: 1 and what was seen, 0 nothing yet, -1 with errno. */
 int look_for_stop(pid_t tid, stop *seen);
-/* From now on waits of this thread leave `pid` to be collected by others when it has ended; 0: none. */
-void spare(pid_t pid);
+/* From now on waits of this thread leave these, which the caller keeps, to be collected by others when they have ended. */
+void spare(const pid_t *pids, int count);
 int read_registers(pid_t tid, registers *r, failure *why);
 int write_registers(pid_t tid, const registers *r, failure *why);
 int read_memory(pid_t pid, uint64_t at, void *to, size_t size, failure *why);

@@ -1,9 +1,11 @@
 /* What every part of the helper program shares: raw system calls that older C libraries lack, and one way to report a failure.
  *
- * The helper is one small program with four lives (see main.c):
+ * The helper is one small program with five lives (see main.c):
  *   launch   outside all walls, starts the engine and hands it mounts
  *   holder   pid 1 of E1, makes pods
  *   spawn    starts the interpreter that becomes a template
+ *   enter    starts a program on a terminal in a pod that is in use
+ *   enter    starts a program on a terminal in a pod that is in use
  *   probe    tries what this host allows (ramet doctor)
  */
 #ifndef RAMET_COMMON_H
@@ -100,6 +102,8 @@ int launch_main(int argc, char **argv);
 int holder_start(int argc, char **argv);
 int holder_main(int argc, char **argv);
 int spawn_main(int argc, char **argv);
+int enter_main(int argc, char **argv);
+int enter_main(int argc, char **argv);
 int probe_main(void);
 
 /* Exit code of a step that this host does not allow. */

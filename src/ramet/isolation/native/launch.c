@@ -243,6 +243,7 @@ int launch_main(int argc, char **argv) {
     int owner_pidfd = (int)MUST("pidfd_open of the owner", syscall(SYS_pidfd_open, plan.owner, 0));
     if (getppid() != plan.owner) return 0; /* the owner ended while we started */
     signal(SIGPIPE, SIG_IGN);
+    umask(022); /* the engine has another uid when we are root, and must be able to enter the folders that are made for it */
     setsid();
     syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, 0, 0, 0, 0);
     if (plan.base_uid) {

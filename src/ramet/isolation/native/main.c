@@ -6,6 +6,8 @@ int main(int argc, char **argv) {
     if (argc >= 2 && !strcmp(argv[1], "holder")) return holder_start(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "holder-main")) return holder_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "spawn")) return spawn_main(argc - 2, argv + 2);
+    if (argc >= 2 && !strcmp(argv[1], "enter")) return enter_main(argc - 2, argv + 2);
+    if (argc >= 2 && !strcmp(argv[1], "enter")) return enter_main(argc - 2, argv + 2);
     if (argc == 2 && !strcmp(argv[1], "probe")) return probe_main();
     dprintf(2, "ramet-pod is started by Ramet itself; there is nothing to run by hand. Try: ramet doctor\n");
     return 2;

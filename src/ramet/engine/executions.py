@@ -1,0 +1,259 @@
+"""Executions: cells with an id, of which the result, and what was streamed, can be asked for again.
+
+A cell whose caller wants it kept goes on when the caller goes away. Whoever fetches it then gets what was recorded, and
+follows it to its end. What is recorded is bounded three times: by execution, by sandbox and by engine.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ramet.engine.cell import Cell
+from ramet.engine.channel import Channel
+from ramet.engine.settings import Settings
+from ramet.errors import ExecutionUnknown, RametError
+from ramet.protocol import calls
+from ramet.protocol.checks import invalid
+from ramet.protocol.frames import encode
+
+_ID = re.compile(r"exe_[0-9a-f]{32}")
+_PIECE_BYTES = 100  # beside its data, about: so that many small pieces are bounded like few large ones
+
+
+def new_id() -> str:
+    return f"exe_{secrets.token_hex(16)}"
+
+
+def check_id(execution_id: str) -> None:
+    if not _ID.fullmatch(execution_id):
+        raise invalid("execution", f"{execution_id!r:.80} is not an id", "'exe_' and 32 hexadecimal digits")
+
+
+class _Piece(NamedTuple):
+    frame: bytes  # the one that was sent: recording it costs a reference
+    data_bytes: int
+
+
+class Execution:
+    """One cell with an id, from the queue to long after its end. ``caller``, while there, is given the final frame."""
+
+    def __init__(
+        self, execution_id: str, keep: bool, settings: Settings, caller: Callable[[bytes], None] | None
+    ) -> None:
+        self.id = execution_id
+        self.keep = keep  # it goes on when the caller goes away
+        self.cell: Cell | None = None  # while it waits or runs
+        self.final: bytes | None = None  # the frame that ended it
+        self.caller = caller
+        self.on_end: Callable[[Execution], None] | None = None
+        self._settings = settings
+        self._pieces: deque[_Piece] = deque()
+        self._pieces_bytes = 0
+        # Of all pieces that were dropped: how many, and how much they held.
+        self.dropped = 0
+        self.dropped_bytes = 0
+        self._followers: list[Follower] = []
+
+    def __repr__(self) -> str:
+        return f"<Execution {self.id} {self.state}, {self.kept_bytes} bytes>"
+
+    @property
+    def state(self) -> str:
+        if self.final is not None:
+            return "ended"
+        return "running" if self.cell is not None and self.cell.began else "waiting"
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._pieces_bytes + len(self.final or b"")
+
+    # From the cell
+
+    def add(self, frame: bytes, data_bytes: int) -> None:
+        """A piece of a stream. The newest is kept however long it is: it may be the picture that all was about."""
+        if self.final is not None:
+            return  # its caller was told that it is cancelled; what it still prints is nobody's
+        pieces = self._pieces
+        pieces.append(_Piece(frame, data_bytes))
+        self._pieces_bytes += len(frame) + _PIECE_BYTES
+        while self._pieces_bytes > self._settings.streamed_bytes and len(pieces) > 1:
+            oldest = pieces.popleft()
+            self._pieces_bytes -= len(oldest.frame) + _PIECE_BYTES
+            self.dropped += 1
+            self.dropped_bytes += oldest.data_bytes
+        for follower in tuple(self._followers):
+            follower.go_on()
+
+    def on_outcome(self, outcome: calls.Outcome) -> None:
+        self._end(calls.encode_outcome(outcome))
+
+    def on_error(self, error: RametError) -> None:
+        self._end(calls.encode_error(error))
+
+    def _end(self, frame: bytes) -> None:
+        if self.final is not None:
+            return
+        self.final = frame
+        self.cell = None
+        caller, self.caller = self.caller, None
+        if caller is not None:
+            caller(frame)
+        for follower in tuple(self._followers):
+            follower.go_on()
+        if self.on_end is not None:
+            self.on_end(self)
+
+    # For those who follow it
+
+    def piece(self, number: int) -> _Piece | None:
+        """By its number since the beginning; one that was not dropped."""
+        index = number - self.dropped
+        return self._pieces[index] if index < len(self._pieces) else None
+
+    def follow(self, follower: Follower) -> None:
+        self._followers.append(follower)
+
+    def unfollow(self, follower: Follower) -> None:
+        if follower in self._followers:
+            self._followers.remove(follower)
+
+
+class Follower:
+    """Somebody who fetches an execution: all that was recorded, then what comes, then the end.
+
+    The record is its buffer. One that reads slowly misses what the record has dropped meanwhile, and is told how much
+    that was; only the original caller of a streamed cell can make the cell wait.
+    """
+
+    def __init__(
+        self, execution: Execution, channel: Channel, settings: Settings, on_final: Callable[[bytes], None]
+    ) -> None:
+        self._execution = execution
+        self._channel = channel
+        self._settings = settings
+        self._on_final = on_final
+        self._next = 0  # number of the next piece
+        self._seen_bytes = 0  # sent, or told to be dropped
+        self._waits_for_room = False
+        execution.follow(self)
+
+    def leave(self) -> None:
+        self._execution.unfollow(self)
+
+    def go_on(self) -> None:
+        """Send as much as there is, and as the channel has room for."""
+        execution, channel = self._execution, self._channel
+        while not self._waits_for_room:
+            if channel.unsent_bytes > self._settings.stream_high_bytes:
+                self._waits_for_room = True
+                channel.when_sent(self._settings.stream_low_bytes, self._room)
+            elif self._next < execution.dropped:
+                missed_bytes = execution.dropped_bytes - self._seen_bytes
+                self._next, self._seen_bytes = execution.dropped, execution.dropped_bytes
+                channel.send(encode(calls.OUTPUT, {"stream": 0, "dropped_bytes": missed_bytes}))
+            elif (piece := execution.piece(self._next)) is not None:
+                self._next += 1
+                self._seen_bytes += piece.data_bytes
+                channel.send(piece.frame)
+            else:
+                if execution.final is not None:
+                    self.leave()
+                    self._on_final(execution.final)
+                return
+
+    def _room(self) -> None:
+        self._waits_for_room = False
+        self.go_on()
+
+
+class Shelf:
+    """What all ended executions of an engine hold together: bounded, the oldest goes first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept: dict[Execution, Executions] = {}
+        self.kept_bytes = 0
+
+    def put(self, execution: Execution, of: Executions) -> None:
+        self._kept[execution] = of
+        self.kept_bytes += execution.kept_bytes
+        while self.kept_bytes > self._limit_bytes and len(self._kept) > 1:
+            oldest = next(iter(self._kept))
+            self._kept[oldest].drop(oldest)
+
+    def moved(self, execution: Execution, to: Executions) -> None:
+        self._kept[execution] = to
+
+    def take(self, execution: Execution) -> None:
+        if self._kept.pop(execution, None) is not None:
+            self.kept_bytes -= execution.kept_bytes
+
+
+class Executions:
+    """Those of one sandbox, by id: all that wait or run, and the last ones that have ended."""
+
+    def __init__(self, settings: Settings, shelf: Shelf) -> None:
+        self._settings = settings
+        self._shelf = shelf
+        self._by_id: dict[str, Execution] = {}
+        self._ended: dict[Execution, None] = {}  # in the order of their ends
+        self._ended_bytes = 0
+
+    def begin(self, execution_id: str, keep: bool, caller: Callable[[bytes], None]) -> Execution:
+        check_id(execution_id)
+        if execution_id in self._by_id:
+            raise invalid("execution", f"there is an execution {execution_id} already", "a new id for each cell")
+        execution = Execution(execution_id, keep, self._settings, caller)
+        execution.on_end = self._on_end
+        self._by_id[execution_id] = execution
+        return execution
+
+    def find(self, execution_id: str) -> Execution:
+        execution = self._by_id.get(execution_id)
+        if execution is None:
+            raise ExecutionUnknown(
+                f"there is no execution {execution_id!r:.80} in this sandbox, or its result is not kept any more"
+            )
+        return execution
+
+    def drop(self, execution: Execution) -> None:
+        self._shelf.take(execution)
+        self._by_id.pop(execution.id, None)
+        if execution in self._ended:
+            del self._ended[execution]
+            self._ended_bytes -= execution.kept_bytes
+
+    def adopt(self, others: Executions) -> None:
+        """Those of a sandbox that goes on as this one; all have ended."""
+        for execution in tuple(others._ended):
+            if execution.id in self._by_id:
+                others.drop(execution)  # two cells with one id: the one that was here first has it
+                continue
+            self._by_id[execution.id] = execution
+            self._ended[execution] = None
+            self._shelf.moved(execution, self)
+        self._ended_bytes += others._ended_bytes
+        others._by_id, others._ended, others._ended_bytes = {}, {}, 0
+        self._bound()
+
+    def clear(self) -> None:
+        for execution in tuple(self._by_id.values()):
+            execution.on_end = None
+            self.drop(execution)
+
+    def _on_end(self, execution: Execution) -> None:
+        self._ended[execution] = None
+        self._ended_bytes += execution.kept_bytes
+        self._shelf.put(execution, self)
+        self._bound()
+
+    def _bound(self) -> None:
+        settings = self._settings
+        while len(self._ended) > settings.executions or (
+            self._ended_bytes > settings.executions_bytes and len(self._ended) > 1
+        ):
+            self.drop(next(iter(self._ended)))

@@ -1,0 +1,118 @@
+"""What a server in front of the engine asks for: lists, lifetimes, figures, old output, executions, spaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ramet.engine import relations
+from ramet.engine.describing import row
+from ramet.engine.fork_calls import nothing, one
+from ramet.engine.registry import Registry
+from ramet.engine.sandbox import Sandbox
+from ramet.engine.turn import Caller
+from ramet.errors import ProtocolError
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.specs import Lifetime
+
+Send = Callable[[bytes], None]
+Answer = Awaitable[dict[str, object]]
+
+
+def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answer:
+    """What a frame asks for, to be awaited; ``send`` takes frames that come before the answer."""
+    header = frame.header
+    owner = fields.optional_text(header, "owner")
+    if frame.kind == calls.SANDBOXES:
+        return _ready({"sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)]})
+    if frame.kind == calls.STATS:
+        return _stats(registry, owner)
+    if frame.kind == calls.RESUME:
+        return _resume(registry, header, owner, caller)
+    if frame.kind == calls.DISCARD:
+        return nothing(registry.spaces.discard(fields.text(header, "space"), owner))
+    sandbox = registry.find(fields.text(header, "sandbox"), owner)
+    if frame.kind == calls.EXTEND:
+        return _ready(_extend(sandbox, header))
+    if frame.kind == calls.REPLAY:
+        for piece in sandbox.replay.frames():
+            send(piece)
+        return _ready({})
+    if frame.kind == calls.CANCEL:
+        return _ready({"cancelled": _cancel(sandbox, fields.text(header, "execution"))})
+    raise ProtocolError(f"a call of unknown kind {frame.kind}")
+
+
+def everything(registry: Registry, owner: str | None) -> bytes:
+    """The first news that one who watches gets."""
+    news = {
+        "event": "all",
+        "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
+        "snapshots": registry.snapshots.rows(owner),
+        "spaces": registry.spaces.rows(owner),
+    }
+    return encode(calls.NEWS, news)
+
+
+async def _ready(answer: dict[str, object]) -> dict[str, object]:
+    return answer
+
+
+def _extend(sandbox: Sandbox, header: Mapping[str, object]) -> dict[str, object]:
+    asked = Lifetime.read(header)
+    checks.check_lifetime(asked)
+    clock = sandbox.clock
+    clock.extend(asked.timeout_seconds, asked.idle_timeout_seconds)
+    return {"expires_ms": clock.expires_ms, "idle_expires_ms": clock.idle_expires_ms}
+
+
+def _cancel(sandbox: Sandbox, execution_id: str) -> bool:
+    cell = sandbox.executions.find(execution_id).cell
+    return cell is not None and sandbox.cancel(cell, "its execution was cancelled")
+
+
+def _resume(registry: Registry, header: Mapping[str, object], owner: str | None, caller: Caller) -> Answer:
+    asked = fields.optional_mapping(header, "lifetime")
+    lifetime = None if asked is None else Lifetime.read(asked)
+    persistent = fields.flag(header, "persistent")
+    return one(relations.resume(registry, fields.text(header, "space"), lifetime, persistent, caller, owner))
+
+
+async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
+    sandboxes = registry.all_of(owner)
+    # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
+    usages = await asyncio.to_thread(lambda: [_usage(sandbox) for sandbox in sandboxes])
+    owners: dict[str, dict[str, Any]] = {}
+    for sandbox, usage in zip(sandboxes, usages, strict=True):
+        figures = owners.setdefault(
+            sandbox.owner,
+            {
+                "states": {"idle": 0, "running": 0, "lost": 0},
+                "memory_unique_bytes": 0,
+                "memory_shared_bytes": 0,
+                "waiting": 0,
+            },
+        )
+        if sandbox.state not in figures["states"]:
+            continue  # it was closed meanwhile
+        figures["states"][sandbox.state] += 1
+        figures["memory_unique_bytes"] += usage.get("private_bytes", 0)
+        figures["memory_shared_bytes"] += usage.get("shared_bytes", 0)
+        figures["waiting"] += sandbox.waiting
+    machine = registry.machine_if_started()
+    facts: Mapping[str, object] = {} if machine is None else machine.facts()
+    return {
+        "pool": {name: facts.get(f"pool_{name}", 0) for name in ("ready", "hits", "misses")},
+        "owners": owners,
+        "snapshots": len(registry.snapshots) if owner is None else len(registry.snapshots.rows(owner)),
+        "spaces": len(registry.spaces.rows(owner)),
+    }
+
+
+def _usage(sandbox: Sandbox) -> Mapping[str, int]:
+    try:
+        return sandbox.body.usage()
+    except OSError:
+        return {}  # it ends just now

@@ -1,0 +1,45 @@
+"""What goes on when a sandbox is copied or gets another body, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramet.engine.seams import Body
+from ramet.engine.terminals import Terminals
+
+
+@dataclass(slots=True)
+class Past:
+    """What a copy of a sandbox has in common with it. Changed by each cell, so a copy gets a copy."""
+
+    cells: int = 0  # begun
+    spills: int = 0  # begun
+    restarted: bool = False  # the namespace was lost and nobody has been told yet
+
+    def joined_by(self, other: Past) -> Past:
+        """For a sandbox that goes on as the other one: numbers that were seen in either are not given again."""
+        return Past(max(self.cells, other.cells), max(self.spills, other.spills), other.restarted)
+
+
+class Retired:
+    """A body that a sandbox has given up for another one. File calls that use it may end before it is closed.
+
+    Terminals end at once: those of this body, and those of the sandbox whose body took its place.
+    """
+
+    def __init__(
+        self, body: Body, terminals: Sequence[Terminals], calls: set[asyncio.Future[None]], seconds: float
+    ) -> None:
+        self._body = body
+        self._terminals = terminals
+        self._calls = calls
+        self._seconds = seconds
+
+    async def close(self) -> None:
+        for terminals in self._terminals:
+            await terminals.close()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=self._seconds)
+        await self._body.close()

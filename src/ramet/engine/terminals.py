@@ -1,0 +1,150 @@
+"""The terminals of a sandbox, and the calls about them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ramet.engine.channel import Channel
+from ramet.engine.seams import Body
+from ramet.engine.settings import Settings
+from ramet.engine.terminal import Terminal
+from ramet.errors import ExecutionUnknown, LimitReached, ProtocolError, SandboxClosed
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.frames import Frame
+from ramet.protocol.terminals import (
+    READ_BYTES_AT_MOST,
+    READ_SECONDS_AT_MOST,
+    TERMINALS_AT_MOST,
+    check_arguments,
+    check_input,
+    check_size,
+)
+
+if TYPE_CHECKING:
+    from ramet.engine.sandbox import Sandbox
+
+_LABEL_CHARACTERS = 200
+
+
+class Terminals:
+    """Those of one body; ``touch`` is called whenever one was used. Ended ones are kept until others need the place."""
+
+    def __init__(self, body: Body, settings: Settings, touch: Callable[[], None]) -> None:
+        self._body = body
+        self._settings = settings
+        self._touch = touch
+        self._terminals: dict[str, Terminal] = {}
+        self._opening = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Terminals {list(self._terminals.values())}>"
+
+    @property
+    def attached(self) -> int:
+        """How many follow one of them at the moment, or are about to have one."""
+        return self._opening + sum(terminal.attached for terminal in self._terminals.values())
+
+    def find(self, terminal_id: str) -> Terminal:
+        terminal = self._terminals.get(terminal_id)
+        if terminal is None:
+            raise ExecutionUnknown(
+                f"there is no terminal {terminal_id!r:.80} in this sandbox, or not any more",
+                details={"terminal": terminal_id[:80]},
+            )
+        return terminal
+
+    def list(self) -> list[dict[str, object]]:
+        return [terminal.info() for terminal in self._terminals.values()]
+
+    async def open(
+        self, arguments: tuple[str, ...], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
+    ) -> Terminal:
+        self._make_room()
+        self._opening += 1
+        try:
+            session = await self._body.open_terminal(arguments, variables, folder, columns, rows)
+        finally:
+            self._opening -= 1
+        label = shlex.join(arguments)[:_LABEL_CHARACTERS]
+        terminal = Terminal(f"pty_{secrets.token_hex(8)}", label, session, self._settings)
+        if self._closed:
+            await terminal.end(hang_up=False)
+            raise SandboxClosed("the terminal was ended: its sandbox was closed or replaced meanwhile")
+        self._terminals[terminal.id] = terminal
+        return terminal
+
+    def _make_room(self) -> None:
+        if self._closed:
+            raise SandboxClosed("cannot open a terminal: the sandbox was closed or replaced")
+        ended = [terminal.id for terminal in self._terminals.values() if terminal.exit_code is not None]
+        if len(self._terminals) - len(ended) + self._opening >= TERMINALS_AT_MOST:
+            raise LimitReached(
+                f"the sandbox has {TERMINALS_AT_MOST} terminals already", hint="end one, or use another sandbox"
+            )
+        while len(self._terminals) + self._opening >= TERMINALS_AT_MOST:
+            del self._terminals[ended.pop(0)]  # the oldest; whoever is attached to it still reads it to its end
+
+    async def close(self) -> None:
+        """End them all. Who is attached hears how they ended."""
+        self._closed = True
+        running = (terminal.end(hang_up=False) for terminal in self._terminals.values())
+        await asyncio.gather(*running, return_exceptions=True)  # what is left of one goes with its body
+
+    # Calls
+
+    async def serve(self, frame: Frame, sandbox: Sandbox, channel: Channel) -> dict[str, object]:
+        header = frame.header
+        self._touch()
+        try:
+            if frame.kind == calls.TERMINAL_OPEN:
+                return await self._open(header, sandbox, channel)
+            if frame.kind == calls.TERMINAL_LIST:
+                return {"terminals": self.list()}
+            return await self._use(self.find(fields.text(header, "terminal")), frame, channel)
+        finally:
+            self._touch()
+
+    async def _open(self, header: Mapping[str, object], sandbox: Sandbox, channel: Channel) -> dict[str, object]:
+        arguments = check_arguments(fields.array(header, "argv"))
+        given = fields.text_mapping(header, "env")
+        checks.check_environment(given)
+        folder = fields.optional_text(header, "cwd")
+        if folder is not None:
+            checks.check_path(folder, "cwd")
+            folder = folder if folder.startswith("/") else f"/root/{folder}"
+        columns, rows = check_size(header.get("cols"), header.get("rows"))
+        variables = {**dict(sandbox.spec.environment), **given}
+        terminal = await self.open(arguments, variables, folder or sandbox.spec.cwd, columns, rows)
+        if channel.detached:
+            await terminal.end(hang_up=False)  # nobody has learnt its id
+        return {"terminal": terminal.id}
+
+    async def _use(self, terminal: Terminal, frame: Frame, channel: Channel) -> dict[str, object]:
+        header = frame.header
+        if frame.kind == calls.TERMINAL_ATTACH:
+            return {"exit_code": await terminal.attach(channel, fields.optional_whole(header, "since"))}
+        if frame.kind == calls.TERMINAL_READ:
+            at_most_bytes = min(fields.natural(header, "max_bytes"), READ_BYTES_AT_MOST)
+            seconds = min(fields.natural(header, "timeout_ms") / 1000, READ_SECONDS_AT_MOST)
+            return await terminal.read(channel, fields.natural(header, "since"), at_most_bytes, seconds)
+        if frame.kind == calls.TERMINAL_INPUT:
+            check_input(len(frame.blob))
+            await terminal.write(frame.blob)
+        elif frame.kind == calls.TERMINAL_RESIZE:
+            terminal.resize(*check_size(header.get("cols"), header.get("rows")))
+        elif frame.kind == calls.TERMINAL_KILL:
+            # To its end, also when nobody waits for the answer any more.
+            await asyncio.shield(asyncio.ensure_future(terminal.end()))
+        else:
+            raise ProtocolError(f"a request of unknown kind {frame.kind}")
+        return {}
+
+
+async def begin(frame: Frame, sandbox: Sandbox, channel: Channel, settings: Settings) -> dict[str, object]:
+    """Serve one call; what it returns is the answer."""
+    return await sandbox.terminals.serve(frame, sandbox, channel)

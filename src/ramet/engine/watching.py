@@ -1,0 +1,53 @@
+"""News of what begins and ends in an engine, for those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ramet.engine.channel import Channel
+from ramet.protocol import calls
+from ramet.protocol.frames import encode
+
+
+class Watcher:
+    """One who watches: everything, or what is of one owner. Who does not read is hung up on."""
+
+    def __init__(self, channel: Channel, owner: str | None, limit_bytes: int, hang_up: Callable[[], None]) -> None:
+        self._channel = channel
+        self._owner = owner
+        self._limit_bytes = limit_bytes
+        self._hang_up = hang_up
+
+    def tell(self, owner: str, frame: bytes) -> None:
+        if self._owner not in (None, owner):
+            return
+        if self._channel.unsent_bytes > self._limit_bytes:
+            self._hang_up()
+        else:
+            self._channel.send(frame)
+
+
+class Watchers:
+    """All of one engine."""
+
+    def __init__(self) -> None:
+        self._all: set[Watcher] = set()
+
+    def add(self, watcher: Watcher) -> None:
+        self._all.add(watcher)
+
+    def remove(self, watcher: Watcher) -> None:
+        self._all.discard(watcher)
+
+    def begun(self, row: Mapping[str, object]) -> None:
+        if self._all:
+            self._tell(str(row["owner"]), {"event": "begun", "sandbox": row})
+
+    def ended(self, sandbox_id: str, owner: str, cause: str, message: str) -> None:
+        if self._all:
+            self._tell(owner, {"event": "ended", "id": sandbox_id, "owner": owner, "cause": cause, "message": message})
+
+    def _tell(self, owner: str, news: Mapping[str, object]) -> None:
+        frame = encode(calls.NEWS, news)
+        for watcher in tuple(self._all):
+            watcher.tell(owner, frame)

@@ -1,0 +1,284 @@
+"""A program on a terminal in a pod: the terminal is made from outside, the program started by `native/enter.c`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ramet.errors import NO_ROOM_ERRNOS, InvalidArgument, LimitReached, RametError, SandboxLost
+from ramet.isolation import syscalls
+from ramet.isolation.launch import HELPER
+from ramet.isolation.pods import Pod, wait_for_end
+from ramet.isolation.seccomp import compile_filter
+from ramet.isolation.threadwork import finish
+
+_PTMX = os.makedev(5, 2)
+_DEVPTS = 0x1CD1  # DEVPTS_SUPER_MAGIC
+_SLAVE_MAJORS = range(136, 144)
+_TIOCGPTPEER = 0x5441
+_TIOCSPTLCK = 0x40045431
+_ENTER_SECONDS = 10.0  # a pod that has used up its processor time makes it wait
+_DYING_SECONDS = 2.0
+_NO_ROOM = re.compile(r"Resource temporarily|Cannot allocate|No space left|Too many")
+_POWERLESS = {
+    "CapInh": "0" * 16,
+    "CapPrm": "0" * 16,
+    "CapEff": "0" * 16,
+    "CapBnd": "0" * 16,
+    "CapAmb": "0" * 16,
+    "NoNewPrivs": "1",
+    "Seccomp": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run on a terminal."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str | None  # None: home
+
+    def encode(self) -> bytes:
+        """As `native/enter.c` reads it."""
+        strings = [self.folder or "", str(len(self.arguments)), *self.arguments]
+        strings += [f"{name}={value}" for name, value in self.environment.items()]
+        return b"".join(os.fsencode(text) + b"\0" for text in strings)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program that is about to run on its terminal: a child of the engine, in the engine's numbering."""
+
+    pid: int
+    pidfd: int
+
+
+def set_size(terminal: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def open_terminal(root: int, columns: int, rows: int) -> tuple[int, int]:
+    """A new terminal of the pod with this root: master and slave.
+
+    No link is followed and what was found is looked at: the folders above are a sandbox's to change.
+    """
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+    found = syscalls.open_in_root(root, "/dev/pts/ptmx", os.O_PATH, follow_links=False)
+    try:
+        _check(found, lambda device: device == _PTMX)
+        master = os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK)  # the very device that was looked at
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise LimitReached(
+            "the sandbox has no terminal left", hint="its own programs have taken them (64 in all): end some of them"
+        ) from error
+    finally:
+        os.close(found)
+    try:
+        fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))  # from here on others in the pod can open it
+        # The other side of this very terminal, not what a path leads to.
+        slave = fcntl.ioctl(master, _TIOCGPTPEER, flags)
+        try:
+            _check(slave, lambda device: os.major(device) in _SLAVE_MAJORS)
+            set_size(master, columns, rows)
+        except BaseException:
+            os.close(slave)
+            raise
+    except BaseException as error:
+        os.close(master)
+        if isinstance(error, OSError) and error.errno not in NO_ROOM_ERRNOS:
+            raise SandboxLost(f"cannot open a terminal in the sandbox: {error.strerror}") from error
+        raise
+    return master, slave
+
+
+def _check(descriptor: int, is_expected: Callable[[int], bool]) -> None:
+    status = os.fstat(descriptor)
+    if (
+        not stat.S_ISCHR(status.st_mode)
+        or not is_expected(status.st_rdev)
+        or syscalls.file_system_type(descriptor) != _DEVPTS
+    ):
+        raise SandboxLost("the pod's /dev/pts is not what it was made as")
+
+
+class Entering:
+    """The start of one program in a pod, in two steps: it is there, powerless, and waits; then it runs."""
+
+    def __init__(
+        self, pod: Pod, command: Command, limits: Sequence[tuple[int, int, int]], others: frozenset[int]
+    ) -> None:
+        self._pod = pod
+        self._others = others  # children of the engine that are in the pod already
+        self._command = command
+        self._limits = limits
+        self._report, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._report.setblocking(False)
+        self._ready = False
+        self._failure: str | None = None
+
+    async def start(self, slave: int) -> Started:
+        """It is there. Owned by the caller from now on, whatever `run` says."""
+        # To its end: a child of ours that nobody knows of would never be reaped.
+        return await finish(asyncio.to_thread(self._enter, slave), _discard)
+
+    def _enter(self, slave: int) -> Started:
+        with contextlib.ExitStack() as sent:
+            sent.callback(self._theirs.close)
+            doors = self._pod.group.open_doors() if self._pod.group is not None else []
+            files = []
+            for name, data in (("filter", compile_filter()), ("request", self._command.encode())):
+                files.append(os.memfd_create(name, os.MFD_CLOEXEC))
+                sent.callback(os.close, files[-1])
+                os.write(files[-1], data)
+            for door in doors:
+                sent.callback(os.close, door)
+            given = [self._pod.handle.init_pidfd, *files, slave, self._theirs.fileno(), *doors]
+            command = [str(HELPER), "enter", *map(str, given[:5])]
+            for door in doors:
+                command += ["--group", str(door)]
+            for limit in self._limits:
+                command += ["--limit", *(str(part % (1 << 64)) for part in limit)]
+            # Nothing of the request in its environment or arguments: the helper has the engine's power.
+            helper = subprocess.Popen(
+                command, pass_fds=given, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        try:
+            code = helper.wait(_ENTER_SECONDS)
+        except subprocess.TimeoutExpired:
+            helper.kill()
+            code = helper.wait()
+        return self._started(code)
+
+    def _started(self, code: int) -> Started:
+        """After the helper's end, so what it had to say is there: that of its child may come before or after."""
+        pid = None
+        while packet := self._packet():
+            kind, _, rest = packet.partition(" ")
+            if kind == "pid":
+                pid = int(rest)
+            elif kind == "ready":
+                self._ready = True
+            else:
+                self._failure = rest
+        if pid is not None:
+            return Started(pid, os.pidfd_open(pid))
+        error = self._failure or f"the helper ended with {code}"
+        if code < 0:
+            _end_stray(self._pod, self._others)
+        if _NO_ROOM.search(error) or code == -signal.SIGKILL:
+            raise LimitReached(
+                f"cannot start a program in the sandbox: {error}",
+                hint="its limit of processes or memory is reached: end some of what runs in it",
+            )
+        raise RametError(f"cannot start a program in the sandbox: {error}")
+
+    def _packet(self) -> str:
+        try:
+            return os.fsdecode(self._report.recv(2048))
+        except BlockingIOError:
+            return ""
+
+    async def run(self, started: Started) -> None:
+        """Compare its walls with the pod's, from outside, and let it run."""
+        loop = asyncio.get_running_loop()
+        if self._failure is not None:
+            raise self._refused(self._failure)
+        try:
+            async with asyncio.timeout(_ENTER_SECONDS):
+                while not self._ready:
+                    packet = os.fsdecode(await loop.sock_recv(self._report, 2048))
+                    if not packet:
+                        return  # killed by somebody in the pod, or for want of memory: its end tells
+                    if packet != "ready":
+                        raise self._refused(packet.removeprefix("error "))
+                    self._ready = True
+                try:
+                    check_walls(started.pid, self._pod)
+                except OSError as error:
+                    if await _ends(started.pidfd):
+                        return
+                    raise SandboxLost(
+                        f"cannot look at a program that was about to run on a terminal: {error}"
+                    ) from error
+                with contextlib.suppress(BrokenPipeError):
+                    self._report.send(b"x")
+                while packet := os.fsdecode(await loop.sock_recv(self._report, 2048)):
+                    raise self._refused(packet.removeprefix("error "))
+        except TimeoutError:
+            raise SandboxLost(
+                f"the program did not start within {_ENTER_SECONDS:.0f} seconds",
+                hint="another process of the sandbox may have stopped it, or the sandbox has used up its time",
+            ) from None
+        except ConnectionResetError:
+            return
+
+    def _refused(self, why: str) -> RametError:
+        step, _, reason = why.partition(": ")
+        if step == "run":
+            return InvalidArgument(
+                f"command: cannot run {self._command.arguments[0]!r:.200}: {reason}", details={"argument": "command"}
+            )
+        if step == "go to the folder":
+            return InvalidArgument(
+                f"cwd: cannot go to {self._command.folder!r:.200}: {reason}", details={"argument": "cwd"}
+            )
+        return SandboxLost(f"cannot start a program in the sandbox: {why}")
+
+    def close(self) -> None:
+        self._report.close()
+        self._theirs.close()
+
+
+def check_walls(pid: int, pod: Pod) -> None:
+    """From outside, whatever the helper did: it has no power, the filter is on, root and namespaces are the pod's."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
+    held = {name: status.get(name, "").strip() for name in _POWERLESS}
+    root, expected = os.stat(f"/proc/{pid}/root/"), os.fstat(pod.root)
+    same_root = (root.st_dev, root.st_ino) == (expected.st_dev, expected.st_ino)
+    if held != _POWERLESS or not same_root or pod.namespaces_of(pid) != pod.namespaces:
+        raise SandboxLost("a program that was about to run on a terminal is not behind all walls of its pod")
+
+
+def _end_stray(pod: Pod, others: frozenset[int]) -> None:
+    """A helper that was killed right after its clone has left a child of ours that nobody knows of."""
+    inside = pod.namespaces[-1]
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+            for pid in map(int, file.read().split()):
+                if pid not in others and os.stat(f"/proc/{pid}/ns/pid").st_ino == inside:
+                    _discard(Started(pid, os.pidfd_open(pid)))
+
+
+async def _ends(pidfd: int) -> bool:
+    """Whether it is on its way out: then the kernel refuses to show some of it."""
+    own = os.dup(pidfd)  # a loop takes each descriptor once
+    try:
+        return await wait_for_end(own, _DYING_SECONDS)
+    finally:
+        os.close(own)
+
+
+def _discard(started: Started) -> None:
+    """Nobody waits for it any more. Not yet let run, so it has no children."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, started.pidfd, os.WEXITED)
+    os.close(started.pidfd)
