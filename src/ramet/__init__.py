@@ -12,12 +12,15 @@ Everything public is here and in ``ramet.errors``. Nothing inside the package im
 from ramet.client.arguments import Mount, Template
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
 from ramet.client.async_sandbox import AsyncFiles, AsyncSandbox
+from ramet.client.async_terminals import AsyncTerminal
 from ramet.client.forks import Forks, Snapshot
 from ramet.client.sandbox import Files, Sandbox
+from ramet.client.terminals import Terminal
 from ramet.errors import (
     EngineClosed,
     EngineLost,
     ExecutionCancelled,
+    ExecutionUnknown,
     FileError,
     FileExists,
     FileForbidden,
@@ -29,14 +32,19 @@ from ramet.errors import (
     HostNotCapable,
     InvalidArgument,
     LimitReached,
+    OutcomeUnknown,
     ProtocolError,
     RametError,
     SandboxClosed,
     SandboxLost,
     TemplateFailed,
+    Unauthorized,
+    Unreachable,
 )
 from ramet.protocol.differences import FileChange, FileState
 from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
+from ramet.protocol.listing import SandboxRow
+from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import (
     CellError,
     Event,
@@ -50,6 +58,7 @@ from ramet.protocol.results import (
     Truncated,
 )
 from ramet.protocol.specs import Limits
+from ramet.protocol.terminals import TerminalInfo
 from ramet.transport.embedded import close_engine
 
 __all__ = [
@@ -57,12 +66,14 @@ __all__ = [
     "AsyncForks",
     "AsyncSandbox",
     "AsyncSnapshot",
+    "AsyncTerminal",
     "CellError",
     "Diff",
     "EngineClosed",
     "EngineLost",
     "Event",
     "ExecutionCancelled",
+    "ExecutionUnknown",
     "ExitEvent",
     "FileChange",
     "FileError",
@@ -85,9 +96,11 @@ __all__ = [
     "Mount",
     "NameChange",
     "NameValue",
+    "OutcomeUnknown",
     "OutputEvent",
     "ProtocolError",
     "RametError",
+    "ReplayEvent",
     "Result",
     "ResultEvent",
     "RichResult",
@@ -95,9 +108,14 @@ __all__ = [
     "SandboxClosed",
     "SandboxInfo",
     "SandboxLost",
+    "SandboxRow",
     "Snapshot",
     "Template",
     "TemplateFailed",
+    "Terminal",
+    "TerminalInfo",
     "Truncated",
+    "Unauthorized",
+    "Unreachable",
     "close_engine",
 ]

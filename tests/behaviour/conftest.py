@@ -1,4 +1,4 @@
-"""Sandboxes for the tests of what a user sees, over both faces of the SDK."""
+"""Sandboxes for the tests of what a user sees, over both faces of the SDK, embedded and at a server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from ramet import Sandbox
 from tests.behaviour.faces import AnySandbox, AwaitedSandbox, LoopThread, MakeSandbox
+from tests.server.running import running_server
 
 
 @pytest.fixture(scope="session")
@@ -34,20 +35,38 @@ def make_sandbox() -> Iterator[Callable[..., Sandbox]]:
         sandbox.close()
 
 
-@pytest.fixture(params=["sync", "async", "fork"])
+@pytest.fixture(scope="session")
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of one server for all these tests, as a user starts it."""
+    with running_server(tmp_path_factory.mktemp("server")) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["sync", "async", "fork", "http", "http-async"])
 def make_any_sandbox(request: pytest.FixtureRequest, loop_thread: LoopThread) -> Iterator[MakeSandbox]:
-    """Makes sandboxes with options, over each face in turn and as a fork of one; closes them after the test."""
+    """Makes sandboxes with options, over each face in turn, as a fork, and at a server; closes them after the test."""
+    url = request.getfixturevalue("server_url") if request.param.startswith("http") else None
+    yield from _make_sandboxes(request.param, loop_thread, url)
+
+
+@pytest.fixture(params=["sync", "async", "fork"])
+def make_local_sandbox(request: pytest.FixtureRequest, loop_thread: LoopThread) -> Iterator[MakeSandbox]:
+    """The same for options that name things of this machine, which a server does not take."""
+    yield from _make_sandboxes(request.param, loop_thread, None)
+
+
+def _make_sandboxes(face: str, loop_thread: LoopThread, url: str | None) -> Iterator[MakeSandbox]:
     made: list[AnySandbox] = []
 
     def make(*arguments: Any, **options: Any) -> AnySandbox:
         sandbox: AnySandbox
-        if request.param == "sync":
-            sandbox = Sandbox(*arguments, **options)
-        elif request.param == "fork":
+        if face == "fork":
             with Sandbox(*arguments, **options) as parent:
                 (sandbox,) = parent.fork(1)
+        elif face in ("async", "http-async"):
+            sandbox = AwaitedSandbox(loop_thread, *arguments, **options, url=url)
         else:
-            sandbox = AwaitedSandbox(loop_thread, *arguments, **options)
+            sandbox = Sandbox(*arguments, **options, url=url)
         made.append(sandbox)
         return sandbox
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from os import PathLike
 from typing import Any, TypeVar
 
-from ramet import AsyncSandbox, Event, FileInfo, Result, Sandbox, SandboxInfo
+from ramet import AsyncSandbox, Event, FileInfo, ReplayEvent, Result, Sandbox, SandboxInfo
 
 Returned = TypeVar("Returned")
 
@@ -89,6 +89,12 @@ class AwaitedSandbox:
 
     def info(self) -> SandboxInfo:
         return self._loop.call(self.awaited.info())
+
+    def extend(self, timeout_seconds: float | None = None, idle_timeout_seconds: float | None = None) -> None:
+        self._loop.call(self.awaited.extend(timeout_seconds, idle_timeout_seconds))
+
+    def replay(self) -> list[ReplayEvent]:
+        return self._loop.call(self.awaited.replay())
 
     def close(self) -> None:
         self._loop.call(self.awaited.close())

@@ -89,12 +89,12 @@ def test_cwd_is_where_the_first_cell_starts(make_any_sandbox: MakeSandbox) -> No
 
 @pytest.mark.parametrize("name", ["two words", "quote'\"$(x)`", "čau 世", "-n", "%s{x}"])
 def test_cwd_and_mount_targets_may_hold_any_characters(
-    make_any_sandbox: MakeSandbox, tmp_path: Path, name: str
+    make_local_sandbox: MakeSandbox, tmp_path: Path, name: str
 ) -> None:
     source = tmp_path / name
     source.mkdir()
     (source / "file").write_text("seen")
-    sandbox = make_any_sandbox(mounts={f"/mnt/{name}": source}, cwd=f"/mnt/{name}")
+    sandbox = make_local_sandbox(mounts={f"/mnt/{name}": source}, cwd=f"/mnt/{name}")
     assert sandbox.run_code("import os; (os.getcwd(), open('file').read())").value == repr((f"/mnt/{name}", "seen"))
 
 
@@ -105,9 +105,9 @@ def test_a_cwd_that_is_not_there_is_an_invalid_argument_and_leaves_nothing(make_
     assert "/does/not/exist" in str(refused.value)
 
 
-def test_a_mount_shows_a_host_folder_read_only(make_any_sandbox: MakeSandbox, tmp_path: Path) -> None:
+def test_a_mount_shows_a_host_folder_read_only(make_local_sandbox: MakeSandbox, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("from the host")
-    sandbox = make_any_sandbox(mounts={"/data": tmp_path})
+    sandbox = make_local_sandbox(mounts={"/data": tmp_path})
     assert sandbox.run_code("open('/data/in').read()").value == "'from the host'"
     for code in (
         "open('/data/out', 'w')",
@@ -124,17 +124,17 @@ def test_a_mount_shows_a_host_folder_read_only(make_any_sandbox: MakeSandbox, tm
 
 
 def test_a_relative_source_is_below_the_folder_of_the_caller(
-    make_any_sandbox: MakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_local_sandbox: MakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     Path("data/f").write_text("1")
-    assert make_any_sandbox(mounts={"/data": "./data"}).run_code("open('/data/f').read()").value == "'1'"
+    assert make_local_sandbox(mounts={"/data": "./data"}).run_code("open('/data/f').read()").value == "'1'"
 
 
-def test_a_writable_mount_changes_the_host_folder_for_real(make_any_sandbox: MakeSandbox, tmp_path: Path) -> None:
+def test_a_writable_mount_changes_the_host_folder_for_real(make_local_sandbox: MakeSandbox, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("old")
-    sandbox = make_any_sandbox(mounts={"/data": Mount(tmp_path, writable=True)})
+    sandbox = make_local_sandbox(mounts={"/data": Mount(tmp_path, writable=True)})
     result = sandbox.run_code("open('/data/in', 'a').write(' and new')\nopen('/data/out', 'w').write('made inside')")
     assert result.ok, result.stderr
     assert (tmp_path / "in").read_text() == "old and new"
@@ -142,21 +142,21 @@ def test_a_writable_mount_changes_the_host_folder_for_real(make_any_sandbox: Mak
     assert (tmp_path / "out").stat().st_uid == os.getuid()
 
 
-def test_several_mounts_stand_beside_and_below_each_other(make_any_sandbox: MakeSandbox, tmp_path: Path) -> None:
+def test_several_mounts_stand_beside_and_below_each_other(make_local_sandbox: MakeSandbox, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "name").write_text(name)
     (tmp_path / "a" / "inner").mkdir()
-    sandbox = make_any_sandbox(
+    sandbox = make_local_sandbox(
         mounts={"/data": tmp_path / "a", "/data/inner": tmp_path / "b", "/deep/er/still": Mount(tmp_path / "b")}
     )
     read = "[open(p).read() for p in ('/data/name', '/data/inner/name', '/deep/er/still/name')]"
     assert sandbox.run_code(read).value == "['a', 'b', 'b']"
 
 
-def test_the_files_api_reads_mounts_and_obeys_read_only(make_any_sandbox: MakeSandbox, tmp_path: Path) -> None:
+def test_the_files_api_reads_mounts_and_obeys_read_only(make_local_sandbox: MakeSandbox, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("1")
-    sandbox = make_any_sandbox(mounts={"/data": tmp_path})
+    sandbox = make_local_sandbox(mounts={"/data": tmp_path})
     assert sandbox.files.read("/data/f") == b"1"
     with pytest.raises(PermissionError):
         sandbox.files.write("/data/g", b"")
@@ -166,12 +166,12 @@ def test_the_files_api_reads_mounts_and_obeys_read_only(make_any_sandbox: MakeSa
     assert not (tmp_path / "g").exists()
 
 
-def test_links_in_a_mount_do_not_lead_to_the_host(make_any_sandbox: MakeSandbox, tmp_path: Path) -> None:
+def test_links_in_a_mount_do_not_lead_to_the_host(make_local_sandbox: MakeSandbox, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("of the host")
     (tmp_path / "shown").mkdir()
     (tmp_path / "shown" / "absolute").symlink_to(tmp_path / "outside")
     (tmp_path / "shown" / "relative").symlink_to("../outside")
-    sandbox = make_any_sandbox(mounts={"/data": tmp_path / "shown"})
+    sandbox = make_local_sandbox(mounts={"/data": tmp_path / "shown"})
     for name in ("absolute", "relative"):
         assert sandbox.run_code(f"open('/data/{name}')").error is not None
         with pytest.raises(FileNotFoundError):

@@ -40,9 +40,11 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-def test_pip_installs_from_a_mounted_folder_into_the_private_layer(make_any_sandbox: MakeSandbox, wheels: Path) -> None:
+def test_pip_installs_from_a_mounted_folder_into_the_private_layer(
+    make_local_sandbox: MakeSandbox, wheels: Path
+) -> None:
     pytest.importorskip("pip")
-    sandbox = make_any_sandbox(mounts={"/wheels": wheels})
+    sandbox = make_local_sandbox(mounts={"/wheels": wheels})
     assert sandbox.run_code("import tiny_thing").exit_code == 1
     result = sandbox.run_code("%pip install --no-index --find-links /wheels tiny_thing", timeout=80)
     assert result.exit_code == 0, result.stdout + result.stderr
@@ -54,7 +56,7 @@ def test_pip_installs_from_a_mounted_folder_into_the_private_layer(make_any_sand
         ).value
         == "0"
     )
-    assert make_any_sandbox().run_code("import tiny_thing").exit_code == 1
+    assert make_local_sandbox().run_code("import tiny_thing").exit_code == 1
     assert not list(Path(sys.prefix).glob("lib/python3*/site-packages/tiny_thing*"))
 
 
@@ -66,9 +68,9 @@ def test_pip_without_a_network_fails_fast_with_a_hint(any_sandbox: AnySandbox) -
     assert "--find-links" in result.stderr
 
 
-def test_a_failed_install_fails_the_cell_and_nothing_more(make_any_sandbox: MakeSandbox, wheels: Path) -> None:
+def test_a_failed_install_fails_the_cell_and_nothing_more(make_local_sandbox: MakeSandbox, wheels: Path) -> None:
     pytest.importorskip("pip")
-    sandbox = make_any_sandbox(mounts={"/wheels": wheels})
+    sandbox = make_local_sandbox(mounts={"/wheels": wheels})
     sandbox.run_code("x = 1")
     result = sandbox.run_code("%pip install --no-index --find-links /wheels not_there", timeout=80)
     assert result.exit_code == 1

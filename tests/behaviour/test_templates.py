@@ -98,8 +98,8 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def test_another_interpreter_without_ipython_works(make_any_sandbox: MakeSandbox, other_python: Path) -> None:
-    sandbox = make_any_sandbox(python=str(other_python))
+def test_another_interpreter_without_ipython_works(make_local_sandbox: MakeSandbox, other_python: Path) -> None:
+    sandbox = make_local_sandbox(python=str(other_python))
     assert sandbox.info().python == str(other_python)
     result = sandbox.run_code("import sys, only_here; (sys.executable, sys.prefix, only_here.answer)")
     assert result.value is not None
@@ -117,8 +117,8 @@ def test_another_interpreter_without_ipython_works(make_any_sandbox: MakeSandbox
     )
 
 
-def test_a_template_may_name_its_interpreter(make_any_sandbox: MakeSandbox, other_python: Path) -> None:
-    sandbox = make_any_sandbox(Template("of-its-own", python=other_python, preload=["only_here"]))
+def test_a_template_may_name_its_interpreter(make_local_sandbox: MakeSandbox, other_python: Path) -> None:
+    sandbox = make_local_sandbox(Template("of-its-own", python=other_python, preload=["only_here"]))
     assert sandbox.run_code("import sys; sys.modules['only_here'].answer").value == "42"
 
 

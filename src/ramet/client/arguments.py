@@ -1,24 +1,20 @@
-"""What a user may ask for when making a sandbox, as a spec. Everything is checked before anything starts."""
+"""What a user may ask for when making a sandbox, and where. Everything is checked before anything starts."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
 from ramet.client.handle import snapshot_handle
-from ramet.isolation import interpreter
 from ramet.protocol import checks
 from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB, invalid
-from ramet.protocol.specs import Interpreter, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
-from ramet.transport.embedded import EmbeddedEngine, default_engine, saved_templates
-
-_MEMORY_MIB = 4096
-_PIDS = 256
-_CPUS = 2.0
-_DISK_MIB = 4096
+from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.specs import Lifetime, MountSpec, SandboxSpec, ThawSpec
+from ramet.transport.embedded import default_engine, saved_templates
+from ramet.transport.resolving import resolve
+from ramet.transport.seam import Engine
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,44 @@ Mounts = Mapping[str, "str | PathLike[str] | Mount"]
 _known: dict[str, Template] = {}
 
 
+def server_for(template: object, url: str | None, api_key: str | None) -> Engine | None:
+    """The engine behind a server, if one is named here or in the environment. None: this process's own.
+
+    An empty ``url`` asks for this process's own, whatever the environment says.
+    """
+    if hasattr(template, "_snapshot"):
+        engine = snapshot_handle(template, "template").engine
+        if url is not None and _server(url, api_key).place != engine.place:
+            raise invalid("url", "the snapshot is somewhere else", "no url with a snapshot, or its own")
+        return engine if engine.remote else None
+    if url is None:
+        url = os.environ.get("RAMET_URL", "")
+    if url == "":
+        if api_key is not None:
+            raise invalid("api_key", "there is no server to use it for", "a key together with url or RAMET_URL")
+        return None
+    return _server(url, api_key)
+
+
+def _server(url: str, api_key: str | None) -> Engine:
+    # Imported when needed: a process with an engine of its own does without HTTP.
+    from ramet.transport.http.remote import remote_engine
+
+    return remote_engine(url, api_key if api_key is not None else os.environ.get("RAMET_API_KEY") or None)
+
+
+def check_id(sandbox_id: object) -> None:
+    if not isinstance(sandbox_id, str) or not sandbox_id.isascii() or not 0 < len(sandbox_id) <= 100:
+        raise invalid("sandbox_id", f"{sandbox_id!r:.100} is not an id", "the id of a sandbox")
+
+
+def engine_for(template: object) -> Engine:
+    """The engine of this process that can make it: a snapshot is of one engine, anything else can be made in any."""
+    if hasattr(template, "_snapshot"):
+        return snapshot_handle(template, "template").engine
+    return default_engine()
+
+
 def sandbox_spec(
     template: object,
     python: str | PathLike[str] | None,
@@ -62,141 +96,167 @@ def sandbox_spec(
     pids: int | None,
     cpus: float | None,
     disk_mib: int | None,
-) -> SandboxSpec | ThawSpec:
-    """The spec for these arguments, or InvalidArgument."""
-    if hasattr(template, "_snapshot") or (isinstance(template, str) and template in saved_templates()):
-        return _thaw_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
-    limits = _limits(memory_mib, pids, cpus, disk_mib)
-    environment = _environment(env)
-    if cwd is not None:
-        checks.check_path(cwd, "cwd")
-    spec = SandboxSpec(_template(template, python), limits, _mounts(mounts), environment, cwd)
-    checks.check_sandbox(spec)
+    timeout_seconds: float | None = None,
+    idle_timeout_seconds: float | None = None,
+    server: Engine | None = None,
+) -> SandboxSpec | ThawSpec | SandboxRequest:
+    """What an engine is asked with these arguments, or InvalidArgument. A server resolves a request itself."""
+    options = _Options(
+        env, cwd, mounts, memory_mib, pids, cpus, disk_mib, timeout_seconds, idle_timeout_seconds, server is not None
+    )
+    if server is not None and python is not None:
+        raise invalid("python", "is for sandboxes of this process only", "the server's own Python")
+    if hasattr(template, "_snapshot") or (isinstance(template, str) and _is_saved(template, server)):
+        return _thaw_spec(template, python, options)
+    request = _request(template, python, options, server)
+    if server is not None:
+        options.check_limits()
+    spec = resolve(request) if server is None else request
     if isinstance(template, Template):
         _known.setdefault(template.name, template)
     return spec
 
 
-def engine_for(template: object) -> EmbeddedEngine:
-    """The engine that can make it: a snapshot is of one engine, anything else can be made in this process's own."""
-    if hasattr(template, "_snapshot"):
-        return snapshot_handle(template, "template").engine
-    return default_engine()
-
-
-def check_new_name(engine: EmbeddedEngine, name: object) -> None:
+def check_new_name(engine: Engine, name: object) -> None:
     """A name that a snapshot may be saved as."""
     checks.check_template_name(name)
     if name in BUILTIN_TEMPLATES or name in _known or name in engine.saved_templates:
         raise invalid("name", f"there is a template {name!r} already", "a name that no template has")
 
 
-def _thaw_spec(
-    template: object,
-    python: str | PathLike[str] | None,
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    mounts: Mounts | None,
-    memory_mib: int | None,
-    pids: int | None,
-    cpus: float | None,
-    disk_mib: int | None,
-) -> ThawSpec:
+@dataclass(frozen=True)
+class _Options:
+    """The arguments that have nothing to do with the template."""
+
+    env: object
+    cwd: object
+    mounts: object
+    memory_mib: int | None
+    pids: int | None
+    cpus: float | None
+    disk_mib: int | None
+    timeout_seconds: float | None
+    idle_timeout_seconds: float | None
+    remote: bool
+
+    def check_limits(self) -> None:
+        """Those that are given; what is not given is decided where the sandbox is made."""
+        if self.memory_mib is not None:
+            checks.check_memory_mib(self.memory_mib)
+        if self.pids is not None:
+            checks.check_pids(self.pids)
+        if self.cpus is not None:
+            checks.check_cpus(self.cpus)
+        if self.disk_mib is not None:
+            checks.check_disk_mib(self.disk_mib)
+
+    def checked_lifetime(self) -> Lifetime:
+        lifetime = Lifetime(self.timeout_seconds, self.idle_timeout_seconds)
+        checks.check_lifetime(lifetime)
+        return lifetime
+
+    def checked_cwd(self) -> str | None:
+        if self.cwd is not None:
+            checks.check_path(self.cwd, "cwd")
+        return None if self.cwd is None else str(self.cwd)
+
+    def checked_environment(self) -> tuple[tuple[str, str], ...]:
+        if self.env is None:
+            return ()
+        if not isinstance(self.env, Mapping):
+            raise invalid("env", f"is a {type(self.env).__name__}", "a mapping of names to strings")
+        checks.check_environment(self.env)
+        return tuple(self.env.items())
+
+    def checked_mounts(self) -> tuple[MountSpec, ...]:
+        mounts = self.mounts
+        if mounts is None:
+            return ()
+        if self.remote:
+            raise invalid("mounts", "are for sandboxes of this process only", "files.write, or upload")
+        if not isinstance(mounts, Mapping):
+            allowed = "a mapping of paths in the sandbox to host folders"
+            raise invalid("mounts", f"is a {type(mounts).__name__}", allowed)
+        return tuple(_mount(target, source) for target, source in mounts.items())
+
+
+def _is_saved(name: str, server: Engine | None) -> bool:
+    """A snapshot was saved by this name. At a server anybody may have done so: what is unknown here is asked for."""
+    if server is None:
+        return name in saved_templates()
+    return name in server.saved_templates or (name not in BUILTIN_TEMPLATES and name not in _known)
+
+
+def _thaw_spec(template: object, python: object, options: _Options) -> ThawSpec:
     """What is not given stays as the frozen sandbox had it."""
     if python is not None:
         raise invalid("python", "a snapshot has its own", "no python= with a snapshot")
-    if memory_mib is not None:
-        checks.check_memory_mib(memory_mib)
-    if pids is not None:
-        checks.check_pids(pids)
-    if cpus is not None:
-        checks.check_cpus(cpus)
-    if disk_mib is not None:
-        checks.check_disk_mib(disk_mib)
-    if cwd is not None:
-        checks.check_path(cwd, "cwd")
-    specs = None if mounts is None else _mounts(mounts)
-    for mount in specs or ():
+    if isinstance(template, str):
+        checks.check_template_name(template, "template")
+    options.check_limits()
+    mounts = None if options.mounts is None else options.checked_mounts()
+    for mount in mounts or ():
         checks.check_mount(mount)
+    lifetime = options.checked_lifetime()
     return ThawSpec(
         snapshot=None if isinstance(template, str) else snapshot_handle(template, "template").open(),
         name=template if isinstance(template, str) else None,
-        memory_bytes=None if memory_mib is None else memory_mib * MIB,
-        pids=pids,
-        cpus=None if cpus is None else float(cpus),
-        disk_bytes=None if disk_mib is None else disk_mib * MIB,
-        mounts=specs,
-        environment=_environment(env),
-        cwd=cwd,
+        memory_bytes=None if options.memory_mib is None else options.memory_mib * MIB,
+        pids=options.pids,
+        cpus=None if options.cpus is None else float(options.cpus),
+        disk_bytes=None if options.disk_mib is None else options.disk_mib * MIB,
+        mounts=mounts,
+        environment=options.checked_environment(),
+        cwd=options.checked_cwd(),
+        lifetime=None if lifetime == Lifetime() else lifetime,
     )
 
 
-def _template(template: object, python: str | PathLike[str] | None) -> TemplateSpec:
+def _request(
+    template: object, python: str | PathLike[str] | None, options: _Options, server: Engine | None
+) -> SandboxRequest:
+    name, preload, python = _template(template, python, server)
+    options.checked_lifetime()
+    if python is not None:
+        python = _host_path(python, "python", "the path of a Python interpreter, 3.11 or newer")
+    return SandboxRequest(
+        template=name,
+        preload=preload,
+        python=python,
+        env=options.checked_environment(),
+        cwd=options.checked_cwd(),
+        mounts=options.checked_mounts(),
+        memory_mib=options.memory_mib,
+        pids=options.pids,
+        cpus=options.cpus,
+        disk_mib=options.disk_mib,
+        timeout_seconds=options.timeout_seconds,
+        idle_timeout_seconds=options.idle_timeout_seconds,
+    )
+
+
+def _template(
+    template: object, python: str | PathLike[str] | None, server: Engine | None
+) -> tuple[str, tuple[str, ...] | None, str | PathLike[str] | None]:
+    """Its name, what it preloads if it is not built in, and the interpreter."""
+    saved = saved_templates() if server is None else server.saved_templates
     name: object = template.name if isinstance(template, Template) else template
     if not isinstance(name, str):
         allowed = "the name of a template, a Template, or a Snapshot"
         raise invalid("template", f"is a {type(name).__name__}", allowed)
-    if name in saved_templates():
+    if name in saved:
         raise invalid("template", f"a snapshot was saved as {name!r}", f"Sandbox({name!r}), or another name")
     if name in BUILTIN_TEMPLATES:
-        return TemplateSpec(name, _interpreter(python), BUILTIN_TEMPLATES[name], builtin=True)
+        return name, None, python
     chosen = template if isinstance(template, Template) else _known.get(name)
     if chosen is None:
-        names = ", ".join(map(repr, [*BUILTIN_TEMPLATES, *_known, *sorted(saved_templates())]))
+        names = ", ".join(map(repr, [*BUILTIN_TEMPLATES, *_known, *sorted(saved)]))
         raise invalid("template", f"{name!r:.100} is unknown", f"{names}, or Template(name, preload=[...])")
+    if server is not None and chosen.python is not None:
+        raise invalid("template", "its python= is for sandboxes of this process only", "Template(name, preload=[...])")
     if chosen.python is not None and python is not None and os.fspath(chosen.python) != os.fspath(python):
         raise invalid("python", f"the template {name!r} has another one", "python= of the template or of the sandbox")
-    found = _interpreter(python if python is not None else chosen.python)
-    return TemplateSpec(name, found, tuple(chosen.preload), builtin=False)
-
-
-def _interpreter(python: str | PathLike[str] | None) -> Interpreter:
-    allowed = "the path of a Python interpreter, 3.11 or newer"
-    if python is None:
-        if not sys.executable:
-            raise invalid("python", "this process does not know its own interpreter", allowed)
-        return interpreter.find(sys.executable)
-    path = _host_path(python, "python", allowed)
-    # Not resolved: the link in a virtual environment is what makes it one.
-    if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        raise invalid("python", f"{path!r} is not a program", allowed)
-    return interpreter.find(path)
-
-
-def _limits(memory_mib: int | None, pids: int | None, cpus: float | None, disk_mib: int | None) -> Limits:
-    if memory_mib is None:
-        memory_mib = _default_memory_mib()
-    pids = _PIDS if pids is None else pids
-    cpus = _CPUS if cpus is None else cpus
-    disk_mib = _DISK_MIB if disk_mib is None else disk_mib
-    checks.check_memory_mib(memory_mib)
-    checks.check_pids(pids)
-    checks.check_cpus(cpus)
-    checks.check_disk_mib(disk_mib)
-    return Limits(memory_mib * MIB, pids, float(cpus), disk_mib * MIB)
-
-
-def _default_memory_mib() -> int:
-    """4 GiB, or half of what the host has if that is less."""
-    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(min(_MEMORY_MIB, host_bytes // 2 // MIB), checks.MEMORY_MIB_AT_LEAST)
-
-
-def _environment(env: object) -> tuple[tuple[str, str], ...]:
-    if env is None:
-        return ()
-    if not isinstance(env, Mapping):
-        raise invalid("env", f"is a {type(env).__name__}", "a mapping of names to strings")
-    checks.check_environment(env)
-    return tuple(env.items())
-
-
-def _mounts(mounts: object) -> tuple[MountSpec, ...]:
-    if mounts is None:
-        return ()
-    if not isinstance(mounts, Mapping):
-        raise invalid("mounts", f"is a {type(mounts).__name__}", "a mapping of paths in the sandbox to host folders")
-    return tuple(_mount(target, source) for target, source in mounts.items())
+    return name, tuple(chosen.preload), python if python is not None else chosen.python
 
 
 def _mount(target: object, source: object) -> MountSpec:

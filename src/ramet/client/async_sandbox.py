@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from ramet.client import asynchronous, operations
-from ramet.client.arguments import Mounts, Template, engine_for, sandbox_spec
+from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
+from ramet.client.async_terminals import AsyncTerminal
 from ramet.client.handle import Handle, SnapshotHandle
+from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, async_pieces
+from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.forks import Diff, ForkInfo
+from ramet.protocol.listing import SandboxRow
+from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import Event, FileInfo, Result, SandboxInfo
-from ramet.transport.embedded import EmbeddedEngine
+from ramet.protocol.terminals import TerminalInfo
+from ramet.transport.embedded import default_engine
+from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:
     from ramet.client.forks import Snapshot
@@ -45,9 +52,27 @@ class AsyncSandbox:
         pids: int | None = None,
         cpus: float | None = None,
         disk_mib: int | None = None,
+        timeout_seconds: float | None = None,
+        idle_timeout_seconds: float | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
     ) -> None:
         self._template = template
-        self._spec = sandbox_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
+        self._server = server_for(template, url, api_key)
+        self._spec = sandbox_spec(
+            template,
+            python,
+            env,
+            cwd,
+            mounts,
+            memory_mib,
+            pids,
+            cpus,
+            disk_mib,
+            timeout_seconds,
+            idle_timeout_seconds,
+            self._server,
+        )
         self.files = AsyncFiles(self)
 
     @classmethod
@@ -63,6 +88,10 @@ class AsyncSandbox:
         pids: int | None = None,
         cpus: float | None = None,
         disk_mib: int | None = None,
+        timeout_seconds: float | None = None,
+        idle_timeout_seconds: float | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
     ) -> AsyncSandbox:
         """A new sandbox, ready for its first cell."""
         sandbox = cls(
@@ -75,8 +104,25 @@ class AsyncSandbox:
             pids=pids,
             cpus=cpus,
             disk_mib=disk_mib,
+            timeout_seconds=timeout_seconds,
+            idle_timeout_seconds=idle_timeout_seconds,
+            url=url,
+            api_key=api_key,
         )
         return await sandbox.__aenter__()
+
+    @classmethod
+    async def connect(cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None) -> AsyncSandbox:
+        """A handle of a sandbox that exists, by its id. It may be forgotten: the sandbox then goes on."""
+        check_id(sandbox_id)
+        engine = await _engine_at(url, api_key)
+        await asynchronous.perform(engine, operations.info(sandbox_id))
+        return cls._adopted(Handle(engine, sandbox_id, owned=False))
+
+    @classmethod
+    async def list_all(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxRow]:
+        """All sandboxes of this key at a server, or of this process, the oldest first."""
+        return await asynchronous.perform(await _engine_at(url, api_key), operations.sandboxes())
 
     def __repr__(self) -> str:
         if self._handle is None:
@@ -87,20 +133,54 @@ class AsyncSandbox:
     def id(self) -> str:
         return self._created().id
 
-    async def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
-        """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted."""
+    async def run_code(
+        self,
+        code: str,
+        language: str = "python",
+        timeout: float | None = None,
+        *,
+        on_disconnect: OnDisconnect = "keep",
+    ) -> Result:
+        """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted.
+
+        If the connection to a server breaks, the cell goes on, or is interrupted: ``on_disconnect`` says which.
+        """
         handle = self._created()
-        return await asynchronous.perform(handle.engine, handle.open().run(code, language, timeout))
+        return await asynchronous.perform(handle.engine, handle.open().run(code, language, timeout, on_disconnect))
 
     def run_code_stream(
-        self, code: str, language: str = "python", timeout: float | None = None
+        self,
+        code: str,
+        language: str = "python",
+        timeout: float | None = None,
+        *,
+        on_disconnect: OnDisconnect = "keep",
     ) -> AsyncGenerator[Event, None]:
         """Run a cell and give its events as they happen. It starts when the first one is asked for.
 
         Closing the iterator early interrupts the cell.
         """
         handle = self._created()
-        return asynchronous.iterate(handle.engine, handle.open().stream(code, language, timeout))
+        return asynchronous.iterate(handle.engine, handle.open().stream(code, language, timeout, on_disconnect))
+
+    @overload
+    async def result(self, execution_id: str, wait: Literal[True] = True) -> Result: ...
+    @overload
+    async def result(self, execution_id: str, wait: bool) -> Result | None: ...
+    async def result(self, execution_id: str, wait: bool = True) -> Result | None:
+        """The result of a cell whose connection broke: ``OutcomeUnknown`` tells the id. None: it has not ended yet."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, handle.open().result(execution_id, wait))
+
+    async def replay(self) -> list[ReplayEvent]:
+        """What was printed last, by any cell, as far as it is kept."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, handle.open().replay())
+
+    async def extend(self, timeout_seconds: float | None = None, idle_timeout_seconds: float | None = None) -> None:
+        """End so many seconds from now, or when it was not used for so long. What is not given stays."""
+        handle = self._created()
+        await asynchronous.perform(handle.engine, handle.open().extend(timeout_seconds, idle_timeout_seconds))
 
     async def interrupt(self) -> bool:
         """Interrupt the running cell, from another task. False if none runs."""
@@ -129,12 +209,43 @@ class AsyncSandbox:
         return AsyncForks((AsyncSandbox._of(handle.engine, *child) for child in made.children), made.info)
 
     @classmethod
-    def _of(cls, engine: EmbeddedEngine, sandbox_id: str, fork_info: ForkInfo) -> AsyncSandbox:
-        child = AsyncSandbox.__new__(AsyncSandbox)
-        child._handle = Handle(engine, sandbox_id)
+    def _of(cls, engine: Engine, sandbox_id: str, fork_info: ForkInfo) -> AsyncSandbox:
+        child = AsyncSandbox._adopted(Handle(engine, sandbox_id))
         child.fork_info = fork_info
-        child.files = AsyncFiles(child)
         return child
+
+    @classmethod
+    def _adopted(cls, handle: Handle) -> AsyncSandbox:
+        """For a sandbox that the engine has made already."""
+        sandbox = cls.__new__(cls)
+        sandbox._handle = handle
+        sandbox.files = AsyncFiles(sandbox)
+        return sandbox
+
+    async def terminal(
+        self,
+        command: str | Sequence[str] = "bash",
+        cols: int = 80,
+        rows: int = 24,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> AsyncTerminal:
+        """Start a program on a terminal of its own, beside the cells. A string is a line for bash."""
+        handle = self._created()
+        opening = open_terminal(handle.open().sandbox_id, command, cols, rows, env, cwd)
+        return AsyncTerminal(TerminalHandle(handle, await asynchronous.perform(handle.engine, opening)))
+
+    async def terminals(self) -> list[TerminalInfo]:
+        """Those that run, and some that have ended."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, list_terminals(handle.open().sandbox_id))
+
+    async def attach(self, terminal_id: str) -> AsyncTerminal:
+        """A terminal that was opened before, also by another program. Its output is read from where it is kept."""
+        handle = self._created()
+        terminal = TerminalHandle(handle, terminal_id)
+        await asynchronous.perform(handle.engine, terminal.poll(wait=False))
+        return AsyncTerminal(terminal)
 
     async def snapshot(self) -> AsyncSnapshot:
         """This sandbox, frozen as it is between two cells, to make others from or to go back to."""
@@ -176,13 +287,15 @@ class AsyncSandbox:
         if handle is not None and handle.begin_close():
             try:
                 await asynchronous.perform(handle.engine, operations.close(handle.id))
-            except (EngineLost, EngineClosed):
-                pass  # gone with its engine
+            except (EngineLost, EngineClosed, SandboxClosed):
+                pass  # gone with its engine, or by itself
 
     async def __aenter__(self) -> AsyncSandbox:
         if self._handle is None:
-            # Starting a process blocks for some milliseconds.
-            engine = await asyncio.to_thread(engine_for, self._template)
+            engine = self._server
+            if engine is None:
+                # Starting a process blocks for some milliseconds.
+                engine = await asyncio.to_thread(engine_for, self._template)
             sandbox_id = await asynchronous.perform(engine, operations.create(self._spec))
             self._handle = Handle(engine, sandbox_id)
         self._handle.open()
@@ -204,6 +317,11 @@ class AsyncSandbox:
                 hint="use `async with AsyncSandbox() as sandbox:` or `sandbox = await AsyncSandbox.create()`",
             )
         return self._handle
+
+
+async def _engine_at(url: str | None, api_key: str | None) -> Engine:
+    server = server_for(None, url, api_key)
+    return server if server is not None else await asyncio.to_thread(default_engine)
 
 
 class AsyncFiles:

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from os import urandom
 
 from ramet.client import operations
-from ramet.client.operations import Forked, Operation
+from ramet.client.operations import Forked, OnDisconnect, Operation, Record
 from ramet.client.sources import SMALL_BYTES, as_bytes
 from ramet.protocol import checks
 from ramet.protocol.forks import Diff
+from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import FileInfo, Result, SandboxInfo
+from ramet.protocol.specs import Lifetime
+
+_EXECUTION = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Checked:
     """Both faces of a sandbox ask here what to do, so that they cannot differ."""
 
-    def __init__(self, sandbox_id: str) -> None:
+    def __init__(self, sandbox_id: str, recorded: bool = False) -> None:
         self.sandbox_id = sandbox_id
+        self._recorded = recorded  # cells get an id, under which the engine keeps their results
 
-    def run(self, code: str, language: str, timeout: float | None) -> Operation[Result]:
-        return operations.run(self.sandbox_id, _cell(code, language, timeout), language, timeout)
+    def run(
+        self, code: str, language: str, timeout: float | None, on_disconnect: OnDisconnect = "keep"
+    ) -> Operation[Result]:
+        cell = _cell(code, language, timeout)
+        return operations.run(self.sandbox_id, cell, language, timeout, self._record(on_disconnect))
 
-    def stream(self, code: str, language: str, timeout: float | None) -> Operation[None]:
-        return operations.stream(self.sandbox_id, _cell(code, language, timeout), language, timeout)
+    def stream(
+        self, code: str, language: str, timeout: float | None, on_disconnect: OnDisconnect = "keep"
+    ) -> Operation[None]:
+        cell = _cell(code, language, timeout)
+        return operations.stream(self.sandbox_id, cell, language, timeout, self._record(on_disconnect))
+
+    def _record(self, on_disconnect: OnDisconnect) -> Record | None:
+        if on_disconnect not in ("keep", "interrupt"):
+            raise checks.invalid("on_disconnect", f"{on_disconnect!r:.100} is unknown", "'keep' or 'interrupt'")
+        return Record(f"exe_{urandom(16).hex()}", on_disconnect) if self._recorded else None
+
+    def result(self, execution_id: str, wait: bool) -> Operation[Result | None]:
+        checks.check_flag(wait, "wait")
+        if not isinstance(execution_id, str) or not _EXECUTION.fullmatch(execution_id):
+            raise checks.invalid("execution_id", f"{execution_id!r:.100} is not an id", "the id of an execution")
+        return operations.fetch(self.sandbox_id, execution_id, wait)
+
+    def replay(self) -> Operation[list[ReplayEvent]]:
+        return operations.replay(self.sandbox_id)
+
+    def extend(self, timeout_seconds: float | None, idle_timeout_seconds: float | None) -> Operation[None]:
+        if timeout_seconds is None and idle_timeout_seconds is None:
+            raise checks.invalid("timeout_seconds", "is None", "a number of seconds here or as idle_timeout_seconds")
+        checks.check_lifetime(Lifetime(timeout_seconds, idle_timeout_seconds))
+        return operations.extend(self.sandbox_id, timeout_seconds, idle_timeout_seconds)
 
     def interrupt(self) -> Operation[bool]:
         return operations.interrupt(self.sandbox_id)

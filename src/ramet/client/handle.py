@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 
 from ramet.client.checked import Checked
 from ramet.errors import SandboxClosed
+from ramet.protocol import calls
 from ramet.protocol.checks import invalid
-from ramet.transport.embedded import EmbeddedEngine
+from ramet.transport.seam import Engine
 
 
 class _Held:
-    """Something of an engine, by its id. Owns nothing but the duty to close it."""
+    """Something of an engine, by its id. Owns nothing but the duty to close it, unless another handle has that."""
 
-    def __init__(self, engine: EmbeddedEngine, some_id: str) -> None:
+    kind: int  # of the call that closes it
+
+    def __init__(self, engine: Engine, some_id: str, *, owned: bool = True) -> None:
         self.engine = engine
         self.id = some_id
         self.closed = False
+        self._owner_pid = os.getpid() if owned else None
 
     def begin_close(self) -> bool:
         """Mark as closed. False if there is nothing to do: closed before, or an engine that is gone or not ours."""
@@ -24,9 +30,11 @@ class _Held:
         return not closed and self.engine.running
 
     def forgotten(self, owner: object) -> None:
-        """For finalizers: close without waiting, and warn."""
-        if self.begin_close():
-            self.engine.forget(self.id)
+        """For finalizers: close without waiting, and warn. In a forked child it is still the parent's to close."""
+        if self._owner_pid == os.getpid() and self.begin_close():
+            if self.engine.remote and sys.is_finalizing():
+                return  # lives on at the server, for whoever knows its id, until its lifetime is over
+            self.engine.forget(self.id, self.kind)
             warnings.warn(
                 f"{type(owner).__name__} {self.id} was never closed", ResourceWarning, source=owner, stacklevel=3
             )
@@ -35,9 +43,11 @@ class _Held:
 class Handle(_Held):
     """A sandbox of an engine."""
 
-    def __init__(self, engine: EmbeddedEngine, sandbox_id: str) -> None:
-        super().__init__(engine, sandbox_id)
-        self._checked = Checked(sandbox_id)
+    kind = calls.CLOSE
+
+    def __init__(self, engine: Engine, sandbox_id: str, *, owned: bool = True) -> None:
+        super().__init__(engine, sandbox_id, owned=owned)
+        self._checked = Checked(sandbox_id, recorded=engine.remote)
         self._merged_into: str | None = None
 
     def open(self) -> Checked:
@@ -65,7 +75,7 @@ class Handle(_Held):
         return handle.open()
 
     def _check_engine(self, other: _Held, argument: str) -> None:
-        if other.engine is not self.engine:
+        if other.engine.place != self.engine.place:
             raise invalid(argument, f"{other.id} belongs to another engine", "one of the same engine")
 
     @property
@@ -82,6 +92,8 @@ class Handle(_Held):
 
 class SnapshotHandle(_Held):
     """A snapshot of an engine."""
+
+    kind = calls.DROP
 
     def open(self) -> str:
         """Its id, if it can be used."""

@@ -14,22 +14,39 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from ramet.errors import FileNotFolder, FileNotFound, LimitReached, ProtocolError
 from ramet.protocol import calls, fields
+from ramet.protocol.bounding import HeadAndTail
 from ramet.protocol.differences import FileChange
 from ramet.protocol.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.results import ExitEvent, FileInfo, OutputEvent, OutputStream, Result, ResultEvent, SandboxInfo
+from ramet.protocol.listing import SandboxRow
+from ramet.protocol.replays import ReplayEvent
+from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.results import (
+    ExitEvent,
+    FileInfo,
+    OutputEvent,
+    OutputStream,
+    Result,
+    ResultEvent,
+    RichResult,
+    SandboxInfo,
+    Truncated,
+)
 from ramet.protocol.specs import SandboxSpec, ThawSpec
 
 Returned = TypeVar("Returned")
 
 # A file may be far larger than it looks (sparse, or growing): reading it as bytes has a bound, a stream has none.
 READ_BYTES_AT_MOST = 2 * 1024 * 1024 * 1024
+# Of the output of a cell whose result is fetched, for each stream, and of what it displayed: as a result keeps.
+RESULT_BYTES_AT_MOST = 10 * 1024 * 1024
+SHOWN_BYTES_AT_MOST = 64 * 1024 * 1024
 
 
 class Need(Enum):
@@ -57,26 +74,36 @@ class Forked(NamedTuple):
     info: ForkInfo
 
 
+OnDisconnect = Literal["keep", "interrupt"]
+
+
+class Record(NamedTuple):
+    """The id under which a result is kept, and what happens to the cell if the connection to its caller breaks."""
+
+    execution: str
+    on_disconnect: OnDisconnect
+
+
 Step = bytes | Need | Emit
 Operation = Generator[Step, Frame | bytes | None, Returned]
 
 
-def create(spec: SandboxSpec | ThawSpec) -> Operation[str]:
+def create(spec: SandboxSpec | ThawSpec | SandboxRequest) -> Operation[str]:
     """A new sandbox; gives its id."""
     if isinstance(spec, ThawSpec):
         return (yield from thaw(spec))
-    frame = yield from _ask(encode(calls.CREATE, spec.header()))
+    frame = yield from ask(encode(calls.CREATE, spec.header()))
     return fields.text(frame.header, "id")
 
 
 def thaw(spec: ThawSpec) -> Operation[str]:
     """A new sandbox from a snapshot; gives its id."""
-    frame = yield from _ask(encode(calls.THAW, spec.header()))
+    frame = yield from ask(encode(calls.THAW, spec.header()))
     return fields.text(frame.header, "id")
 
 
 def fork(sandbox_id: str, count: int, reseed: bool) -> Operation[Forked]:
-    frame = yield from _ask(encode(calls.FORK, {"sandbox": sandbox_id, "count": count, "reseed": reseed}))
+    frame = yield from ask(encode(calls.FORK, {"sandbox": sandbox_id, "count": count, "reseed": reseed}))
     children = []
     for child in fields.array(frame.header, "children"):
         if not isinstance(child, dict):
@@ -87,24 +114,24 @@ def fork(sandbox_id: str, count: int, reseed: bool) -> Operation[Forked]:
 
 def snapshot(sandbox_id: str) -> Operation[str]:
     """Gives the snapshot's id."""
-    frame = yield from _ask(encode(calls.SNAPSHOT, {"sandbox": sandbox_id}))
+    frame = yield from ask(encode(calls.SNAPSHOT, {"sandbox": sandbox_id}))
     return fields.text(frame.header, "id")
 
 
 def restore(sandbox_id: str, snapshot_id: str) -> Operation[None]:
-    yield from _ask(encode(calls.RESTORE, {"sandbox": sandbox_id, "snapshot": snapshot_id}))
+    yield from ask(encode(calls.RESTORE, {"sandbox": sandbox_id, "snapshot": snapshot_id}))
 
 
 def merge(sandbox_id: str, winner_id: str) -> Operation[None]:
-    yield from _ask(encode(calls.MERGE, {"sandbox": sandbox_id, "winner": winner_id}))
+    yield from ask(encode(calls.MERGE, {"sandbox": sandbox_id, "winner": winner_id}))
 
 
 def save_snapshot(snapshot_id: str, name: str) -> Operation[None]:
-    yield from _ask(encode(calls.SAVE, {"snapshot": snapshot_id, "name": name}))
+    yield from ask(encode(calls.SAVE, {"snapshot": snapshot_id, "name": name}))
 
 
 def drop_snapshot(snapshot_id: str) -> Operation[None]:
-    yield from _ask(encode(calls.DROP, {"snapshot": snapshot_id}))
+    yield from ask(encode(calls.DROP, {"snapshot": snapshot_id}))
 
 
 def diff(sandbox_id: str, other_id: str, paths: tuple[str, ...] | None) -> Operation[Diff]:
@@ -112,31 +139,37 @@ def diff(sandbox_id: str, other_id: str, paths: tuple[str, ...] | None) -> Opera
     names: list[NameChange] = []
     header = {"sandbox": sandbox_id, "other": other_id, "paths": None if paths is None else list(paths)}
     yield encode(calls.DIFF, header)
-    while (frame := (yield from _frame())).kind == calls.CHANGES:
+    while (frame := (yield from next_frame())).kind == calls.CHANGES:
         files.extend(read_file_change(change) for change in fields.array(frame.header, "files"))
         names.extend(read_name_change(change) for change in fields.array(frame.header, "names"))
-    return Diff(tuple(files), tuple(names), fields.texts(_final(frame).header, "uncompared"))
+    return Diff(tuple(files), tuple(names), fields.texts(final(frame).header, "uncompared"))
 
 
-def run(sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None) -> Operation[Result]:
+def run(
+    sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None, record: Record | None = None
+) -> Operation[Result]:
     header = {"sandbox": sandbox_id, "language": language, "timeout": timeout_seconds, "stream": False}
-    frame = yield from _ask(encode(calls.RUN, header, code), calls.RESULT)
+    if record is not None:
+        header |= record._asdict()
+    frame = yield from ask(encode(calls.RUN, header, code), calls.RESULT)
     return calls.read_result(frame)
 
 
-def stream(sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None) -> Operation[None]:
+def stream(
+    sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None, record: Record | None = None
+) -> Operation[None]:
     """Emits the events of a cell."""
     # A piece may end in the middle of a character; the decoders keep the beginning until the rest comes.
     decoders = tuple(codecs.getincrementaldecoder("utf-8")("replace") for _ in _STREAMS)
     value: str | None = None
     header = {"sandbox": sandbox_id, "language": language, "timeout": timeout_seconds, "stream": True}
+    if record is not None:
+        header |= record._asdict()
     yield encode(calls.RUN, header, code)
     while True:
-        frame = yield from _frame()
+        frame = yield from next_frame()
         if frame.kind == calls.OUTPUT:
-            index = fields.natural(frame.header, "stream")
-            if index >= len(_STREAMS):
-                raise ProtocolError(f"output of a stream {index}, which does not exist")
+            index = _stream(frame)
             text = decoders[index].decode(frame.blob)
             if text:
                 yield Emit(OutputEvent(_STREAMS[index], text))
@@ -156,23 +189,90 @@ def stream(sandbox_id: str, code: bytes, language: str, timeout_seconds: float |
             raise _unexpected(frame)
 
 
+def fetch(sandbox_id: str, execution_id: str, wait: bool) -> Operation[Result | None]:
+    """The result of a cell by its id, with what it printed if that was streamed. None: it has not ended yet."""
+    streams = tuple(HeadAndTail(RESULT_BYTES_AT_MOST) for _ in _STREAMS)
+    shown: list[RichResult] = []
+    shown_bytes = shown_dropped = 0
+    yield encode(calls.FETCH, {"sandbox": sandbox_id, "execution": execution_id, "wait": wait})
+    while True:
+        frame = yield from next_frame()
+        if frame.kind == calls.OUTPUT:
+            streams[_stream(frame)].add(frame.blob)
+        elif frame.kind == calls.RICH:
+            shown_bytes += len(frame.blob)
+            if shown_bytes <= SHOWN_BYTES_AT_MOST:
+                shown.append(calls.read_rich(frame.header, frame.blob))
+            else:
+                shown_dropped += 1
+        elif frame.kind == calls.ANSWER:
+            return None
+        else:
+            break
+    value = next((rich.text for rich in reversed(shown) if rich.what == "value"), None)
+    result = calls.read_result(final(frame, calls.RESULT), value)
+    if not shown and not any(stream.total_bytes for stream in streams):
+        return result
+    out, err = (stream.kept().decode("utf-8", "replace") for stream in streams)
+    cut = result.truncated
+    if shown_dropped or any(stream.cut for stream in streams):
+        cut = Truncated(streams[0].total_bytes, streams[1].total_bytes, None, None, shown_dropped)
+    return replace(
+        result, stdout=out + result.stdout, stderr=err + result.stderr, results=(*shown, *result.results), truncated=cut
+    )
+
+
+def replay(sandbox_id: str) -> Operation[list[ReplayEvent]]:
+    decoders = tuple(codecs.getincrementaldecoder("utf-8")("replace") for _ in _STREAMS)
+    events: list[ReplayEvent] = []
+    yield encode(calls.REPLAY, {"sandbox": sandbox_id})
+    while (frame := (yield from next_frame())).kind in (calls.OUTPUT, calls.EXITED):
+        execution = fields.text(frame.header, "execution")
+        time_seconds = fields.number(frame.header, "ts_ms") / 1000
+        if frame.kind == calls.EXITED:
+            code = fields.whole(frame.header, "code")
+            events.append(ReplayEvent("exit", "", code, execution, time_seconds))
+        else:
+            index = _stream(frame)
+            if text := decoders[index].decode(frame.blob):
+                events.append(ReplayEvent(_STREAMS[index], text, None, execution, time_seconds))
+    final(frame)
+    return events
+
+
+def extend(sandbox_id: str, timeout_seconds: float | None, idle_timeout_seconds: float | None) -> Operation[None]:
+    header = {
+        "sandbox": sandbox_id,
+        "timeout_seconds": timeout_seconds,
+        "idle_timeout_seconds": idle_timeout_seconds,
+    }
+    yield from ask(encode(calls.EXTEND, header))
+
+
 def interrupt(sandbox_id: str) -> Operation[bool]:
-    frame = yield from _ask(encode(calls.INTERRUPT, {"sandbox": sandbox_id}))
+    frame = yield from ask(encode(calls.INTERRUPT, {"sandbox": sandbox_id}))
     return fields.flag(frame.header, "interrupted")
 
 
 def close(sandbox_id: str) -> Operation[None]:
-    yield from _ask(encode(calls.CLOSE, {"sandbox": sandbox_id}))
+    yield from ask(encode(calls.CLOSE, {"sandbox": sandbox_id}))
 
 
 def info(sandbox_id: str) -> Operation[SandboxInfo]:
-    frame = yield from _ask(encode(calls.INFO, {"sandbox": sandbox_id}))
+    frame = yield from ask(encode(calls.INFO, {"sandbox": sandbox_id}))
     return SandboxInfo.read(frame.header)
+
+
+def sandboxes() -> Operation[list[SandboxRow]]:
+    """All that the caller may see, the oldest first."""
+    frame = yield from ask(encode(calls.SANDBOXES, {}))
+    rows = [SandboxRow.read(row) for row in fields.array(frame.header, "sandboxes") if isinstance(row, dict)]
+    return sorted(rows, key=lambda row: row.created_ms)
 
 
 def facts() -> Operation[dict[str, object]]:
     """What the engine's machine says of itself."""
-    frame = yield from _ask(encode(calls.FACTS, {}))
+    frame = yield from ask(encode(calls.FACTS, {}))
     return dict(frame.header)
 
 
@@ -180,7 +280,7 @@ def read(sandbox_id: str, path: str) -> Operation[bytes]:
     parts: list[bytes] = []
     total = 0
     yield encode(calls.READ, {"sandbox": sandbox_id, "path": path})
-    while (frame := (yield from _frame())).kind == calls.CHUNK:
+    while (frame := (yield from next_frame())).kind == calls.CHUNK:
         parts.append(frame.blob)
         total += len(frame.blob)
         if total > READ_BYTES_AT_MOST:
@@ -188,22 +288,22 @@ def read(sandbox_id: str, path: str) -> Operation[bytes]:
                 f"cannot read {path!r} in one piece: it has more than {READ_BYTES_AT_MOST} bytes",
                 hint="use files.read_stream",
             )
-    _final(frame)
+    final(frame)
     return b"".join(parts)
 
 
 def read_stream(sandbox_id: str, path: str, chunk_bytes: int) -> Operation[None]:
     """Emits the file in pieces of at most so many bytes."""
     yield encode(calls.READ, {"sandbox": sandbox_id, "path": path})
-    while (frame := (yield from _frame())).kind == calls.CHUNK:
+    while (frame := (yield from next_frame())).kind == calls.CHUNK:
         for start in range(0, len(frame.blob), chunk_bytes):
             yield Emit(frame.blob[start : start + chunk_bytes])
-    _final(frame)
+    final(frame)
 
 
 def write(sandbox_id: str, path: str, data: bytes) -> Operation[None]:
     """A small file: everything in the request."""
-    yield from _ask(encode(calls.WRITE, {"sandbox": sandbox_id, "path": path, "more": False}, data))
+    yield from ask(encode(calls.WRITE, {"sandbox": sandbox_id, "path": path, "more": False}, data))
 
 
 def write_stream(sandbox_id: str, path: str) -> Operation[None]:
@@ -218,25 +318,25 @@ def write_stream(sandbox_id: str, path: str) -> Operation[None]:
     except Exception:
         # The source broke. The engine must have let go of the file before the caller hears of it and writes it again.
         yield encode(calls.ABORT, {})
-        yield from _frame()
+        yield from next_frame()
         raise
-    yield from _ask(encode(calls.END, {}))
+    yield from ask(encode(calls.END, {}))
 
 
 def list_folder(sandbox_id: str, path: str) -> Operation[list[FileInfo]]:
     entries: list[FileInfo] = []
     yield encode(calls.LIST, {"sandbox": sandbox_id, "path": path})
-    while (frame := (yield from _frame())).kind == calls.ENTRIES:
+    while (frame := (yield from next_frame())).kind == calls.ENTRIES:
         for entry in fields.array(frame.header, "entries"):
             if not isinstance(entry, dict):
                 raise ProtocolError("an entry of a folder is an object")
             entries.append(FileInfo.read(entry))
-    _final(frame)
+    final(frame)
     return sorted(entries, key=lambda entry: entry.name)
 
 
 def stat(sandbox_id: str, path: str) -> Operation[FileInfo]:
-    frame = yield from _ask(encode(calls.STAT, {"sandbox": sandbox_id, "path": path}))
+    frame = yield from ask(encode(calls.STAT, {"sandbox": sandbox_id, "path": path}))
     return FileInfo.read(frame.header)
 
 
@@ -249,34 +349,41 @@ def exists(sandbox_id: str, path: str) -> Operation[bool]:
 
 
 def make_folder(sandbox_id: str, path: str, parents: bool) -> Operation[None]:
-    yield from _ask(encode(calls.MKDIR, {"sandbox": sandbox_id, "path": path, "parents": parents}))
+    yield from ask(encode(calls.MKDIR, {"sandbox": sandbox_id, "path": path, "parents": parents}))
 
 
 def remove(sandbox_id: str, path: str, recursive: bool) -> Operation[None]:
-    yield from _ask(encode(calls.REMOVE, {"sandbox": sandbox_id, "path": path, "recursive": recursive}))
+    yield from ask(encode(calls.REMOVE, {"sandbox": sandbox_id, "path": path, "recursive": recursive}))
 
 
 def rename(sandbox_id: str, path: str, new_path: str) -> Operation[None]:
-    yield from _ask(encode(calls.RENAME, {"sandbox": sandbox_id, "path": path, "new_path": new_path}))
+    yield from ask(encode(calls.RENAME, {"sandbox": sandbox_id, "path": path, "new_path": new_path}))
 
 
 _STREAMS: tuple[OutputStream, OutputStream] = ("stdout", "stderr")
 
 
-def _ask(request: bytes, expected: int = calls.ANSWER) -> Operation[Frame]:
+def _stream(frame: Frame) -> int:
+    index = fields.natural(frame.header, "stream")
+    if index >= len(_STREAMS):
+        raise ProtocolError(f"output of a stream {index}, which does not exist")
+    return index
+
+
+def ask(request: bytes, expected: int = calls.ANSWER) -> Operation[Frame]:
     yield request
-    frame = yield from _frame()
-    return _final(frame, expected)
+    frame = yield from next_frame()
+    return final(frame, expected)
 
 
-def _frame() -> Operation[Frame]:
+def next_frame() -> Operation[Frame]:
     frame = yield RECEIVE
     if not isinstance(frame, Frame):
         raise TypeError("the driver gave something that is not a frame")
     return frame
 
 
-def _final(frame: Frame, expected: int = calls.ANSWER) -> Frame:
+def final(frame: Frame, expected: int = calls.ANSWER) -> Frame:
     if frame.kind != expected:
         raise _unexpected(frame)
     return frame

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from ramet.client import blocking, operations
-from ramet.client.arguments import Mounts, Template, engine_for, sandbox_spec
+from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
 from ramet.client.forks import Forks, Snapshot
 from ramet.client.handle import Handle, SnapshotHandle
+from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, pieces
+from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
+from ramet.client.terminals import Terminal
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.forks import Diff, ForkInfo
+from ramet.protocol.listing import SandboxRow
+from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import Event, FileInfo, Result, SandboxInfo
-from ramet.transport.embedded import EmbeddedEngine
+from ramet.protocol.terminals import TerminalInfo
+from ramet.transport.embedded import default_engine
+from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:
     from ramet.client.async_forks import AsyncSnapshot
@@ -43,10 +50,41 @@ class Sandbox:
         pids: int | None = None,
         cpus: float | None = None,
         disk_mib: int | None = None,
+        timeout_seconds: float | None = None,
+        idle_timeout_seconds: float | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
     ) -> None:
-        spec = sandbox_spec(template, python, env, cwd, mounts, memory_mib, pids, cpus, disk_mib)
-        engine = engine_for(template)
+        server = server_for(template, url, api_key)
+        spec = sandbox_spec(
+            template,
+            python,
+            env,
+            cwd,
+            mounts,
+            memory_mib,
+            pids,
+            cpus,
+            disk_mib,
+            timeout_seconds,
+            idle_timeout_seconds,
+            server,
+        )
+        engine = server or engine_for(template)
         self._adopt(Handle(engine, blocking.perform(engine, operations.create(spec))))
+
+    @classmethod
+    def connect(cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None) -> Sandbox:
+        """A handle of a sandbox that exists, by its id. It may be forgotten: the sandbox then goes on."""
+        check_id(sandbox_id)
+        engine = server_for(None, url, api_key) or default_engine()
+        blocking.perform(engine, operations.info(sandbox_id))
+        return cls.__new__(cls)._adopt(Handle(engine, sandbox_id, owned=False))
+
+    @classmethod
+    def list_all(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxRow]:
+        """All sandboxes of this key at a server, or of this process, the oldest first."""
+        return blocking.perform(server_for(None, url, api_key) or default_engine(), operations.sandboxes())
 
     def _adopt(self, handle: Handle, fork_info: ForkInfo | None = None) -> Sandbox:
         """Be the handle of a sandbox that the engine has made."""
@@ -63,18 +101,49 @@ class Sandbox:
             return "<Sandbox not created>"
         return f"<Sandbox {self.id} {self._handle.state}>"
 
-    def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
-        """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted."""
-        return blocking.perform(self._engine, self._open().run(code, language, timeout))
+    def run_code(
+        self,
+        code: str,
+        language: str = "python",
+        timeout: float | None = None,
+        *,
+        on_disconnect: OnDisconnect = "keep",
+    ) -> Result:
+        """Run a cell and wait for its result. At the timeout, in seconds, the cell is interrupted.
+
+        If the connection to a server breaks, the cell goes on, or is interrupted: ``on_disconnect`` says which.
+        """
+        return blocking.perform(self._engine, self._open().run(code, language, timeout, on_disconnect))
 
     def run_code_stream(
-        self, code: str, language: str = "python", timeout: float | None = None
+        self,
+        code: str,
+        language: str = "python",
+        timeout: float | None = None,
+        *,
+        on_disconnect: OnDisconnect = "keep",
     ) -> Generator[Event, None, None]:
         """Run a cell and give its events as they happen. It starts when the first one is asked for.
 
         Closing the iterator early interrupts the cell.
         """
-        return blocking.iterate(self._engine, self._open().stream(code, language, timeout))
+        return blocking.iterate(self._engine, self._open().stream(code, language, timeout, on_disconnect))
+
+    @overload
+    def result(self, execution_id: str, wait: Literal[True] = True) -> Result: ...
+    @overload
+    def result(self, execution_id: str, wait: bool) -> Result | None: ...
+    def result(self, execution_id: str, wait: bool = True) -> Result | None:
+        """The result of a cell whose connection broke: ``OutcomeUnknown`` tells the id. None: it has not ended yet."""
+        return blocking.perform(self._engine, self._open().result(execution_id, wait))
+
+    def replay(self) -> list[ReplayEvent]:
+        """What was printed last, by any cell, as far as it is kept."""
+        return blocking.perform(self._engine, self._open().replay())
+
+    def extend(self, timeout_seconds: float | None = None, idle_timeout_seconds: float | None = None) -> None:
+        """End so many seconds from now, or when it was not used for so long. What is not given stays."""
+        blocking.perform(self._engine, self._open().extend(timeout_seconds, idle_timeout_seconds))
 
     def interrupt(self) -> bool:
         """Interrupt the running cell, from another thread. False if none runs."""
@@ -101,8 +170,35 @@ class Sandbox:
         return Forks((Sandbox._of(self._engine, *child) for child in made.children), made.info)
 
     @classmethod
-    def _of(cls, engine: EmbeddedEngine, sandbox_id: str, fork_info: ForkInfo) -> Sandbox:
+    def _of(cls, engine: Engine, sandbox_id: str, fork_info: ForkInfo) -> Sandbox:
         return Sandbox.__new__(Sandbox)._adopt(Handle(engine, sandbox_id), fork_info)
+
+    def terminal(
+        self,
+        command: str | Sequence[str] = "bash",
+        cols: int = 80,
+        rows: int = 24,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Terminal:
+        """Start a program on a terminal of its own, beside the cells. A string is a line for bash."""
+        opening = open_terminal(self._open().sandbox_id, command, cols, rows, env, cwd)
+        return self._terminal(blocking.perform(self._engine, opening))
+
+    def terminals(self) -> list[TerminalInfo]:
+        """Those that run, and some that have ended."""
+        return blocking.perform(self._engine, list_terminals(self._open().sandbox_id))
+
+    def attach(self, terminal_id: str) -> Terminal:
+        """A terminal that was opened before, also by another program. Its output is read from where it is kept."""
+        terminal = self._terminal(terminal_id)
+        blocking.perform(self._engine, terminal._terminal.poll(wait=False))
+        return terminal
+
+    def _terminal(self, terminal_id: str) -> Terminal:
+        self._open()
+        assert self._handle is not None
+        return Terminal(TerminalHandle(self._handle, terminal_id))
 
     def snapshot(self) -> Snapshot:
         """This sandbox, frozen as it is between two cells, to make others from or to go back to."""
@@ -136,8 +232,8 @@ class Sandbox:
         if self._handle is not None and self._handle.begin_close():
             try:
                 blocking.perform(self._engine, operations.close(self.id))
-            except (EngineLost, EngineClosed):
-                pass  # gone with its engine
+            except (EngineLost, EngineClosed, SandboxClosed):
+                pass  # gone with its engine, or by itself
 
     def _own(self) -> Handle:
         if self._handle is None:

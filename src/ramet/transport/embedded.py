@@ -16,6 +16,7 @@ from typing import Protocol
 
 from ramet.errors import EngineClosed, EngineLost, ForkedProcess, HostNotCapable
 from ramet.protocol import calls
+from ramet.transport.embedded_links import AsyncLink, BlockingLink
 
 _IDLE_CONNECTIONS_AT_MOST = 8
 _CLOSE_SECONDS = 5.0
@@ -52,6 +53,8 @@ class EmbeddedEngine:
     is in one of the two modes.
     """
 
+    remote = False
+
     def __init__(self, start: StartProcess) -> None:
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
@@ -84,6 +87,10 @@ class EmbeddedEngine:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def place(self) -> object:
+        return self
+
     def check(self) -> None:
         """Raise if calls cannot be made from here."""
         if os.getpid() != self._owner_pid:
@@ -93,6 +100,12 @@ class EmbeddedEngine:
             )
         if self._ended is not None:
             raise (EngineLost if self._lost else EngineClosed)(self._ended)
+
+    def link(self) -> BlockingLink:
+        return BlockingLink(self, self.connect(blocking=True))
+
+    def async_link(self) -> AsyncLink:
+        return AsyncLink(self, self.connect(blocking=False))
 
     def connect(self, blocking: bool) -> socket.socket:
         """A connection that nobody else uses: an idle one, or a new one."""
@@ -121,8 +134,8 @@ class EmbeddedEngine:
                 return
         connection.close()
 
-    def forget(self, some_id: str) -> None:
-        """Close a sandbox or snapshot without waiting for it or learning of it; for finalizers, which cannot block."""
+    def forget(self, some_id: str, kind: int) -> None:
+        """Close a sandbox or snapshot, whichever has the id, without waiting for it or learning of it."""
         if self.running:
             with suppress(OSError):
                 self._primary.send(calls.FORGET + some_id.encode("ascii"), socket.MSG_DONTWAIT)

@@ -8,7 +8,6 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 
-_FINAL = frozenset((calls.ANSWER, calls.RESULT, calls.ERROR))
 _READ_BYTES = 64 * 1024
 _READ_BYTES_AT_MOST = 1024 * 1024
 
@@ -34,6 +33,6 @@ class Exchange:
         """The next frame, if it has come completely."""
         frame = next(self._frames, None)
         # After a protocol error the engine hangs up.
-        if frame is not None and frame.kind in _FINAL:
+        if frame is not None and frame.kind in calls.FINAL:
             self.over = frame.kind != calls.ERROR or frame.header.get("code") != ProtocolError.code
         return frame

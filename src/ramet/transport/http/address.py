@@ -1,0 +1,78 @@
+"""Where a server is: its URL and the key for it, checked so that neither can change what a request says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from ramet.protocol.checks import invalid
+
+_PORTS = {"http": 80, "https": 443}
+_URL_CHARACTERS_AT_MOST = 2000
+_KEY_CHARACTERS_AT_MOST = 1000
+_ALLOWED = "http://host[:port] or https://host[:port], with a path if the server is behind one"
+# What may stand in a request line as it is; everything else has to be escaped by whoever writes the URL.
+_PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)*")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server. ``repr`` hides the key."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str  # that the server's routes are below, without a slash at its end
+    key: str | None = field(default=None, repr=False)
+
+    @property
+    def authority(self) -> str:
+        """Host and port as they stand in a URL and in a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if self.secure else ''}://{self.authority}{self.path}"
+
+
+def read_address(url: object, key: object = None) -> Address:
+    """The address, or InvalidArgument. The key is never part of a message."""
+    if not isinstance(url, str):
+        raise invalid("url", f"is a {type(url).__name__}", _ALLOWED)
+    if len(url) > _URL_CHARACTERS_AT_MOST:
+        raise invalid("url", f"has {len(url)} characters", f"at most {_URL_CHARACTERS_AT_MOST}")
+    # Before anything else looks at it: urlsplit removes line breaks silently.
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise invalid("url", "has a space, a line break or another character that no URL has", _ALLOWED)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise invalid("url", f"cannot be read: {error}", _ALLOWED) from None
+    if parts.scheme not in _PORTS:
+        raise invalid("url", f"has the scheme {parts.scheme!r:.20}", _ALLOWED)
+    if "@" in parts.netloc:
+        raise invalid("url", "has a user or a password", "the key as api_key, or in RAMET_API_KEY")
+    if not host or not _HOST.fullmatch(host):
+        raise invalid("url", f"has no host that can be looked up: {host!r:.100}", _ALLOWED)
+    if port == 0:
+        raise invalid("url", "has the port 0", _ALLOWED)
+    if parts.query or parts.fragment or "?" in url or "#" in url:
+        raise invalid("url", "has a query or a fragment", _ALLOWED)
+    path = parts.path.rstrip("/")
+    if not _PATH.fullmatch(path):
+        raise invalid("url", "has a path with characters that must be escaped", _ALLOWED)
+    return Address(parts.scheme == "https", host, port or _PORTS[parts.scheme], path, _checked_key(key))
+
+
+def _checked_key(key: object) -> str | None:
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise invalid("api_key", f"is a {type(key).__name__}", "a key as `ramet keys create` prints it")
+    if not key or len(key) > _KEY_CHARACTERS_AT_MOST or not key.isascii() or not key.isprintable() or " " in key:
+        raise invalid("api_key", "is not a key", "a key as `ramet keys create` prints it")
+    return key

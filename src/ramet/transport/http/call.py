@@ -1,0 +1,380 @@
+"""One engine call over HTTP, without I/O: what is sent when, and what a broken connection means at each moment.
+
+    nothing sent         the way could not be opened                   again, for any call; in the end Unreachable
+    sent in part         the server cannot have understood it          again, if all of it is still here
+    sent, no answer      it may have been carried out, or may be yet   again, if the server knows it by its key (CREATE,
+                                                                       FORK, THAW, RESUME); else OutcomeUnknown
+
+A request is kept back until its answer is asked for, and goes in one piece, with its length; an upload that grows
+beyond a bound becomes a body in chunks, sent while it is read. While much is sent we look whether the server has
+answered already, as it does when it refuses: then the rest stays here.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from concurrent.futures import Future
+from enum import IntEnum
+from os import urandom
+from typing import NamedTuple
+
+from ramet.errors import OutcomeUnknown, ProtocolError, RametError, Unreachable
+from ramet.protocol import calls
+from ramet.protocol.frames import TO_ENGINE, Frame, FrameDecoder, encode
+from ramet.transport.http.connections import Connection
+from ramet.transport.http.messages import LAST_CHUNK, REFUSAL_BYTES_AT_MOST, Answer, chunk
+from ramet.transport.http.refusals import refusal
+from ramet.transport.http.server import Server
+from ramet.transport.http.steps import Dial, Pause, Steps, Wait, Watched
+from ramet.transport.http.tls import Tls
+
+# What the server remembers by an Idempotency-Key, and answers again without doing it again.
+_REPEATABLE = frozenset((calls.CREATE, calls.FORK, calls.THAW, calls.RESUME))
+_ATTEMPTS = 3
+_PAUSES_SECONDS = (0.1, 0.5)
+_KEPT_BYTES_AT_MOST = 1024 * 1024
+# A request up to this goes in one go, head and all; a longer one piece by piece, looking in between.
+_SMALL_BYTES = 64 * 1024
+_PIECE_BYTES = 256 * 1024
+_KIND = 5  # where the kind stands in a frame
+
+
+class Errand(NamedTuple):
+    """Something to be done for a call that was given up: a request to send, and perhaps what it made to close."""
+
+    request: bytes
+    key: str | None  # of the call that was given up: the request is the same again, and what it made is to be closed
+
+
+class _Cut(Exception):
+    """The connection broke. Not an OSError, which some errors of Ramet are, too."""
+
+    def __init__(self, cause: OSError) -> None:
+        self.cause = cause
+
+
+class _Sent(IntEnum):
+    NOTHING = 0
+    PART = 1
+    ALL = 2
+
+
+class Call:
+    """The state of one call. A driver carries out the steps of ``send`` and ``receive`` on ``connection``."""
+
+    def __init__(self, server: Server, *, key: str | None = None, urgent: bool = False) -> None:
+        self._server = server
+        self._key = key  # for a request that is sent again on purpose
+        self._urgent = urgent  # not to wait for room among the connections
+        self._request: list[bytes] = []
+        self._request_bytes = 0
+        self._sent = _Sent.NOTHING
+        self._chunked = False
+        self._failed = False
+        self._turn: Future[None] | None = None
+        self._entered = False
+        self._answer = Answer()
+        self.connection: Connection | None = None
+
+    # What a driver asks for
+
+    def send(self, data: bytes) -> Steps[None] | None:
+        """Take a frame of the request; None if there is nothing to do about it now."""
+        if self._chunked:
+            return self._upload(data)
+        self._request.append(data)
+        self._request_bytes += len(data)
+        if len(self._request) == 1 or self._request_bytes <= _KEPT_BYTES_AT_MOST:
+            return None
+        return self._begin_upload()
+
+    def receive(self) -> Steps[Frame]:
+        """The next frame of the answer."""
+        try:
+            if self._sent is not _Sent.ALL:
+                if not self._chunked:
+                    return (yield from self._ask())
+                yield from self._end_upload()
+            return (yield from self._frame())
+        except _Cut as cut:
+            raise self._error(cut) from cut.cause
+        except RametError:
+            self._failed = True
+            raise
+
+    def leave(self) -> Errand | None:
+        """Let go of the connection. Gives what is left to do if the call was given up before it had an answer."""
+        over = self._answer.over
+        if self.connection is not None:
+            if self._sent is _Sent.ALL and self._answer.reusable:
+                self._server.connections.give_back(self.connection)
+            else:
+                self.connection.close()
+        if self._turn is not None and not self._turn.cancel():
+            self._entered = True  # it was our turn, and nobody has told us
+        if self._entered:
+            self._server.connections.exit()
+        return None if over or self._failed or self._sent is _Sent.NOTHING else self._errand()
+
+    # A request that is here as a whole
+
+    def _ask(self) -> Steps[Frame]:
+        """Send it and take the first frame of the answer; all over again if that can do no harm."""
+        body = self._request[0] if len(self._request) == 1 else b"".join(self._request)
+        if self._key is None and body[_KIND] in _REPEATABLE:
+            self._key = urandom(16).hex()
+        known = b"" if self._key is None else b"Idempotency-Key: %s\r\n" % self._key.encode("ascii")
+        head = b"%sContent-Length: %d\r\n%s\r\n" % (self._server.head, len(body), known)
+        attempt = 0
+        while True:
+            try:
+                yield from self._connect()
+                if len(body) <= _SMALL_BYTES:
+                    yield from self._put(head + body)
+                else:
+                    yield from self._put_long(head + body)
+                return (yield from self._frame())
+            except _Cut as cut:
+                attempt += 1
+                if not self._repeatable(cut) or attempt >= _ATTEMPTS:
+                    raise
+            self._drop()
+            yield Pause(_PAUSES_SECONDS[attempt - 1])
+
+    def _repeatable(self, cut: _Cut) -> bool:
+        if self._sent is _Sent.ALL:
+            return self._key is not None
+        # A way that could not be opened for another reason than a server that is just not there stays closed.
+        return isinstance(cut.cause, ConnectionError)
+
+    def _put(self, data: bytes) -> Steps[None]:
+        """Send all of it, in one go."""
+        connection = self._connection()
+        self._sent = _Sent.PART
+        try:
+            yield data if connection.tls is None else connection.tls.encrypt(data)
+        except OSError as error:
+            raise _Cut(error) from None  # some of it is still here, so the server cannot have all of it
+        self._sent = _Sent.ALL
+
+    def _put_long(self, data: bytes) -> Steps[None]:
+        self._sent = _Sent.PART
+        view = memoryview(data)
+        for start in range(0, len(view), _PIECE_BYTES):
+            if (yield from self._put_watched(view[start : start + _PIECE_BYTES])):
+                return
+        self._sent = _Sent.ALL
+
+    # A request that is sent while it is read
+
+    def _begin_upload(self) -> Steps[None]:
+        self._chunked = True
+        head = b"%sTransfer-Encoding: chunked\r\n\r\n" % self._server.head
+        first = head + b"".join(map(chunk, self._request))
+        attempt = 0
+        try:
+            while True:
+                try:
+                    yield from self._connect()
+                    break
+                except _Cut as cut:
+                    attempt += 1
+                    if not self._repeatable(cut) or attempt >= _ATTEMPTS:
+                        raise
+                self._drop()
+                yield Pause(_PAUSES_SECONDS[attempt - 1])
+        except _Cut as cut:
+            raise self._error(cut) from cut.cause
+        self._sent = _Sent.PART
+        del self._request[1:]
+        yield from self._put_upload(first)
+
+    def _upload(self, data: bytes) -> Steps[None]:
+        yield from self._put_upload(chunk(data))
+
+    def _end_upload(self) -> Steps[None]:
+        yield from self._put_upload(LAST_CHUNK)
+        self._sent = _Sent.ALL
+
+    def _put_upload(self, data: bytes) -> Steps[None]:
+        try:
+            if (yield from self._put_watched(memoryview(data))):
+                frame = yield from self._frame()
+                if frame.kind != calls.ERROR:
+                    raise ProtocolError("the server answered before it had the whole request")
+                raise calls.read_error(frame.header)
+        except _Cut as cut:
+            raise self._error(cut) from cut.cause
+        except RametError:
+            self._failed = True
+            raise
+
+    def _put_watched(self, data: memoryview) -> Steps[bool]:
+        """Send it unless the server has answered before; True if it has."""
+        connection = self._connection()
+        view = data if connection.tls is None else memoryview(connection.tls.encrypt(bytes(data)))
+        try:
+            while True:
+                sent: int = yield Watched(view)
+                view = view[sent:]
+                if not view:
+                    return False
+                yield from self._get_some()
+                if self._answer.begun:
+                    return True
+        except OSError as error:
+            # It may have refused the request and hung up: its answer is then there to be read all the same.
+            cut = _Cut(error)
+        try:
+            yield from self._get()
+        except (_Cut, ProtocolError):
+            raise cut from None
+        return True
+
+    # The answer
+
+    def _frame(self) -> Steps[Frame]:
+        answer = self._answer
+        while (frame := answer.next_frame()) is None:
+            if answer.refused:
+                yield from self._refused()
+            if answer.complete:
+                raise _Cut(ConnectionResetError("the answer ended in the middle"))
+            yield from self._get()
+        return frame
+
+    def _refused(self) -> Steps[None]:
+        answer = self._answer
+        try:
+            while not answer.complete and len(answer.refusal) < REFUSAL_BYTES_AT_MOST:
+                yield from self._get()
+        except _Cut:
+            pass  # an answer without a length ends with its connection
+        answer.over = answer.complete
+        raise self._explained(refusal(answer, self._server.url))
+
+    def _get(self) -> Steps[None]:
+        while not (yield from self._get_some()):
+            pass  # what came was of TLS itself
+
+    def _get_some(self) -> Steps[bool]:
+        """Receive once and feed the answer with it."""
+        connection = self._connection()
+        data: bytes | None
+        try:
+            data = yield self._answer.wanted_bytes
+            if connection.tls is not None:
+                data = connection.tls.decrypt(data or b"")
+                if data is None:
+                    return False
+        except OSError as error:
+            raise _Cut(error) from None
+        if not data:
+            raise _Cut(ConnectionResetError("the server closed the connection"))
+        self._answer.feed(data)
+        return True
+
+    # The connection
+
+    def _connection(self) -> Connection:
+        assert self.connection is not None
+        return self.connection
+
+    def _connect(self) -> Steps[None]:
+        """An idle connection, or a new one."""
+        connections = self._server.connections
+        if not self._entered and not self._urgent:
+            self._turn = connections.enter()
+            if self._turn is not None:
+                yield Wait(self._turn)
+                self._turn = None
+            self._entered = True
+        self.connection = connections.take()
+        try:
+            connection = self.connection or (yield from self._open())
+        except OSError as error:
+            raise _Cut(error) from None
+        connection.answer = self._answer
+
+    def _open(self) -> Steps[Connection]:
+        server, route = self._server, self._server.route
+        connection = Connection((yield Dial(route.host, route.port)))
+        self.connection = connection
+        server.connections.add(connection)
+        if route.tunnel is not None:
+            yield route.tunnel
+            answer = Answer()
+            while not answer.status:
+                data: bytes = yield answer.wanted_bytes
+                if not data:
+                    raise ConnectionResetError("the proxy closed the connection")
+                answer.feed(data)
+            if not 200 <= answer.status < 300:
+                raise Unreachable(f"cannot reach {server.way}: the proxy answered with status {answer.status}")
+        if server.tls is not None:
+            tls = Tls(server.tls, server.address.host)
+            yield from tls.handshake()
+            connection.tls = tls
+        return connection
+
+    def _drop(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        self._answer = Answer()
+        self._sent = _Sent.NOTHING
+
+    # What it means
+
+    def _error(self, cut: _Cut) -> RametError:
+        self._failed = True
+        reason = _reason(cut.cause)
+        if self._sent is _Sent.ALL:
+            return self._explained(
+                OutcomeUnknown(
+                    f"the connection to {self._server.way} broke before the answer was complete ({reason}); "
+                    "the call may have been carried out"
+                )
+            )
+        if self._sent is _Sent.PART and self._chunked:
+            return OutcomeUnknown(
+                f"the connection to {self._server.way} broke during an upload ({reason}); the file may be incomplete",
+                details=self._details(),
+            )
+        return Unreachable(
+            f"cannot reach {self._server.way}: {reason}", hint="is `ramet serve` running there? nothing was carried out"
+        )
+
+    def _explained(self, error: RametError) -> RametError:
+        """With what is needed to ask for the outcome later."""
+        if isinstance(error, OutcomeUnknown | ProtocolError):
+            error.details.update(self._details())
+            if "execution" in error.details and error.hint is None:
+                error.hint = f'sandbox.result("{error.details["execution"]}") waits for its result'
+        return error
+
+    def _details(self) -> dict[str, object]:
+        header = self._header()
+        return {name: header[name] for name in ("sandbox", "execution") if isinstance(header.get(name), str)}
+
+    def _header(self) -> Mapping[str, object]:
+        return next(FrameDecoder(TO_ENGINE).feed(self._request[0])).header
+
+    def _errand(self) -> Errand | None:
+        kind = self._request[0][_KIND]
+        if kind == calls.RUN:
+            return Errand(encode(calls.CANCEL, self._details()), None)
+        if kind in _REPEATABLE:
+            return Errand(b"".join(self._request), self._key)
+        return None  # that its connection is closed tells the server all it needs to know
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not to be trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}"
+    return error.strerror or str(error)

@@ -1,0 +1,77 @@
+"""The engine behind a server, as the SDK sees it. State of the module: one for each URL and key, and its lock."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from ramet.protocol import calls
+from ramet.transport.http.address import Address, read_address
+from ramet.transport.http.asynchronous import AsyncHttpLink
+from ramet.transport.http.blocking import HttpLink
+from ramet.transport.http.janitor import janitor
+from ramet.transport.http.server import Server
+
+
+class RemoteEngine:
+    """Shared by all sandboxes of this process at one server. A forked child may use it, with connections of its own."""
+
+    remote = True
+    running = True
+
+    def __init__(self, address: Address) -> None:
+        self._server = Server(address)
+        self.saved_templates: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<RemoteEngine {self._server.url}>"
+
+    @property
+    def place(self) -> object:
+        return self._server.url
+
+    def check(self) -> None:
+        """Whether the server is there is told by the call itself."""
+
+    def forget(self, some_id: str, kind: int) -> None:
+        janitor.close(self._server, some_id, kind, "snapshot" if kind == calls.DROP else "sandbox")
+
+    def link(self) -> HttpLink:
+        return HttpLink(self._server)
+
+    def async_link(self) -> AsyncHttpLink:
+        return AsyncHttpLink(self._server, janitor)
+
+    def _forked(self) -> None:
+        self._server.connections.forked()
+
+
+_lock = threading.Lock()
+_engines: dict[Address, RemoteEngine] = {}
+
+
+def remote_engine(url: object, key: object) -> RemoteEngine:
+    """The engine at this URL for this key, or InvalidArgument. Nothing is sent yet."""
+    address = read_address(url, key)
+    with _lock:
+        if address not in _engines:
+            _engines[address] = RemoteEngine(address)
+        return _engines[address]
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    janitor.forked()
+    for engine in _engines.values():
+        engine._forked()
+
+
+def _at_exit() -> None:
+    for engine in _engines.values():
+        engine._server.connections.close_idle()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

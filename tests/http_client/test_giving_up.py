@@ -1,0 +1,167 @@
+"""A call that its caller gives up is undone at the server: a cell is cancelled by its id, what was made is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ramet.client import asynchronous, blocking, operations
+from ramet.client.checked import Checked
+from ramet.protocol import calls
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.requests import SandboxRequest
+from ramet.transport.http.janitor import janitor
+from ramet.transport.http.remote import remote_engine
+from tests.http_client.servers import DONE, FORTY_TWO, WAIT_SECONDS, Peer, chunked, serving
+
+BEGUN = encode(calls.OUTPUT, {"stream": 0}, b"begun\n")
+LOOP = "print('begun')\nwhile True: pass"
+
+
+class Endless:
+    """A server whose cells never end by themselves; it notes every other call."""
+
+    def __init__(self) -> None:
+        self.cells: list[Frame] = []
+        self.others: list[Frame] = []
+        self.keys: list[bytes | None] = []
+        self.asked = threading.Event()
+
+    def __call__(self, peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            frame = request.frames[0]
+            if frame.kind == calls.RUN:
+                self.cells.append(frame)
+                peer.send(chunked(BEGUN) if frame.header["stream"] else chunked())
+                self.asked.set()
+                peer.wait_until_closed()
+                return
+            self.others.append(frame)
+            self.keys.append(request.headers.get(b"idempotency-key"))
+            if frame.kind == calls.CREATE and len(self.others) == 1:
+                self.asked.set()
+                peer.wait_until_closed()
+                return
+            peer.answer(encode(calls.ANSWER, {"id": "sbx_made", "pid": 1, "cancelled": True}))
+
+    def assert_cancelled(self) -> None:
+        (cell,), (cancel,) = self.cells, self.others
+        assert cancel.kind == calls.CANCEL
+        assert cancel.header == {"sandbox": "sbx_1", "execution": cell.header["execution"]}
+
+
+def cell() -> operations.Operation[None]:
+    return Checked("sbx_1", recorded=True).stream(LOOP, "python", None)
+
+
+def test_closing_the_iterator_cancels_the_cell() -> None:
+    script = Endless()
+    with serving(script) as server:
+        events = blocking.iterate(remote_engine(server.url, None), cell())
+        assert next(events).data == "begun\n"
+        events.close()
+        script.assert_cancelled()
+
+
+def test_an_interrupt_from_the_keyboard_cancels_the_cell() -> None:
+    script = Endless()
+    with serving(script) as server:
+
+        def press_when_it_runs() -> None:
+            assert script.asked.wait(WAIT_SECONDS)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press_when_it_runs).start()
+        with pytest.raises(KeyboardInterrupt):
+            blocking.perform(remote_engine(server.url, None), Checked("sbx_1", recorded=True).run(LOOP, "python", None))
+        script.assert_cancelled()
+
+
+def test_closing_an_asynchronous_iterator_cancels_the_cell() -> None:
+    async def give_up(url: str) -> None:
+        events = asynchronous.iterate(remote_engine(url, None), cell())
+        await anext(events)
+        await events.aclose()
+
+    script = Endless()
+    with serving(script) as server:
+        asyncio.run(give_up(server.url))
+        janitor.finish()
+        script.assert_cancelled()
+
+
+def test_a_task_that_is_cancelled_cancels_the_cell() -> None:
+    async def give_up(url: str) -> None:
+        operation = Checked("sbx_1", recorded=True).run(LOOP, "python", None)
+        task = asyncio.create_task(asynchronous.perform(remote_engine(url, None), operation))
+        assert await asyncio.to_thread(script.asked.wait, WAIT_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    script = Endless()
+    with serving(script) as server:
+        asyncio.run(give_up(server.url))
+        janitor.finish()
+        script.assert_cancelled()
+
+
+def test_a_sandbox_whose_creation_was_given_up_is_closed() -> None:
+    async def give_up(url: str) -> None:
+        task = asyncio.create_task(
+            asynchronous.perform(remote_engine(url, None), operations.create(SandboxRequest(cpus=1)))
+        )
+        assert await asyncio.to_thread(script.asked.wait, WAIT_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    script = Endless()
+    with serving(script) as server:
+        asyncio.run(give_up(server.url))
+        janitor.finish()
+    assert [frame.kind for frame in script.others] == [calls.CREATE, calls.CREATE, calls.CLOSE]
+    assert script.keys[0] == script.keys[1] is not None
+    assert script.others[2].header == {"sandbox": "sbx_made"}
+
+
+def test_a_call_that_ended_is_not_cancelled() -> None:
+    seen: list[int] = []
+
+    def note(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            seen.append(request.frames[0].kind)
+            peer.answer(FORTY_TWO if request.frames[0].kind == calls.RUN else DONE)
+
+    with serving(note) as server:
+        engine = remote_engine(server.url, None)
+        blocking.perform(engine, Checked("sbx_1", recorded=True).run("1", "python", None))
+        list(blocking.iterate(engine, cell()))
+        asyncio.run(asynchronous.perform(engine, Checked("sbx_1", recorded=True).run("1", "python", None)))
+        janitor.finish()
+    assert seen == [calls.RUN] * 3
+
+
+def test_a_server_that_is_gone_does_not_hold_up_who_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ramet.transport.http import blocking as driver
+
+    monkeypatch.setattr(driver, "_ERRAND_SECONDS", 0.2)
+    asked: list[Callable[[], None]] = []
+
+    def deaf(peer: Peer) -> None:
+        peer.read()
+        asked.append(peer.reset)
+        if len(asked) == 1:
+            peer.send(chunked(BEGUN))
+        peer.wait_until_closed()
+
+    with serving(deaf) as server:
+        events = blocking.iterate(remote_engine(server.url, None), cell())
+        next(events)
+        events.close()
+    assert len(asked) == 2
