@@ -1,0 +1,98 @@
+"""System calls that a process which only talks gives up: data with a reason per line, and the filter made of it.
+
+Stands beside Landlock: what both refuse is refused also on a kernel that has only one of them, and what Landlock does
+not know (UDP, signals on older kernels, io_uring, which goes past both) is refused here. Unlike the filter of a sandbox
+(``seccomp``) it names what is forbidden: the interpreter around it is trusted until it is broken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+from ramet.isolation.syscall_numbers import X86_64
+
+_REFUSED: tuple[tuple[str, int, str], ...] = (
+    ("no program is run", errno.EPERM, "execve execveat"),
+    (
+        "nobody looks into another process",
+        errno.EPERM,
+        "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd",
+    ),
+    ("no signal but to itself (the rest of it below)", errno.EPERM, "tkill pidfd_send_signal rt_sigqueueinfo"),
+    ("nothing is listened on but what was handed over", errno.EPERM, "bind"),
+    ("no namespace, in which there would be capabilities again", errno.EPERM, "unshare setns"),
+    (
+        "no change of what is mounted",
+        errno.EPERM,
+        "mount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount fspick mount_setattr",
+    ),
+    ("keyrings", errno.EPERM, "keyctl add_key request_key"),
+    ("large attack surface, no use here", errno.EPERM, "bpf perf_event_open userfaultfd open_by_handle_at"),
+    ("it does what is refused elsewhere; programs fall back", errno.ENOSYS, "io_uring_setup io_uring_enter"),
+    ("its flags lie in memory, where a filter cannot read them; glibc falls back to clone", errno.ENOSYS, "clone3"),
+)
+
+# Only to this process: the first argument must be its id.
+_TO_ITSELF = ("kill", "tgkill")
+
+_AF_UNIX = 1
+_CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* that fits clone(2)
+
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_AUDIT_ARCH_X86_64 = 0xC000003E
+_X32_BIT = 0x40000000
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_LOAD, _EQUAL, _ANY_SET, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06  # of classic BPF
+_AT_NUMBER, _AT_ARCH, _AT_FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data (low half)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+
+def _step(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, if_so, if_not, value)
+
+
+def _call(name: str, *steps: bytes) -> bytes:
+    """What is done for this call; it ends with an answer, and comes here with the call's number loaded."""
+    return _step(_EQUAL, X86_64[name], 0, len(steps)) + b"".join(steps)
+
+
+def compile_filter(pid: int) -> bytes:
+    """The filter for the process with this id, as an array of ``struct sock_filter``."""
+    refused, allowed = _step(_RETURN, _ERRNO | errno.EPERM), _step(_RETURN, _ALLOW)
+    argument = _step(_LOAD, _AT_FIRST_ARGUMENT)
+    parts = [
+        _step(_LOAD, _AT_ARCH),
+        _step(_EQUAL, _AUDIT_ARCH_X86_64, 1, 0),
+        _step(_RETURN, _KILL),  # 32-bit entry points have other numbers
+        _step(_LOAD, _AT_NUMBER),
+        _step(_AT_LEAST, _X32_BIT, 0, 1),
+        _step(_RETURN, _ERRNO | errno.ENOSYS),
+    ]
+    for _, reason, names in _REFUSED:
+        parts += [_call(name, _step(_RETURN, _ERRNO | reason)) for name in names.split()]
+    parts += [_call(name, argument, _step(_EQUAL, pid, 1, 0), refused, allowed) for name in _TO_ITSELF]
+    parts.append(_call("socket", argument, _step(_EQUAL, _AF_UNIX, 1, 0), refused, allowed))
+    parts.append(_call("clone", argument, _step(_ANY_SET, _CLONE_NEW_ANY, 0, 1), refused, allowed))
+    return b"".join([*parts, allowed])
+
+
+def refuse() -> bool:
+    """Put the filter on, for good. Needs no_new_privs, and one thread. False: this machine has none."""
+    if platform.machine() != "x86_64":
+        return False
+    code = compile_filter(os.getpid())
+    program = _Program(len(code) // 8, code)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), 0, 0) == 0:
+        return True
+    reason = ctypes.get_errno()
+    if reason == errno.EINVAL:  # a kernel without
+        return False
+    raise OSError(reason, f"prctl(PR_SET_SECCOMP): {os.strerror(reason)}")

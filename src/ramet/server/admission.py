@@ -1,0 +1,165 @@
+"""What a client asks for, as the engine is asked: with its owner, and without what only embedded callers may do."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from ramet.errors import ExecutionUnknown, SandboxClosed
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.checks import BUILTIN_TEMPLATES, invalid
+from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.specs import Interpreter, Lifetime, ThawSpec
+from ramet.server.settings import ServerSettings
+from ramet.transport.resolving import resolve
+
+_SANDBOX_ID = re.compile(r"sbx_[0-9a-f]{32}")
+_EXECUTION_ID = re.compile(r"exe_[0-9a-f]{32}")
+ON_DISCONNECT = ("keep", "interrupt")
+
+# What a client may ask the engine for. Not WATCH and STATS, which tell of everybody.
+ALLOWED = frozenset(
+    (
+        calls.CREATE,
+        calls.RUN,
+        calls.INTERRUPT,
+        calls.CLOSE,
+        calls.INFO,
+        calls.FACTS,
+        *calls.FILE_CALLS,
+        *calls.FORK_CALLS,
+        *calls.TERMINAL_CALLS,
+        calls.SANDBOXES,
+        calls.EXTEND,
+        calls.REPLAY,
+        calls.FETCH,
+        calls.CANCEL,
+        calls.RESUME,
+        calls.DISCARD,
+    )
+)
+# Calls that make sandboxes: a repetition of one must not make them twice.
+MAKING = frozenset((calls.CREATE, calls.FORK, calls.THAW, calls.RESUME))
+
+
+def new_execution_id() -> str:
+    return f"exe_{secrets.token_hex(16)}"
+
+
+def check_execution_id(execution: object) -> str:
+    if not isinstance(execution, str) or not _EXECUTION_ID.fullmatch(execution):
+        raise invalid("execution", f"{execution!r:.100} is not an id", "exe_ and 32 random hexadecimal digits")
+    return execution
+
+
+def check_known_execution(execution: str) -> str:
+    """For an id that is asked about: what cannot be one is unknown."""
+    if not _EXECUTION_ID.fullmatch(execution):
+        raise ExecutionUnknown(f"there is no execution {execution!r:.100}")
+    return execution
+
+
+def check_sandbox_id(sandbox_id: str) -> str:
+    """What cannot be an id need not be asked for."""
+    if not _SANDBOX_ID.fullmatch(sandbox_id):
+        raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.100}")
+    return sandbox_id
+
+
+def check_on_disconnect(wish: object) -> str:
+    if wish not in ON_DISCONNECT:
+        raise invalid("on_disconnect", f"{wish!r:.100} is unknown", " or ".join(map(repr, ON_DISCONNECT)))
+    return str(wish)
+
+
+class Creation:
+    """Turns what a user may ask for into what the engine makes it from."""
+
+    def __init__(self, settings: ServerSettings, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._lifetime = Lifetime(settings.timeout_seconds, settings.idle_timeout_seconds)
+
+    def create(self, request: SandboxRequest, owner: str) -> tuple[int, dict[str, object]]:
+        """Kind and header of the engine's call. The name of a saved snapshot is thawed."""
+        if request.python is not None:
+            raise _only_embedded("python")
+        if request.mounts:
+            raise _only_embedded("mounts")
+        lifetime = self._lifetime_of(request.timeout_seconds, request.idle_timeout_seconds)
+        request = replace(
+            request,
+            timeout_seconds=lifetime.timeout_seconds,
+            idle_timeout_seconds=lifetime.idle_timeout_seconds,
+        )
+        if request.template not in BUILTIN_TEMPLATES and request.preload is None:
+            return calls.THAW, {**self._thaw_spec(request, None, request.template).header(), "owner": owner}
+        return calls.CREATE, resolve(request, interpreter=self._interpreter, owner=owner).header()
+
+    def thaw(self, request: SandboxRequest, snapshot: str, owner: str) -> dict[str, object]:
+        if request.python is not None:
+            raise _only_embedded("python")
+        if request.mounts:
+            raise _only_embedded("mounts")
+        if request.preload is not None:
+            raise invalid("preload", "a snapshot has its own", "no preload with a snapshot")
+        return {**self._thaw_spec(request, snapshot, None).header(), "owner": owner}
+
+    def _thaw_spec(self, request: SandboxRequest, snapshot: str | None, name: str | None) -> ThawSpec:
+        checks.check_template_name(request.template, "template")
+        for check, value in (
+            (checks.check_memory_mib, request.memory_mib),
+            (checks.check_pids, request.pids),
+            (checks.check_cpus, request.cpus),
+            (checks.check_disk_mib, request.disk_mib),
+        ):
+            if value is not None:
+                check(value)
+        environment = dict(request.env)
+        checks.check_environment(environment)
+        if request.cwd is not None:
+            checks.check_path(request.cwd, "cwd")
+        return ThawSpec(
+            snapshot=snapshot,
+            name=name,
+            memory_bytes=None if request.memory_mib is None else request.memory_mib * checks.MIB,
+            pids=request.pids,
+            cpus=request.cpus,
+            disk_bytes=None if request.disk_mib is None else request.disk_mib * checks.MIB,
+            environment=tuple(environment.items()),
+            cwd=request.cwd,
+            lifetime=self._lifetime_of(request.timeout_seconds, request.idle_timeout_seconds),
+        )
+
+    def thaw_header(self, header: Mapping[str, object], owner: str) -> dict[str, object]:
+        """A THAW as the SDK writes it."""
+        spec = ThawSpec.read(header)
+        if spec.mounts:
+            raise _only_embedded("mounts")
+        wanted = spec.lifetime or Lifetime()
+        lifetime = self._lifetime_of(wanted.timeout_seconds, wanted.idle_timeout_seconds)
+        return {**replace(spec, mounts=None, lifetime=lifetime).header(), "owner": owner}
+
+    def resume_header(self, header: Mapping[str, object], owner: str) -> dict[str, object]:
+        wanted = fields.optional_mapping(header, "lifetime")
+        lifetime = Lifetime() if wanted is None else Lifetime.read(wanted)
+        whole = self._lifetime_of(lifetime.timeout_seconds, lifetime.idle_timeout_seconds)
+        return {
+            "space": fields.text(header, "space"),
+            "lifetime": asdict(whole),
+            "persistent": fields.flag(header, "persistent"),
+            "owner": owner,
+        }
+
+    def _lifetime_of(self, timeout_seconds: float | None, idle_timeout_seconds: float | None) -> Lifetime:
+        checks.check_timeout(timeout_seconds, "timeout_seconds")
+        checks.check_timeout(idle_timeout_seconds, "idle_timeout_seconds")
+        return Lifetime(
+            self._lifetime.timeout_seconds if timeout_seconds is None else timeout_seconds,
+            self._lifetime.idle_timeout_seconds if idle_timeout_seconds is None else idle_timeout_seconds,
+        )
+
+
+def _only_embedded(argument: str) -> Exception:
+    return invalid(argument, "is not possible over HTTP", f"no {argument}; an embedded sandbox may have it")

@@ -1,0 +1,222 @@
+"""A request's way: who is it, where does it go, and what is answered if that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ramet.errors import RametError, SandboxClosed
+from ramet.server import admission, calling, errors
+from ramet.server.admission import Creation
+from ramet.server.errors import Refused
+from ramet.server.exchange import JSON, ClientGone, Exchange, Handler, Receive, Route, Scope, Send
+from ramet.server.gate import Door, Gate
+from ramet.server.link import Link
+from ramet.server.logs import Log, RequestLog
+from ramet.server.metrics import Metrics
+from ramet.server.records import Records
+from ramet.server.relay import Heart
+from ramet.server.settings import ServerSettings
+
+__all__ = ["Application", "Exchange", "Handler"]
+
+# In the log, for a request that nobody waited to see answered; nginx and others use the same number.
+_CLIENT_GONE = 499
+# What needs no key: it tells nothing of anybody.
+_PUBLIC = frozenset(("/", "/docs", "/v1/healthz", "/v1/openapi.json"))
+# What a key of the scope "metrics" opens.
+_FOR_METRICS = frozenset(("/metrics", "/v1/whoami"))
+_HEAD_AS_GET = _PUBLIC | {"/metrics", "/v1/whoami", "/v1/sandboxes", "/v1/sandboxes/{sandbox_id}", "/v1/snapshots"}
+
+
+class Application:
+    """The ASGI application. Owns nothing: the worker gives it its parts and takes them down."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        link: Link,
+        records: Records,
+        log: Log,
+        metrics: Metrics,
+        creation: Creation,
+        routes: Iterable[Route],
+    ) -> None:
+        self.settings = settings
+        self.creation = creation
+        self.link = link
+        self.records = records
+        self.gate = Gate(link)
+        self.metrics = metrics
+        self.heart = Heart(settings.heartbeat_seconds)
+        self.log = log
+        self._door = Door(settings, records)
+        self._router = Router(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"a connection of type {scope['type']!r}")
+        headers = dict(scope["headers"])
+        client = scope.get("client")
+        traceparent = headers.get(b"traceparent")
+        log = RequestLog(
+            scope["method"],
+            None if client is None else client[0],
+            None if traceparent is None else traceparent.decode("latin-1"),
+        )
+        exchange = Exchange(self, scope, receive, send, headers, log)
+        try:
+            await self._answer(exchange)
+        except ClientGone:
+            log.status = log.status or _CLIENT_GONE  # nobody is there to be told
+        except (RametError, Refused) as error:
+            await self._fail(exchange, error)
+        except Exception as error:
+            self.log.event("request failed", level="error", route=log.route, error=_in_one_line(error))
+            if exchange.started:
+                raise  # uvicorn breaks the connection off: the client must not take half an answer for a whole
+            await self._fail(exchange, RametError("the server failed at this"))
+        finally:
+            self.metrics.request(log.method, log.route, log.status, log.seconds)
+            self.log.request(log)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        scope, log = exchange.scope, exchange.log
+        path: str = scope["path"]
+        if path.startswith("/r/"):
+            path = _without_region(path)
+        if path == calling.PATH and log.method == "POST":
+            # Nine of ten requests are one of these: the table of routes is for the others.
+            log.route = calling.PATH
+            self._let_in(exchange, calling.PATH)
+            await calling.call(exchange)
+            return
+        found = self._router.find(path)
+        if found is not None:
+            log.route = found.template
+        if found is None or found.template not in _PUBLIC:
+            # Before anything is said of paths and ids.
+            self._let_in(exchange, None if found is None else found.template)
+        if found is None:
+            raise Refused(404, "no such path", code="not_found")
+        handler = found.handlers.get(log.method)
+        if handler is None and log.method == "HEAD" and found.template in _HEAD_AS_GET:
+            handler = found.handlers.get("GET")
+        if handler is None:
+            raise Refused(
+                405, f"{log.method[:20]} is not allowed here", code="wrong_method", headers={"allow": found.allowed}
+            )
+        sandbox_id = found.parameters.get("sandbox_id")
+        if sandbox_id is not None:
+            log.sandbox = sandbox_id[:64]
+            if log.method != "DELETE":
+                admission.check_sandbox_id(sandbox_id)
+        response = await handler(exchange, **found.parameters)
+        if response is not None:
+            await response(scope, exchange.receive, exchange.send)
+
+    def _let_in(self, exchange: Exchange, template: str | None) -> None:
+        exchange.owner, exchange.key = self._door.identify(exchange.headers)
+        key = exchange.key
+        if key is not None:
+            exchange.log.key = key.name
+            if key.scope == "metrics" and template not in _FOR_METRICS:
+                raise Refused(403, "this key opens the metrics only", code="unauthorized")
+
+    async def _fail(self, exchange: Exchange, error: RametError | Refused) -> None:
+        if exchange.started:
+            # Streams tell of errors themselves; one that could not has to break off.
+            raise error
+        if isinstance(error, Refused):
+            status = error.status
+            headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in error.headers.items()]
+        else:
+            error = self.explain(exchange, error)
+            status, headers = errors.status_of(error), []
+        headers += errors.retry_headers(status)
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await exchange.respond(status, [*JSON, *headers], errors.error_body(error))
+
+    def explain(self, exchange: Exchange, error: RametError) -> RametError:
+        """An engine that knows nothing of a sandbox may be younger than it: the records remember how it ended."""
+        if not isinstance(error, SandboxClosed) or "cause" in error.details or exchange.log.sandbox is None:
+            return error
+        ended = self.records.ended_cause(exchange.owner, exchange.log.sandbox)
+        if ended is None:
+            return error
+        return SandboxClosed(ended.message, details={"cause": ended.cause, "ended_ms": ended.ended_ms})
+
+
+class Found:
+    """A path that exists, and the methods it has."""
+
+    __slots__ = ("handlers", "parameters", "template")
+
+    def __init__(self, template: str, handlers: dict[str, Handler], parameters: dict[str, str]) -> None:
+        self.template = template
+        self.handlers = handlers
+        self.parameters = parameters
+
+    @property
+    def allowed(self) -> str:
+        return ", ".join(sorted(self.handlers))
+
+
+class Router:
+    """Paths by their segments. A name in braces stands for any one segment, where no other fits."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for method, template, handler in routes:
+            node = self._root
+            names = []
+            for segment in template.strip("/").split("/"):
+                if segment.startswith("{"):
+                    names.append(segment.strip("{}"))
+                    node.any = node = node.any or _Node()
+                else:
+                    node = node.fixed.setdefault(segment, _Node())
+            if node.template not in ("", template):
+                raise ValueError(f"{template} and {node.template} are the same path")
+            node.template, node.names = template, tuple(names)
+            if node.handlers.setdefault(method, handler) is not handler:
+                raise ValueError(f"two handlers for {method} {template}")
+
+    def find(self, path: str) -> Found | None:
+        node, values = self._root, []
+        for segment in path[1:].split("/"):
+            following = node.fixed.get(segment)
+            if following is None:
+                if node.any is None or not segment:
+                    return None
+                following = node.any
+                values.append(segment)
+            node = following
+        if not node.template:
+            return None
+        return Found(node.template, node.handlers, dict(zip(node.names, values, strict=True)))
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.any: _Node | None = None
+        self.template = ""
+        self.names: tuple[str, ...] = ()
+        self.handlers: dict[str, Handler] = {}
+
+
+def _without_region(path: str) -> str:
+    """``/r/{region}/v1/...`` is the same as ``/v1/...``."""
+    _, slash, rest = path[3:].partition("/")
+    return slash + rest if slash else path
+
+
+def _in_one_line(error: Exception) -> str:
+    """Kind and place only: its message may hold what a user sent."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return type(error).__name__
+    return f"{type(error).__name__} at {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"

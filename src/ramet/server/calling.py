@@ -1,0 +1,288 @@
+"""``POST /v1/call``: one call of the engine, as frames. This is how the SDK talks.
+
+The body is the frames that an embedded caller would write to the engine, the answer those that the engine gives. Only
+the first frame is read here, and written anew with its owner; what follows it, and the answer, pass through as bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from ramet.errors import ProtocolError, RametError
+from ramet.protocol import calls, fields
+from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
+from ramet.server import admission, errors, idempotency, making, outcomes
+from ramet.server.departures import ends_with_client
+from ramet.server.errors import Headers
+from ramet.server.exchange import ClientGone, Exchange, Route, too_large
+from ramet.server.idempotency import StoredAnswer
+from ramet.server.link import EngineCall
+from ramet.server.making import EngineSaid
+from ramet.server.relay import HEARTBEAT, FrameScanner, WholeFrames
+
+PATH = "/v1/call"
+FRAMES_TYPE = "application/vnd.ramet.frames"
+_FRAMES: Headers = [(b"content-type", FRAMES_TYPE.encode("ascii"))]
+
+_PREFIX_BYTES = 10
+_LAST_OF_A_FILE = frozenset((calls.END, calls.ABORT))
+_OF_A_FILE = frozenset((calls.CHUNK, calls.END, calls.ABORT))
+_LARGEST_FRAME_BYTES = _PREFIX_BYTES + TO_ENGINE.header_bytes + TO_ENGINE.blob_bytes
+
+
+async def call(exchange: Exchange) -> None:
+    """Answer the request."""
+    body = _Body(exchange)
+    frame = await body.first_frame()
+    kind = frame.kind
+    if kind not in admission.ALLOWED:
+        raise ProtocolError(f"a call of kind {kind} is not possible over HTTP")
+    sandbox = frame.header.get("sandbox")
+    if isinstance(sandbox, str):
+        exchange.log.sandbox = sandbox[:64]
+    if kind == calls.RUN:
+        await _run(exchange, frame, body)
+    elif kind in admission.MAKING:
+        await body.end()
+        await _make(exchange, frame)
+    elif kind == calls.WRITE:
+        await _write(exchange, frame, body)
+    else:
+        await body.end()
+        if kind == calls.SAVE:
+            await _save(exchange, frame)
+            return
+        header = exchange.gate.header(exchange, frame.header)
+        async with exchange.link.call() as engine:
+            engine.send_nowait(encode(kind, header, frame.blob))
+            await _relay(exchange, engine, _FRAMES, keep=False)
+
+
+ROUTES: list[Route] = [("POST", PATH, call)]
+
+
+# Cells
+
+
+async def _run(exchange: Exchange, frame: Frame, body: _Body) -> None:
+    await body.end()
+    header = exchange.gate.header(exchange, frame.header)
+    given = header.get("execution")
+    execution = admission.new_execution_id() if given is None else admission.check_execution_id(given)
+    header["execution"] = exchange.log.execution = execution
+    keep = admission.check_on_disconnect(header.setdefault("on_disconnect", "keep")) == "keep"
+    owner = exchange.owner
+    exchange.gate.begin_cell(owner, exchange.key)
+    outcome = outcomes.CANCELLED
+    try:
+        async with exchange.link.call() as engine:
+            engine.send_nowait(encode(calls.RUN, header, frame.blob))
+            headers = [*_FRAMES, (b"ramet-execution", execution.encode("ascii"))]
+            last = await _relay(exchange, engine, headers, keep)
+            outcome = outcomes.of_last_frame(last)
+    finally:
+        exchange.gate.end_cell(owner)
+        exchange.metrics.cell_ended(owner, str(header.get("language")), exchange.log.seconds, outcome)
+
+
+# Making sandboxes
+
+
+async def _make(exchange: Exchange, frame: Frame) -> None:
+    key = exchange.header(b"idempotency-key")
+    fingerprint = encode(frame.kind, frame.header, frame.blob)
+
+    async def work() -> StoredAnswer:
+        return StoredAnswer(200, FRAMES_TYPE, await making.make(exchange, making.from_frame(exchange, frame)))
+
+    task = asyncio.ensure_future(idempotency.once(exchange.records, exchange.owner, key, fingerprint, work))
+    while not task.done():
+        await asyncio.wait((task,), timeout=exchange.settings.heartbeat_seconds)
+        if not task.done():
+            if not exchange.started:
+                await exchange.start(200, _FRAMES)
+            await exchange.write(HEARTBEAT)
+    try:
+        stored = task.result()
+    except EngineSaid as refusal:
+        await _tell(exchange, refusal.error)
+    except RametError as error:
+        if not exchange.started:
+            raise  # the engine was not asked
+        await _tell(exchange, error)
+    else:
+        if exchange.started:
+            await exchange.write(stored.body, more=False)
+        else:
+            await exchange.respond(stored.status, _FRAMES, stored.body)
+
+
+async def _tell(exchange: Exchange, error: RametError, headers: Headers = _FRAMES) -> bytes:
+    """An error as a frame; as the whole answer it has a status of its own."""
+    error = exchange.application.explain(exchange, error)
+    data = calls.encode_error(error)
+    if exchange.started:
+        await exchange.write(data, more=False)
+    else:
+        status = errors.status_of(error)
+        await exchange.respond(status, [*headers, *errors.retry_headers(status)], data)
+    return data
+
+
+async def _save(exchange: Exchange, frame: Frame) -> None:
+    with exchange.gate.new_template(exchange.owner, exchange.key, fields.text(frame.header, "name")):
+        answer = await exchange.link.ask(calls.SAVE, exchange.gate.header(exchange, frame.header))
+    await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
+
+
+# Files
+
+
+async def _write(exchange: Exchange, frame: Frame, body: _Body) -> None:
+    """A file, which may be of any size: its pieces go on as they come, no faster than the engine takes them."""
+    header = exchange.gate.header(exchange, frame.header)
+    async with exchange.link.call() as engine:
+        engine.send_nowait(encode(calls.WRITE, header, frame.blob))
+        if header.get("more") is True:
+            pieces = FrameScanner(last=_LAST_OF_A_FILE, allowed=_OF_A_FILE)
+            async for data in body.rest():
+                pieces.feed(data)
+                if engine.answer.final:
+                    break  # it was refused; what is still on its way goes nowhere
+                await engine.send(data)
+            if not pieces.final and not engine.answer.final:
+                raise ProtocolError("the body ended before the file did")
+        else:
+            await body.end()
+        await _relay(exchange, engine, _FRAMES, keep=False)
+
+
+# The answer
+
+
+async def _relay(exchange: Exchange, engine: EngineCall, headers: Headers, keep: bool) -> bytes:
+    """Pass the answer on; gives its last frame. ``keep``: who hung up still wants it to be carried out."""
+    if keep:
+        return await _pass_on(exchange, engine, headers)
+    with ends_with_client(exchange, engine):
+        return await _pass_on(exchange, engine, headers)
+
+
+async def _pass_on(exchange: Exchange, engine: EngineCall, headers: Headers) -> bytes:
+    heart, wake = exchange.application.heart, engine.wake
+    heart.heard(wake)
+    try:
+        data = await engine.take()
+        if engine.answer.first_kind == calls.ERROR:
+            return await _refused(exchange, engine, headers, data)
+        if engine.over:
+            # Nearly every call: a short answer that came in one piece.
+            await exchange.respond(200, headers, data)
+            return data[-engine.answer.frame_bytes :]
+        return await _stream(exchange, engine, headers, data)
+    finally:
+        heart.forget(wake)
+
+
+async def _refused(exchange: Exchange, engine: EngineCall, headers: Headers, data: bytes) -> bytes:
+    while not engine.over:
+        data += await engine.take()
+    return await _tell(exchange, calls.read_error(next(FrameDecoder(FROM_ENGINE).feed(data)).header), headers)
+
+
+async def _stream(exchange: Exchange, engine: EngineCall, headers: Headers, data: bytes) -> bytes:
+    heart, wake, whole = exchange.application.heart, engine.wake, WholeFrames(engine.answer)
+    started = False
+    try:
+        while True:
+            if data:
+                heart.heard(wake)
+                data = whole.feed(data)
+            elif whole.at_border:
+                data = HEARTBEAT
+            over = engine.over
+            if not started:
+                started = True
+                await exchange.begin(200, headers, data, more=not over)
+            elif data or over:
+                await exchange.write(data, more=not over)
+            if over:
+                return data[-engine.answer.frame_bytes :]
+            data = await engine.take()
+    except RametError as error:
+        if not whole.at_border:
+            raise  # in the middle of a frame nothing can be said; breaking off says enough
+        data = calls.encode_error(error)
+        await exchange.write(data, more=False)
+        return data
+
+
+# The request
+
+
+class _Body:
+    """The request's body: one frame, after which those of a file may follow."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._limit_bytes: int | None = exchange.settings.code_body_bytes
+        self._taken = 0
+        self._more = True
+        self._rest = b""
+
+    async def first_frame(self) -> Frame:
+        data = await self._piece()
+        while len(data) < _PREFIX_BYTES:
+            data += await self._piece_or_refuse()
+        length = 4 + int.from_bytes(data[:4], "little")
+        if length > _LARGEST_FRAME_BYTES:
+            raise too_large(_LARGEST_FRAME_BYTES)
+        if data[5] == calls.WRITE:
+            self._limit_bytes = None  # the sandbox's disk limits it
+        elif self._limit_bytes is not None:
+            self._exchange.check_length(self._limit_bytes)
+        if len(data) < length:
+            parts = bytearray(data)
+            while len(parts) < length:
+                parts += await self._piece_or_refuse()
+            data = bytes(parts)
+        if len(data) > length:
+            self._rest = data[length:]
+            data = data[:length]
+        frame = next(FrameDecoder(TO_ENGINE).feed(data), None)
+        if frame is None:
+            raise ProtocolError("the body is not a frame")
+        return frame
+
+    async def end(self) -> None:
+        """Nothing may follow."""
+        while not self._rest and self._more:
+            self._rest = await self._piece()
+        if self._rest:
+            raise ProtocolError("something follows the request in the body")
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        """All that follows, as it comes."""
+        if self._rest:
+            yield self._rest
+        while self._more:
+            piece = await self._piece()
+            if piece:
+                yield piece
+
+    async def _piece_or_refuse(self) -> bytes:
+        if not self._more:
+            raise ProtocolError("the body ended in the middle of a frame")
+        return await self._piece()
+
+    async def _piece(self) -> bytes:
+        message = await self._exchange.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        data: bytes = message.get("body", b"")
+        self._more = message.get("more_body", False)
+        self._taken += len(data)
+        if self._limit_bytes is not None and self._taken > self._limit_bytes:
+            raise too_large(self._limit_bytes)
+        return data

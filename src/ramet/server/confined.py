@@ -1,0 +1,97 @@
+"""The worker's process: it gives up all powers, then serves HTTP on a socket that it was given.
+
+    python -m ramet.server.confined --parent PID --socket FD --settings JSON
+
+Started by ``supervising`` as a fresh interpreter, not as a fork: after a crash a worker has another memory layout than
+the one before, and nothing of the supervisor's is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import site
+import socket
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramet.isolation import interpreter, landlock, powers, refusals
+from ramet.server.logs import Log
+from ramet.server.settings import ServerSettings
+from ramet.transport.keeper import SOCKET_NAME
+
+# Where shared libraries live that an extension module may be linked to, and what programs ask for late.
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_SMALL_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom")
+
+_GOOD_LANDLOCK = 6  # files, TCP and signals are walled off
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What stands around the worker."""
+
+    landlock: landlock.Standing
+    refusals: bool  # the filter of system calls
+
+    def tell(self, log: Log) -> None:
+        """A wall that this kernel cannot build is named."""
+        missing = [*self.landlock.missing, *([] if self.refusals else ["system calls (seccomp)"])]
+        good = self.landlock.version >= _GOOD_LANDLOCK and self.refusals
+        level = "info" if good else "warning"
+        log.event("confined", level, landlock=self.landlock.version, missing="; ".join(missing) or None)
+
+
+def lock_down(state: str) -> Walls:
+    """No capability, no new privilege, no look inside; of the host only Python's own files, and the state folder.
+
+    To be called before there is a second thread: all of it counts for threads, not for processes.
+    """
+    time.tzset()  # reads /etc/localtime
+    powers.drop_capabilities()
+    powers.hide_memory()
+    standing = landlock.restrict(
+        landlock.Rights(
+            read=(*_LIBRARIES, *_SMALL_FILES, *python_folders()),
+            keep=(state,),
+            connect=(f"{state}/{SOCKET_NAME}", state),
+        )
+    )
+    return Walls(standing, refusals.refuse())
+
+
+def python_folders() -> list[str]:
+    """Where modules come from, also those that are imported late; never a home folder as a whole."""
+    package = Path(__file__).resolve().parents[1]
+    paths = sysconfig.get_paths()
+    found = [*sys.path, *site.getsitepackages(), paths["stdlib"], paths["platstdlib"], str(package)]
+    home = os.path.realpath(os.path.expanduser("~"))
+    folders = {os.path.realpath(path) for path in found if path}
+    return sorted(path for path in folders if not f"{home}/".startswith(f"{path.rstrip('/')}/"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="ramet.server.confined", description=__doc__)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--settings", type=json.loads, required=True)
+    chosen = parser.parse_args(arguments)
+    powers.die_with_parent(chosen.parent)
+    # Before the walls are up: most of what will be needed is loaded then.
+    from ramet.server.worker import run_worker
+
+    settings = ServerSettings(**chosen.settings)
+    listener = socket.socket(fileno=chosen.socket)
+    os.set_inheritable(chosen.socket, False)
+    interpreter.find(sys.executable)  # for the sandboxes to come; remembered, as /etc/passwd is out of sight later
+    lock_down(settings.state).tell(Log(settings.log_format))
+    run_worker(settings, listener)
+
+
+if __name__ == "__main__":
+    main()

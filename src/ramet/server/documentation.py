@@ -1,0 +1,55 @@
+"""The server explains itself: its OpenAPI document, and a page that lists every route with a form to try it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+
+from ramet.server.errors import Headers
+from ramet.server.exchange import JSON, Exchange, Route
+from ramet.server.openapi import document_bytes
+
+_INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
+
+
+@cache
+def page() -> bytes:
+    return resources.files("ramet.server").joinpath("page.html").read_bytes()
+
+
+@cache
+def page_headers() -> Headers:
+    """The page may run its own script, look as its own style says, and talk to its own server; nothing else at all."""
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, text in _INLINE.findall(page()):
+        digest = base64.b64encode(hashlib.sha256(text).digest()).decode("ascii")
+        hashes[kind.decode("ascii")].append(f"'sha256-{digest}'")
+    policy = (
+        f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", policy.encode("ascii")),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-cache"),
+    ]
+
+
+async def _page(exchange: Exchange) -> None:
+    await exchange.respond(200, page_headers(), page())
+
+
+async def _document(exchange: Exchange) -> None:
+    await exchange.respond(200, [*JSON, (b"cache-control", b"no-cache")], document_bytes())
+
+
+ROUTES: list[Route] = [
+    ("GET", "/", _page),
+    ("GET", "/docs", _page),
+    ("GET", "/v1/openapi.json", _document),
+]

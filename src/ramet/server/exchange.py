@@ -1,0 +1,191 @@
+"""One HTTP request on its way through the server, and how a module says which requests it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.server import bodies
+from ramet.server.errors import Headers, Refused
+from ramet.server.logs import RequestLog
+
+if TYPE_CHECKING:
+    from ramet.server.app import Application
+    from ramet.server.gate import Gate
+    from ramet.server.keys import KeyRow
+    from ramet.server.link import Link
+    from ramet.server.metrics import Metrics
+    from ramet.server.records import Records
+    from ramet.server.settings import ServerSettings
+
+# ASGI is untyped by nature: these are the names Starlette gives its parts.
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON: Headers = [(b"content-type", b"application/json")]
+
+
+class Connection(Protocol):
+    """What the connection of a request can do beyond ASGI, see ``protection``."""
+
+    def when_gone(self, callback: Callable[[], None] | None) -> None: ...
+    def cork(self) -> None: ...
+    def uncork(self) -> None: ...
+
+
+class ClientGone(Exception):
+    """The client has hung up in the middle of its request."""
+
+
+class Exchange:
+    """A request whose caller is known, and the answer to it. Everything that is sent goes through here."""
+
+    __slots__ = ("_application", "_request", "_send", "headers", "key", "log", "owner", "receive", "scope", "started")
+
+    def __init__(
+        self,
+        application: Application,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: Mapping[bytes, bytes],
+        log: RequestLog,
+    ) -> None:
+        self._application = application
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self.headers = headers
+        self.log = log
+        self.owner = ""
+        self.key: KeyRow | None = None
+        self.started = False  # the head of the answer was sent
+        self._request: Request | None = None
+
+    @property
+    def settings(self) -> ServerSettings:
+        return self._application.settings
+
+    @property
+    def link(self) -> Link:
+        return self._application.link
+
+    @property
+    def gate(self) -> Gate:
+        return self._application.gate
+
+    @property
+    def records(self) -> Records:
+        return self._application.records
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._application.metrics
+
+    @property
+    def application(self) -> Application:
+        return self._application
+
+    @property
+    def request(self) -> Request:
+        """The same in Starlette's words."""
+        if self._request is None:
+            self._request = Request(self.scope, self.receive, self.send)
+        return self._request
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    # The request's body
+
+    async def read_body(self, limit_bytes: int | None = None) -> bytes:
+        """All of it; 413 as soon as it is known to be larger than allowed."""
+        limit = self.settings.body_bytes if limit_bytes is None else limit_bytes
+        self.check_length(limit)
+        message = await self.receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            body: bytes = message.get("body", b"")
+            if len(body) > limit:
+                raise too_large(limit)
+            return body
+        parts = bytearray()
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts += message.get("body", b"")
+            if len(parts) > limit:
+                raise too_large(limit)
+            if not message.get("more_body"):
+                return bytes(parts)
+            message = await self.receive()
+
+    def check_length(self, limit_bytes: int) -> None:
+        length = self.headers.get(b"content-length")
+        if length is not None and length.isdigit() and int(length) > limit_bytes:
+            raise too_large(limit_bytes)
+
+    async def read_fields(self, limit_bytes: int | None = None) -> bodies.Body:
+        """The body as a JSON object."""
+        return bodies.Body(bodies.parse_object(await self.read_body(limit_bytes)))
+
+    # The answer
+
+    async def send(self, message: Message) -> None:
+        """One ASGI message, noted on its way."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.log.status = message["status"]
+        else:
+            self.log.sent_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        self.log.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes, more: bool = True) -> None:
+        """A piece of the answer. Waits while the client is slow; goes nowhere, at once, when it has hung up."""
+        self.log.sent_bytes += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer, in one packet if it fits."""
+        if status != 204:
+            headers = [*headers, (b"content-length", b"%d" % len(body))]
+        await self.begin(status, headers, body, more=False)
+
+    async def begin(self, status: int, headers: Headers, body: bytes, more: bool = True) -> None:
+        """The head of an answer together with its first piece."""
+        connection: Connection = self.scope["ramet.connection"]
+        connection.cork()
+        try:
+            await self.start(status, headers)
+            await self.write(body, more)
+        finally:
+            connection.uncork()
+
+    def when_gone(self, callback: Callable[[], None] | None) -> None:
+        """Have this called when the client hangs up before the answer is complete. One at a time."""
+        connection: Connection = self.scope["ramet.connection"]
+        connection.when_gone(callback)
+
+
+Handler = Callable[..., Awaitable[Response | None]]
+Route = tuple[str, str, Handler]
+
+
+class RouteModule(Protocol):
+    """A module that answers requests: method, path with {names}, handler. None of a handler: it has answered itself."""
+
+    ROUTES: list[Route]
+
+
+def too_large(limit_bytes: int) -> Refused:
+    return Refused(413, f"the body of this request may have at most {limit_bytes} bytes", code="too_large")

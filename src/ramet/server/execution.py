@@ -1,0 +1,229 @@
+"""Cells over HTTP, in three formats, and what can be asked of them afterwards.
+
+lines: one event per line of output, as the published client wants it. chunks: exact pieces of output, results with
+their MIME forms, the whole result in the end. json: one JSON object when it is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
+
+from starlette.responses import JSONResponse, Response
+
+from ramet.errors import ProtocolError, RametError
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.results import RichResult
+from ramet.server import admission, outcomes
+from ramet.server.departures import ends_with_client
+from ramet.server.errors import Headers
+from ramet.server.exchange import JSON, Exchange, Route
+from ramet.server.formats import ChunkFormat, Format, LineFormat, forms, result_fields, to_json
+from ramet.server.lines import STREAMS, LineCutter
+from ramet.server.link import EngineCall
+
+_NDJSON: Headers = [(b"content-type", b"application/x-ndjson")]
+_FORMATS = ("lines", "chunks", "json")
+_REPLAYED_EVENTS = 1000
+
+
+async def _execute(exchange: Exchange, sandbox_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/exec"""
+    body = await exchange.read_fields(exchange.settings.code_body_bytes)
+    code = checks.check_code(body.text("code"))
+    language = body.optional_text("language") or "python"
+    checks.check_language(language)
+    timeout_seconds = body.optional_number("timeout")
+    checks.check_timeout(timeout_seconds)
+    format_name = body.choice("format", _FORMATS, "lines")
+    keep = body.choice("on_disconnect", admission.ON_DISCONNECT, "keep") == "keep"
+    given = body.optional_text("execution_id")
+    body.done()
+    execution = admission.new_execution_id() if given is None else admission.check_execution_id(given)
+    exchange.log.execution = execution
+    header = {
+        "sandbox": sandbox_id,
+        "language": language,
+        "timeout": timeout_seconds,
+        "stream": format_name != "json",
+        "execution": execution,
+        "on_disconnect": "keep" if keep else "interrupt",
+        "owner": exchange.owner,
+    }
+    marked = [(b"ramet-execution", execution.encode("ascii"))]
+    owner, outcome = exchange.owner, outcomes.CANCELLED
+    exchange.gate.begin_cell(owner, exchange.key)
+    try:
+        async with exchange.link.call() as engine:
+            engine.send_nowait(encode(calls.RUN, header, code))
+            with nullcontext() if keep else ends_with_client(exchange, engine):
+                if format_name == "json":
+                    outcome = await _in_one(exchange, engine, execution, marked)
+                else:
+                    written: Format = LineFormat() if format_name == "lines" else ChunkFormat()
+                    outcome = await _stream(exchange, engine, written, execution, [*_NDJSON, *marked])
+    finally:
+        exchange.gate.end_cell(owner)
+        exchange.metrics.cell_ended(owner, language, exchange.log.seconds, outcome)
+
+
+async def _in_one(exchange: Exchange, engine: EngineCall, execution: str, marked: Headers) -> str:
+    data = b"".join([data async for data, _ in engine.raw()])
+    frame = _final(next(FrameDecoder(FROM_ENGINE).feed(data)))
+    answer = {"execution_id": execution, **result_fields(calls.read_result(frame))}
+    await exchange.respond(200, [*JSON, *marked], to_json(answer))
+    return outcomes.of_result(frame.header)
+
+
+async def _stream(exchange: Exchange, engine: EngineCall, written: Format, execution: str, headers: Headers) -> str:
+    """Write events as they come; gives the outcome. The first frame decides whether there is a stream or an error."""
+    heart, wake = exchange.application.heart, engine.wake
+    decoder = FrameDecoder(FROM_ENGINE)
+    outcome = outcomes.CANCELLED
+    try:
+        while True:
+            heart.heard(wake)
+            data = await engine.take()
+            pieces = [] if data else [b"\n"]
+            for frame in decoder.feed(data):
+                if frame.kind == calls.OUTPUT:
+                    pieces.append(written.output(_stream_of(frame), frame.blob))
+                elif frame.kind == calls.RICH:
+                    pieces.append(written.rich(frame))
+                elif frame.kind == calls.RESULT:
+                    pieces.append(written.result(frame, execution))
+                    outcome = outcomes.of_result(frame.header)
+                else:
+                    _final(frame)
+            piece, over = b"".join(pieces), engine.over
+            if not exchange.started and over:
+                await exchange.respond(200, headers, piece)
+            elif not exchange.started:
+                await exchange.begin(200, headers, piece)
+            elif piece or over:
+                await exchange.write(piece, more=not over)
+            if over:
+                return outcome
+    except RametError as error:
+        if not exchange.started:
+            raise
+        await exchange.write(written.error(error), more=False)
+        return outcome
+    finally:
+        heart.forget(wake)
+
+
+def _stream_of(frame: Frame) -> int:
+    stream = fields.natural(frame.header, "stream")
+    if stream >= len(STREAMS):
+        raise ProtocolError(f"output of a stream {stream}, which does not exist")
+    return stream
+
+
+def _final(frame: Frame) -> Frame:
+    if frame.kind == calls.ERROR:
+        raise calls.read_error(frame.header)
+    if frame.kind not in calls.FINAL:
+        raise ProtocolError(f"the engine answered with a frame of kind {frame.kind}")
+    return frame
+
+
+# Executions by their id
+
+
+async def _execution(exchange: Exchange, sandbox_id: str, execution_id: str) -> Response:
+    """GET /v1/sandboxes/{sandbox_id}/executions/{execution_id}"""
+    execution = admission.check_known_execution(execution_id)
+    wait = _wait(exchange.request.query_params)
+    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "execution": execution, "wait": wait})
+    printed = (bytearray(), bytearray())
+    shown: list[RichResult] = []
+    dropped_bytes = 0
+    async for frame in _frames(exchange, calls.FETCH, header):
+        if frame.kind == calls.OUTPUT:
+            printed[_stream_of(frame)].extend(frame.blob)
+            dropped_bytes += fields.optional_whole(frame.header, "dropped_bytes") or 0
+        elif frame.kind == calls.RICH:
+            shown.append(calls.read_rich(frame.header, frame.blob))
+        elif frame.kind == calls.ANSWER:
+            return JSONResponse({"execution_id": execution, "state": fields.text(frame.header, "state")})
+    result = calls.read_result(frame)
+    answer = result_fields(result)
+    for name, text in zip(STREAMS, printed, strict=True):
+        answer[name] = text.decode("utf-8", "replace") + str(answer[name])
+    answer["results"] = [{"what": one.what, "data": forms(one)} for one in (*shown, *result.results)]
+    answer["value"] = next((one.text for one in reversed(shown) if one.what == "value"), result.value)
+    more = {"dropped_bytes": dropped_bytes} if dropped_bytes else {}
+    return JSONResponse({"execution_id": execution, "state": "finished", "result": answer, **more})
+
+
+def _wait(query: Mapping[str, str]) -> bool:
+    value = query.get("wait", "false").lower()
+    if value not in ("", "0", "1", "true", "false"):
+        raise checks.invalid("wait", f"{value!r:.40} is unknown", "true or false")
+    return value in ("", "1", "true")
+
+
+async def _cancel(exchange: Exchange, sandbox_id: str, execution_id: str) -> Response:
+    """POST /v1/sandboxes/{sandbox_id}/executions/{execution_id}/cancel"""
+    (await exchange.read_fields()).done()
+    execution = admission.check_known_execution(execution_id)
+    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "execution": execution})
+    answer = await exchange.link.ask(calls.CANCEL, header)
+    return JSONResponse({"cancelled": fields.flag(answer.header, "cancelled")})
+
+
+async def _interrupt(exchange: Exchange, sandbox_id: str) -> Response:
+    """POST /v1/sandboxes/{sandbox_id}/interrupt"""
+    (await exchange.read_fields()).done()
+    answer = await exchange.link.ask(calls.INTERRUPT, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    return JSONResponse({"interrupted": fields.flag(answer.header, "interrupted")})
+
+
+async def _replay(exchange: Exchange, sandbox_id: str) -> Response:
+    """GET /v1/sandboxes/{sandbox_id}/replay: the last 1000 events, as lines."""
+    header = exchange.gate.header(exchange, {"sandbox": sandbox_id})
+    events: deque[tuple[str, object, int]] = deque(maxlen=_REPLAYED_EVENTS)
+    cutters = (LineCutter(), LineCutter())
+    last_ms = 0
+    async for frame in _frames(exchange, calls.REPLAY, header):
+        if frame.kind == calls.OUTPUT:
+            stream, last_ms = _stream_of(frame), fields.whole(frame.header, "ts_ms")
+            events.extend((STREAMS[stream], line, last_ms) for line in cutters[stream].feed(frame.blob))
+        elif frame.kind == calls.EXITED:
+            last_ms = fields.whole(frame.header, "ts_ms")
+            events.extend(_unfinished(cutters, last_ms))
+            events.append(("exit", fields.whole(frame.header, "code"), last_ms))
+    events.extend(_unfinished(cutters, last_ms))
+    written = [
+        to_json({"type": kind, "data": data, "seq": number, "ts": ts_ms})
+        for number, (kind, data, ts_ms) in enumerate(events)
+    ]
+    return Response(b"\n".join([*written, b""]) if written else b"", media_type="application/x-ndjson")
+
+
+def _unfinished(cutters: tuple[LineCutter, LineCutter], ts_ms: int) -> list[tuple[str, object, int]]:
+    return [(name, line, ts_ms) for name, cutter in zip(STREAMS, cutters, strict=True) for line in cutter.finish()]
+
+
+async def _frames(exchange: Exchange, kind: int, header: Mapping[str, object]) -> AsyncIterator[Frame]:
+    """The frames of an answer. An error is raised; who hangs up is not waited for."""
+    async with exchange.link.call() as engine:
+        engine.send_nowait(encode(kind, header))
+        with ends_with_client(exchange, engine):
+            async for frame in engine.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+                yield frame
+
+
+_SANDBOX = "/v1/sandboxes/{sandbox_id}"
+ROUTES: list[Route] = [
+    ("POST", f"{_SANDBOX}/exec", _execute),
+    ("POST", f"{_SANDBOX}/interrupt", _interrupt),
+    ("GET", f"{_SANDBOX}/replay", _replay),
+    ("GET", f"{_SANDBOX}/executions/{{execution_id}}", _execution),
+    ("POST", f"{_SANDBOX}/executions/{{execution_id}}/cancel", _cancel),
+]

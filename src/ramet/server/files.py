@@ -1,0 +1,236 @@
+"""Files of a sandbox over HTTP. Contents pass through piece by piece: nobody here ever holds a whole file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from email.utils import formatdate
+
+from ramet.errors import FileForbidden, FileIsFolder, RametError
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.frames import Frame, encode
+from ramet.protocol.results import FileInfo
+from ramet.server.answers import answer_json, answer_long_json, answer_nothing
+from ramet.server.departures import ends_with_client
+from ramet.server.errors import Headers, Refused
+from ramet.server.exchange import ClientGone, Exchange, Route
+from ramet.server.link import EngineCall
+from ramet.server.queries import Query
+from ramet.server.ranges import Part, Unsatisfiable, asked_part
+
+# A browser must not take what a sandbox made for a page of this server.
+_AS_PLAIN_BYTES: Headers = [
+    (b"content-type", b"application/octet-stream"),
+    (b"content-disposition", b"attachment"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"accept-ranges", b"bytes"),
+]
+
+
+def _query(exchange: Exchange) -> Query:
+    return Query(exchange.scope["query_string"])
+
+
+def _path(exchange: Exchange) -> str:
+    query = _query(exchange)
+    path = query.text("path")
+    query.done()
+    checks.check_path(path)
+    return path
+
+
+def _header(exchange: Exchange, sandbox_id: str, path: str, **more: object) -> dict[str, object]:
+    return {"sandbox": sandbox_id, "owner": exchange.owner, "path": path, **more}
+
+
+async def _stat(exchange: Exchange, sandbox_id: str, path: str) -> FileInfo:
+    frame = await exchange.link.ask(calls.STAT, _header(exchange, sandbox_id, path))
+    return FileInfo.read(frame.header)
+
+
+# Contents
+
+
+async def download(exchange: Exchange, sandbox_id: str) -> None:
+    path = _path(exchange)
+    info = await _stat(exchange, sandbox_id, path)
+    status, part, headers = _choose(exchange, info) if info.type == "file" else (200, Part(0, 0), _AS_PLAIN_BYTES)
+    async with exchange.link.call() as call:
+        more: dict[str, object] = {"offset": part.offset, "length": part.length}
+        await call.send(encode(calls.READ, _header(exchange, sandbox_id, path, **more)))
+        await _relay(exchange, call, status, headers, part.length)
+
+
+def _choose(exchange: Exchange, info: FileInfo) -> tuple[int, Part, Headers]:
+    size = info.size_bytes
+    headers = [*_AS_PLAIN_BYTES, *_last_modified(info.modified_seconds)]
+    try:
+        part = asked_part(exchange.header(b"range"), size)
+    except Unsatisfiable:
+        raise Refused(
+            416, f"the file has {size} bytes", code="range", headers={"content-range": f"bytes */{size}"}
+        ) from None
+    if part is None:
+        return 200, Part(0, size), [*headers, (b"content-length", b"%d" % size)]
+    last = part.offset + part.length - 1
+    headers.append((b"content-range", b"bytes %d-%d/%d" % (part.offset, last, size)))
+    return 206, part, [*headers, (b"content-length", b"%d" % part.length)]
+
+
+def _last_modified(seconds: float) -> Headers:
+    try:
+        return [(b"last-modified", formatdate(seconds, usegmt=True).encode("ascii"))]
+    except (ValueError, OverflowError, OSError):
+        return []  # a sandbox gives its files any time it likes, also one that no calendar has
+
+
+async def _relay(exchange: Exchange, call: EngineCall, status: int, headers: Headers, length: int) -> None:
+    """The chunks of an engine's answer as the body of ours; an error before the first of them is an answer itself."""
+    left = length
+    with ends_with_client(exchange, call):
+        async for frame in call.frames():
+            if frame.kind == calls.ERROR:
+                raise calls.read_error(frame.header)
+            if not exchange.started:
+                await exchange.start(status, headers)
+            if frame.kind == calls.CHUNK and left:
+                piece = frame.blob[:left]
+                left -= len(piece)
+                await exchange.write(piece, more=bool(left))
+    if left:
+        # The length was promised. Breaking off is the only way to say that it was not kept.
+        raise RametError("the file became shorter while it was read")
+    if not length:
+        await exchange.write(b"", more=False)
+
+
+async def look(exchange: Exchange, sandbox_id: str) -> None:
+    """HEAD: what GET would say of the whole file."""
+    path = _path(exchange)
+    info = await _stat(exchange, sandbox_id, path)
+    if info.type != "file":
+        kind = FileIsFolder if info.type == "folder" else FileForbidden
+        raise kind("this is not a file")
+    _, _, headers = _choose(exchange, info)
+    await exchange.start(200, headers)
+    await exchange.write(b"", more=False)
+
+
+async def upload(exchange: Exchange, sandbox_id: str) -> None:
+    path = _path(exchange)
+    length = exchange.header(b"content-length")
+    if length is not None and length.isdigit() and int(length) <= calls.CHUNK_BYTES:
+        data = await exchange.read_body(calls.CHUNK_BYTES)
+        await exchange.link.ask(calls.WRITE, _header(exchange, sandbox_id, path, more=False), data)
+    else:
+        # A sandbox that is not there is told before the data is taken in.
+        await _stat(exchange, sandbox_id, "/")
+        async with exchange.link.call() as call:
+            await call.send(encode(calls.WRITE, _header(exchange, sandbox_id, path, more=True)))
+            await _send_body(exchange, call)
+            frame = await _final(call)
+            if frame.kind == calls.ERROR:
+                raise calls.read_error(frame.header)
+    await answer_nothing(exchange)
+
+
+async def _send_body(exchange: Exchange, call: EngineCall) -> None:
+    try:
+        async for piece in _pieces(exchange):
+            for start in range(0, len(piece), calls.CHUNK_BYTES):
+                if call.answer.final:
+                    return  # refused, the rest is of no use
+                await call.send(encode(calls.CHUNK, {}, piece[start : start + calls.CHUNK_BYTES]))
+    except ClientGone:
+        # The engine lets go of the file before anybody who asks for it next is answered.
+        await call.send(encode(calls.ABORT, {}))
+        await _final(call)
+        raise
+    if not call.answer.final:
+        await call.send(encode(calls.END, {}))
+
+
+async def _pieces(exchange: Exchange) -> AsyncIterator[bytes]:
+    while True:
+        message = await exchange.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if piece := message.get("body", b""):
+            yield piece
+        if not message.get("more_body"):
+            return
+
+
+async def _final(call: EngineCall) -> Frame:
+    frames = [frame async for frame in call.frames()]
+    return frames[-1]
+
+
+# Folders and names
+
+
+async def list_folder(exchange: Exchange, sandbox_id: str) -> None:
+    query = _query(exchange)
+    path = query.optional_text("path")
+    query.done()
+    path = "." if path is None else path
+    checks.check_path(path)
+    entries: list[object] = []
+    async with exchange.link.call() as call:
+        await call.send(encode(calls.LIST, _header(exchange, sandbox_id, path)))
+        async for frame in call.frames():
+            if frame.kind == calls.ERROR:
+                raise calls.read_error(frame.header)
+            if frame.kind == calls.ENTRIES:
+                entries += fields.array(frame.header, "entries")
+    await answer_long_json(exchange, {"entries": sorted(entries, key=_name)}, entries)
+
+
+def _name(entry: object) -> str:
+    return fields.text(entry, "name") if isinstance(entry, dict) else ""
+
+
+async def stat(exchange: Exchange, sandbox_id: str) -> None:
+    frame = await exchange.link.ask(calls.STAT, _header(exchange, sandbox_id, _path(exchange)))
+    await answer_json(exchange, frame.header)
+
+
+async def make_folder(exchange: Exchange, sandbox_id: str) -> None:
+    body = await exchange.read_fields()
+    path, parents = body.text("path"), body.flag("parents", True)
+    body.done()
+    checks.check_path(path)
+    await exchange.link.ask(calls.MKDIR, _header(exchange, sandbox_id, path, parents=parents))
+    await answer_nothing(exchange)
+
+
+async def rename(exchange: Exchange, sandbox_id: str) -> None:
+    body = await exchange.read_fields()
+    path, new_path = body.text("path"), body.text("new_path")
+    body.done()
+    checks.check_path(path)
+    checks.check_path(new_path, "new_path")
+    await exchange.link.ask(calls.RENAME, _header(exchange, sandbox_id, path, new_path=new_path))
+    await answer_nothing(exchange)
+
+
+async def remove(exchange: Exchange, sandbox_id: str) -> None:
+    query = _query(exchange)
+    path, recursive = query.text("path"), query.flag("recursive")
+    query.done()
+    checks.check_path(path)
+    await exchange.link.ask(calls.REMOVE, _header(exchange, sandbox_id, path, recursive=recursive))
+    await answer_nothing(exchange)
+
+
+_FILES = "/v1/sandboxes/{sandbox_id}/files"
+
+ROUTES: list[Route] = [
+    ("GET", _FILES, download),
+    ("HEAD", _FILES, look),
+    ("PUT", _FILES, upload),
+    ("DELETE", _FILES, remove),
+    ("GET", f"{_FILES}/list", list_folder),
+    ("GET", f"{_FILES}/stat", stat),
+    ("POST", f"{_FILES}/mkdir", make_folder),
+    ("POST", f"{_FILES}/rename", rename),
+]

@@ -1,0 +1,69 @@
+"""Requests that are carried out once, however often they are sent: those with the same ``Idempotency-Key``."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+
+from ramet.errors import InvalidArgument
+from ramet.protocol.checks import invalid
+from ramet.server.records import Records, StoredAnswer
+
+__all__ = ["StoredAnswer", "once"]
+
+_HEADER = "Idempotency-Key"
+_KEY = re.compile(r"[!-~]{1,255}")
+_FIRST_ERROR_STATUS = 400
+
+
+async def once(
+    records: Records,
+    owner: str,
+    key: str | None,
+    fingerprint: bytes,
+    work: Callable[[], Awaitable[StoredAnswer]],
+) -> StoredAnswer:
+    """The answer of ``work``, or the one that the same request of this owner got before.
+
+    ``fingerprint`` is all that makes it the same request. One that comes while the first is being carried out waits for
+    it. An error is not an answer to keep: the next one tries again.
+    """
+    if key is None:
+        return await work()
+    if not _KEY.fullmatch(key):
+        raise invalid(_HEADER, "is not a key", "1 to 255 visible ASCII characters")
+    name = (owner, key)
+    print_of_request = hashlib.sha256(fingerprint).digest()
+    while (first := records.in_flight.get(name)) is not None:
+        _check_same(first[0], print_of_request)
+        await _over(first[1])
+    recorded = records.recall(owner, key)
+    if recorded is not None:
+        _check_same(recorded.fingerprint, print_of_request)
+        return recorded.answer
+    done = asyncio.get_running_loop().create_future()
+    records.in_flight[name] = print_of_request, done
+    try:
+        answer = await work()
+        if answer.status < _FIRST_ERROR_STATUS:
+            records.record(owner, key, print_of_request, answer)
+        return answer
+    finally:
+        del records.in_flight[name]
+        done.set_result(None)
+
+
+async def _over(done: asyncio.Future[None]) -> None:
+    # Shielded: one who gives up waiting must not cancel what the others wait for.
+    await asyncio.shield(done)
+
+
+def _check_same(before: bytes, now: bytes) -> None:
+    if before != now:
+        raise InvalidArgument(
+            f"{_HEADER}: was used for a different request before",
+            hint="send the same request again, or use a new key for a new one",
+            details={"argument": _HEADER, "status": 409},
+        )

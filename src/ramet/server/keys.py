@@ -1,0 +1,97 @@
+"""Keys: who may talk to the server, and how much they may have. The secret is shown once; only its hash is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ramet.protocol import fields
+from ramet.protocol.checks import invalid
+
+# "sandboxes": all of its own sandboxes. "metrics": /metrics and nothing else.
+Scope = Literal["sandboxes", "metrics"]
+SCOPES: Mapping[str, Scope] = {"sandboxes": "sandboxes", "metrics": "metrics"}
+
+# The owner of what was made without a key, which a server allows on loopback only.
+LOCAL = "local"
+
+_PREFIX = "rmt_"
+_SECRET_BYTES = 32
+# Also a label of /metrics and a field of the log: short, and one word.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_LIMIT_AT_MOST = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What all sandboxes of a key may use together. None: as much as there is."""
+
+    sandboxes: int | None = 100
+    memory_mib: int | None = None  # the sum of the sandboxes' limits
+    concurrent_cells: int | None = 64  # running or waiting
+    templates: int | None = 8  # of its own: with a preload of its own, or saved from snapshots
+
+    def header(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> KeyLimits:
+        return cls(
+            sandboxes=fields.optional_whole(header, "sandboxes"),
+            memory_mib=fields.optional_whole(header, "memory_mib"),
+            concurrent_cells=fields.optional_whole(header, "concurrent_cells"),
+            templates=fields.optional_whole(header, "templates"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key as the server knows it."""
+
+    id: str  # "key_<16 hex>"; the owner of what is made with it
+    name: str
+    scope: Scope
+    limits: KeyLimits
+    created_ms: int
+    revoked_ms: int | None = None
+
+
+def new_secret() -> str:
+    return _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def new_key_id() -> str:
+    return f"key_{secrets.token_hex(8)}"
+
+
+def digest(secret: str) -> str:
+    """What is stored of a secret. It has 256 random bits: a plain hash cannot be guessed backwards."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def check_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise invalid("name", f"{name!r:.100} is not a name", "1 to 64 letters, digits, '.', '_', '@' or '-'")
+    if name == LOCAL:
+        raise invalid("name", f"{LOCAL!r} is what callers without a key are called", "another name")
+    return name
+
+
+def check_scope(scope: object) -> Scope:
+    known = SCOPES.get(scope) if isinstance(scope, str) else None
+    if known is None:
+        raise invalid("scope", f"{scope!r:.100} is unknown", " or ".join(map(repr, SCOPES)))
+    return known
+
+
+def check_limits(limits: KeyLimits) -> KeyLimits:
+    for name, value in limits.header().items():
+        if value is None:
+            continue
+        if type(value) is not int or not 0 <= value <= _LIMIT_AT_MOST:
+            raise invalid(name, f"is {value!r:.100}", "None, or a whole number that is not negative")
+    return limits

@@ -1,0 +1,355 @@
+"""The way to the engine: connections over its unix socket, and what it tells of its sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+
+from ramet.errors import EngineLost, ProtocolError, RametError
+from ramet.protocol import calls
+from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.listing import SandboxRow
+from ramet.server.news import News, read_news
+from ramet.server.relay import FrameScanner
+
+_NOT_RUNNING = "the engine is not running; a new one is being started"
+_ENDED = "the engine ended before it had answered; its sandboxes are gone"
+_HINT = "try again in a moment"
+
+# Of an answer that is not taken: above the first the engine is not read from, below the second it is again.
+_HIGH_BYTES = 1024 * 1024
+_LOW_BYTES = 256 * 1024
+
+# Once an answer has become so long, its larger pieces are gathered for a moment: the kernel hands out a large output in
+# pieces of a few pages, and to pass on each by itself costs more than the output.
+_MUCH_BYTES = 256 * 1024
+_SMALL_BYTES = 2048
+_ENOUGH_BYTES = 256 * 1024
+_GATHER_SECONDS = 0.001
+
+_FOLLOWING = frozenset((calls.TERMINAL_ATTACH, calls.TERMINAL_READ, calls.WATCH))
+
+_FIRST_WAIT_SECONDS = 0.05
+_LAST_WAIT_SECONDS = 1.0
+
+
+class Link:
+    """Owns all connections to the engine. One call at a time on each; idle ones are kept for the next call."""
+
+    def __init__(self, socket_path: str, idle_at_most: int = 64) -> None:
+        self._path = socket_path
+        self._idle: list[_Connection] = []
+        self._idle_at_most = idle_at_most
+        self._watching: asyncio.Task[None] | None = None
+        self._closed = False
+        self._active: set[EngineCall] = set()
+        self.up = False
+        self.rows: dict[str, SandboxRow] = {}
+        self.on_news: list[Callable[[News], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Link {'up' if self.up else 'down'}, {len(self.rows)} sandboxes, {len(self._idle)} idle connections>"
+
+    async def ask(self, kind: int, header: Mapping[str, object], blob: bytes = b"") -> Frame:
+        """One call with one answer. What the engine says went wrong is raised."""
+        async with self.call() as call:
+            await call.send(encode(kind, header, blob))
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+        return frame
+
+    def call(self) -> EngineCall:
+        """A call, as a context: who leaves it before the final frame closes the connection, and the engine gives up."""
+        return EngineCall(self)
+
+    def start(self) -> None:
+        """Keep up with the engine from now on."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self) -> None:
+        self._closed = True
+        self.up = False
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        while self._idle:
+            self._idle.pop().close()
+
+    @property
+    def busy(self) -> bool:
+        """There are calls that will end by themselves, unlike those that follow a terminal."""
+        return any(call.request_kind not in _FOLLOWING for call in self._active)
+
+    def give_up(self, error: RametError) -> None:
+        """End all calls with this error."""
+        for call in list(self._active):
+            call.failed(error)
+
+    # Connections
+
+    async def begin(self, call: EngineCall) -> _Connection:
+        if not self.up:
+            raise EngineLost(_NOT_RUNNING, hint=_HINT)
+        connection = await self._connect()
+        self._active.add(call)
+        return connection
+
+    def over(self, call: EngineCall) -> None:
+        self._active.discard(call)
+
+    async def _connect(self) -> _Connection:
+        if self._idle:
+            return self._idle.pop()
+        return await self._new()
+
+    async def _new(self) -> _Connection:
+        try:
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_unix_connection(lambda: _Connection(self), self._path)
+        except OSError as error:
+            raise EngineLost(_NOT_RUNNING, hint=_HINT) from error
+        return connection
+
+    def give_back(self, connection: _Connection) -> None:
+        if self._closed or connection.lost or len(self._idle) >= self._idle_at_most:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def drop(self, connection: _Connection) -> None:
+        """It ended while nobody used it."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    # News
+
+    async def _watch(self) -> None:
+        wait_seconds = _FIRST_WAIT_SECONDS
+        while True:
+            try:
+                async for news in self._news():
+                    wait_seconds = _FIRST_WAIT_SECONDS
+                    self._take(news)
+            except (RametError, OSError):
+                pass  # gone, or not there yet: both are told to callers
+            except Exception as error:
+                # A bug must not end the watch: without it no call is made any more.
+                context = {"message": "news of the engine could not be taken", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+            if self.up:
+                self._take(News("down"))
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(wait_seconds * 2, _LAST_WAIT_SECONDS)
+
+    async def _news(self) -> AsyncIterator[News]:
+        async with EngineCall(self, await self._new()) as call:
+            await call.send(encode(calls.WATCH, {}))
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+                if frame.kind == calls.NEWS:
+                    yield read_news(frame.header)
+
+    def _take(self, news: News) -> None:
+        if news.event in ("all", "down"):
+            self.rows = {row.id: row for row in news.sandboxes}
+            self.up = news.event == "all"
+        elif news.event == "begun":
+            self.rows.update((row.id, row) for row in news.sandboxes)
+        else:
+            self.rows.pop(news.id, None)
+        for callback in self.on_news:
+            callback(news)
+
+
+class EngineCall:
+    """One call on a connection of its own. What comes is kept until it is taken, up to a bound."""
+
+    def __init__(self, link: Link, connection: _Connection | None = None) -> None:
+        self._link = link
+        self._connection = connection
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._total = 0
+        self._gathering: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._woken = False
+        self.answer = FrameScanner()
+        self._request = FrameScanner()
+        self._error: RametError | None = None
+
+    async def __aenter__(self) -> EngineCall:
+        if self._connection is None:
+            self._connection = await self._link.begin(self)
+        self._connection.call = self
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Done, or given up: then the engine sees the end of the connection."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self._link.over(self)
+        connection.call = None
+        if self._paused:
+            connection.transport.resume_reading()
+        # After an error the engine may hang up, or wait for the rest of a file that it has refused.
+        whole = self.answer.final and self.answer.kind != calls.ERROR and self._request.between_frames
+        if whole and self._error is None:
+            self._link.give_back(connection)
+        else:
+            connection.close()
+            self.failed(EngineLost(_ENDED))
+
+    _paused = False
+
+    # To the engine
+
+    async def send(self, data: bytes) -> None:
+        """Send, and wait until there is room for more."""
+        self.send_nowait(data)
+        if self._connection is not None and self._connection.full is not None:
+            await self._connection.full
+
+    def send_nowait(self, data: bytes) -> None:
+        if self._connection is None or self._connection.lost:
+            raise EngineLost(_ENDED, hint=_HINT)
+        self._request.feed(data)
+        self._connection.transport.write(data)
+
+    # From the engine
+
+    def received(self, data: bytes) -> None:
+        try:
+            self.answer.feed(data)
+        except ProtocolError as error:
+            self.failed(error)
+            return
+        self._chunks.append(data)
+        size = len(data)
+        self._size += size
+        self._total += size
+        if self._size > _HIGH_BYTES and self._connection is not None and not self._paused:
+            self._paused = True
+            self._connection.transport.pause_reading()
+        if size < _SMALL_BYTES or self._total < _MUCH_BYTES or self.answer.final or self._size >= _ENOUGH_BYTES:
+            self.wake()
+        elif self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self.wake()
+
+    def failed(self, error: RametError) -> None:
+        if self._error is None:
+            self._error = error
+        self.wake()
+
+    def wake(self) -> None:
+        """Have ``take`` return, be it with nothing."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        else:
+            self._woken = True
+
+    @property
+    def request_kind(self) -> int:
+        return self._request.first_kind
+
+    @property
+    def over(self) -> bool:
+        """The final frame has been taken."""
+        return self.answer.final and not self._chunks
+
+    async def take(self) -> bytes:
+        """All that has come; waits if there is nothing. Empty only if somebody called ``wake``."""
+        if not self._chunks or self._gathering is not None:
+            if self._error is not None:
+                raise self._error
+            if not self._woken:
+                self._waiter = asyncio.get_running_loop().create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            self._woken = False
+            if not self._chunks:
+                if self._error is not None:
+                    raise self._error
+                return b""
+        self._woken = False
+        data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._size = 0
+        if self._paused and self._connection is not None:
+            self._paused = False
+            self._connection.transport.resume_reading()
+        return data
+
+    async def raw(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """The answer in pieces as it comes, each with whether it is the last."""
+        while not self.over:
+            data = await self.take()
+            if data:
+                yield data, self.over
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        """The answer frame by frame."""
+        decoder = FrameDecoder(FROM_ENGINE)
+        while not self.over:
+            for frame in decoder.feed(await self.take()):
+                yield frame
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to the engine."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.call: EngineCall | None = None
+        self.lost = False
+        self.full: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.call is not None:
+            self.call.received(data)
+        else:
+            self.close()  # words between two calls: the two sides are out of step
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+        self.resume_writing()
+        if self.call is not None:
+            self.call.failed(EngineLost(_ENDED, hint=_HINT))
+        else:
+            self._link.drop(self)
+
+    def pause_writing(self) -> None:
+        self.full = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self.full is not None:
+            if not self.full.done():
+                self.full.set_result(None)
+            self.full = None
+
+    def close(self) -> None:
+        self.lost = True
+        self.transport.abort()

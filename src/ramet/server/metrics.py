@@ -1,0 +1,193 @@
+"""What the server counts, as Prometheus reads it; and what one sandbox uses, as JSON.
+
+Labels are few by construction: a key's name, a route's template, one of a handful of words. No id is ever a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ramet.errors import RametError
+from ramet.protocol import calls, fields
+from ramet.server.answers import answer_json
+from ramet.server.errors import Refused
+from ramet.server.exchange import Exchange, Route
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
+_LANGUAGES = frozenset(("python", "bash"))
+# "ok": exit code 0. "failed": another, or an exception. "lost": the REPL died with it.
+OUTCOMES = ("ok", "failed", "interrupted", "timeout", "lost", "cancelled")
+_STATES = ("idle", "running", "lost")
+_OTHER = "other"
+_CELL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_FORK_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_REQUEST_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+
+
+class Metrics:
+    """Owns a registry of its own. Children with labels are looked up once and kept: a count costs microseconds."""
+
+    def __init__(self, name_of: Callable[[str], str] = lambda owner: owner) -> None:
+        """``name_of`` gives the name of the key that an owner is."""
+        self._name_of = name_of
+        # When each series began: as many series again, which nobody reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = registry = CollectorRegistry()
+        self._cells = Counter("ramet_cells", "Cells that ended.", ("key", "language", "outcome"), registry=registry)
+        self._cell_seconds = Histogram(
+            "ramet_cell_seconds",
+            "From the request of a cell to its result.",
+            ("key",),
+            registry=registry,
+            buckets=_CELL_SECONDS,
+        )
+        self._forks = Counter("ramet_forks", "Children that forks made.", ("key",), registry=registry)
+        self._fork_seconds = Histogram(
+            "ramet_fork_seconds", "From the request of a fork to its children.", ("key",), registry=registry,
+            buckets=_FORK_SECONDS,
+        )  # fmt: skip
+        self._creates = Counter("ramet_creates", "Sandboxes that were created.", ("key",), registry=registry)
+        self._create_seconds = Histogram(
+            "ramet_create_seconds", "From the request of a sandbox to its id.", ("key",), registry=registry,
+            buckets=_FORK_SECONDS,
+        )  # fmt: skip
+        self._requests = Counter(
+            "ramet_http_requests", "Requests that were answered.", ("method", "route", "status"), registry=registry
+        )
+        self._request_seconds = Histogram(
+            "ramet_http_request_seconds",
+            "From a request's head to the end of its answer.",
+            ("route",),
+            registry=registry,
+            buckets=_REQUEST_SECONDS,
+        )
+        self._cells_of: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
+        self._forks_of: dict[str, tuple[Counter, Histogram]] = {}
+        self._creates_of: dict[str, tuple[Counter, Histogram]] = {}
+        self._requests_of: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._engine = _EngineState(name_of)
+        registry.register(self._engine)
+
+    def cell_ended(self, owner: str, language: str, seconds: float, outcome: str) -> None:
+        found = self._cells_of.get((owner, language, outcome))
+        if found is None:
+            name = self._name_of(owner)
+            language = language if language in _LANGUAGES else _OTHER
+            outcome = outcome if outcome in OUTCOMES else _OTHER
+            found = self._cells.labels(name, language, outcome), self._cell_seconds.labels(name)
+            self._cells_of[owner, language, outcome] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def fork_ended(self, owner: str, children: int, seconds: float) -> None:
+        found = self._forks_of.get(owner)
+        if found is None:
+            name = self._name_of(owner)
+            found = self._forks_of[owner] = self._forks.labels(name), self._fork_seconds.labels(name)
+        found[0].inc(children)
+        found[1].observe(seconds)
+
+    def created(self, owner: str, seconds: float) -> None:
+        found = self._creates_of.get(owner)
+        if found is None:
+            name = self._name_of(owner)
+            found = self._creates_of[owner] = self._creates.labels(name), self._create_seconds.labels(name)
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """``route`` is the template of a route, or "unmatched"."""
+        found = self._requests_of.get((method, route, status))
+        if found is None:
+            method = method if method in _METHODS else _OTHER
+            found = self._requests.labels(method, route, str(status)), self._request_seconds.labels(route)
+            self._requests_of[method, route, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def exposition(self, stats: Mapping[str, object] | None) -> bytes:
+        """Everything, with what the engine says of itself now; None: there is no engine."""
+        self._engine.stats = stats
+        return generate_latest(self._registry)
+
+
+class _EngineState(Collector):
+    """What is not counted here but asked of the engine for each exposition."""
+
+    def __init__(self, name_of: Callable[[str], str]) -> None:
+        self._name_of = name_of
+        self.stats: Mapping[str, object] | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self.stats
+        yield GaugeMetricFamily("ramet_engine_up", "An engine answers.", 0 if stats is None else 1)
+        if stats is None:
+            return
+        pool = fields.mapping(stats, "pool")
+        yield CounterMetricFamily("ramet_pool_hits", "Sandboxes that were ready when asked for.", _whole(pool, "hits"))
+        yield CounterMetricFamily(
+            "ramet_pool_misses", "Sandboxes that had to be made when asked for.", _whole(pool, "misses")
+        )
+        yield GaugeMetricFamily(
+            "ramet_pool_ready", "Sandboxes that are ready to be handed over.", _whole(pool, "ready")
+        )
+        yield GaugeMetricFamily("ramet_snapshots", "Snapshots that are kept.", _whole(stats, "snapshots"))
+        yield GaugeMetricFamily("ramet_spaces", "Ended persistent sandboxes that are kept.", _whole(stats, "spaces"))
+        yield from self._by_key(fields.mapping(stats, "owners"))
+
+    def _by_key(self, owners: Mapping[str, object]) -> Iterable[Metric]:
+        sandboxes = GaugeMetricFamily("ramet_sandboxes", "Sandboxes there are.", labels=("key", "state"))
+        waiting = GaugeMetricFamily("ramet_cells_waiting", "Cells behind a running one.", labels=("key",))
+        unique = GaugeMetricFamily(
+            "ramet_memory_unique_bytes", "Memory that one sandbox alone has.", labels=("key",), unit="bytes"
+        )
+        shared = GaugeMetricFamily(
+            "ramet_memory_shared_bytes", "Memory that sandboxes share with others.", labels=("key",), unit="bytes"
+        )
+        for owner, of_owner in owners.items():
+            if not isinstance(of_owner, dict):
+                continue
+            name = self._name_of(owner)
+            states = fields.mapping(of_owner, "states")
+            for state in _STATES:
+                sandboxes.add_metric((name, state), _whole(states, state))
+            waiting.add_metric((name,), _whole(of_owner, "waiting"))
+            unique.add_metric((name,), _whole(of_owner, "memory_unique_bytes"))
+            shared.add_metric((name,), _whole(of_owner, "memory_shared_bytes"))
+        return sandboxes, waiting, unique, shared
+
+
+def _whole(values: Mapping[str, object], name: str) -> int:
+    value = values.get(name)
+    return value if type(value) is int else 0
+
+
+async def _exposition(exchange: Exchange) -> None:
+    if exchange.key is not None and exchange.key.scope != "metrics":
+        raise Refused(
+            403,
+            "this key does not see the metrics of the server; one that does: ramet keys create --metrics",
+            code="unauthorized",
+        )
+    try:
+        stats: Mapping[str, object] | None = (await exchange.link.ask(calls.STATS, {})).header
+    except RametError:
+        stats = None  # what the server itself counted is worth having most when the engine is down
+    body = exchange.metrics.exposition(stats)
+    await exchange.respond(200, [(b"content-type", CONTENT_TYPE_LATEST.encode("ascii"))], body)
+
+
+async def _of_one(exchange: Exchange, sandbox_id: str) -> None:
+    info = (await exchange.link.ask(calls.INFO, {"sandbox": sandbox_id, "owner": exchange.owner})).header
+    await answer_json(exchange, {name: info.get(name) for name in ("id", "state", "waiting", "usage", "limits")})
+
+
+ROUTES: list[Route] = [
+    ("GET", "/metrics", _exposition),
+    ("GET", "/v1/sandboxes/{sandbox_id}/metrics", _of_one),
+]

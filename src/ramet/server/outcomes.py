@@ -1,0 +1,36 @@
+"""How a cell ended, in the words of the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ramet.protocol import calls
+from ramet.protocol.frames import FROM_ENGINE, FrameDecoder
+
+CANCELLED = "cancelled"  # it has no result
+
+_PREFIX_BYTES = 10
+_KIND_AT = 5
+_UNUSUAL = (b'"cause"', b'"state"', b'"interrupted"')
+
+
+def of_result(header: Mapping[str, object]) -> str:
+    if header.get("cause") == "timeout":
+        return "timeout"
+    if header.get("state") == "lost":
+        return "lost"
+    if header.get("interrupted"):
+        return "interrupted"
+    return "ok" if header.get("exit_code") == 0 else "failed"
+
+
+def of_last_frame(frame: bytes) -> str:
+    """The same from a whole frame as it came. Most results are as usual, and not worth decoding for this."""
+    if frame[_KIND_AT : _KIND_AT + 1] != bytes((calls.RESULT,)):
+        return CANCELLED
+    length = int.from_bytes(frame[_KIND_AT + 1 : _PREFIX_BYTES], "little")
+    header = frame[_PREFIX_BYTES : _PREFIX_BYTES + length]
+    if not any(word in header for word in _UNUSUAL):
+        return "ok" if b'"exit_code":0,' in header else "failed"
+    decoded = next(FrameDecoder(FROM_ENGINE).feed(frame), None)
+    return "failed" if decoded is None else of_result(decoded.header)

@@ -1,0 +1,71 @@
+"""What stands behind the question mark of a path, read as strictly as a body."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_to_bytes
+
+from ramet.protocol.checks import invalid
+
+_FIELDS_AT_MOST = 1100
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Query:
+    """The fields of a query. Each is asked for by name; ``done`` refuses those that nobody asked for.
+
+    A value may be any bytes, as a file's name may: what is no UTF-8 becomes text as ``os.fsdecode`` makes it.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        parts = raw.split(b"&") if raw else []
+        if len(parts) > _FIELDS_AT_MOST:
+            raise invalid("query", f"has {len(parts)} fields", f"at most {_FIELDS_AT_MOST}")
+        self._values: dict[str, list[str]] = {}
+        for part in parts:
+            name, _, value = part.replace(b"+", b" ").partition(b"=")
+            self._values.setdefault(_decoded(name), []).append(_decoded(value))
+        self._known: set[str] = set()
+
+    def done(self) -> None:
+        unknown = self._values.keys() - self._known
+        if unknown:
+            name = ascii(min(unknown))[1:-1][:80]
+            raise invalid(name, "is not a field of this query", ", ".join(sorted(self._known)) or "no fields")
+
+    def texts(self, name: str) -> list[str]:
+        """Every value of a field that may be given several times."""
+        self._known.add(name)
+        return self._values.get(name, [])
+
+    def optional_text(self, name: str) -> str | None:
+        values = self.texts(name)
+        if len(values) > 1:
+            raise invalid(name, f"is given {len(values)} times", "one value")
+        return values[0] if values else None
+
+    def text(self, name: str) -> str:
+        value = self.optional_text(name)
+        if value is None:
+            raise invalid(name, "is missing", f"?{name}=...")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.optional_text(name)
+        if value is None:
+            return default
+        if value not in _FLAGS:
+            raise invalid(name, f"is {ascii(value[:80])}", "true or false")
+        return _FLAGS[value]
+
+    def optional_whole(self, name: str) -> int | None:
+        value = self.optional_text(name)
+        if value is None:
+            return None
+        # Bounded before it is read: int() takes long for long numbers.
+        if not value.isascii() or not value.isdigit() or len(value) > 18:
+            raise invalid(name, f"is {ascii(value[:80])}", "a whole number that is not negative")
+        return int(value)
+
+
+def _decoded(data: bytes) -> str:
+    return unquote_to_bytes(data).decode("utf-8", "surrogateescape")

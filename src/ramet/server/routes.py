@@ -1,0 +1,17 @@
+"""Every route of the server."""
+
+from __future__ import annotations
+
+from ramet.server import calling, documentation, execution, files, metrics, sandboxes, snapshots, terminals
+from ramet.server.exchange import Route
+
+ROUTES: list[Route] = [
+    *calling.ROUTES,
+    *sandboxes.ROUTES,
+    *execution.ROUTES,
+    *files.ROUTES,
+    *snapshots.ROUTES,
+    *terminals.ROUTES,
+    *metrics.ROUTES,
+    *documentation.ROUTES,
+]

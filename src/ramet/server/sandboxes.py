@@ -1,0 +1,224 @@
+"""Sandboxes over HTTP: made, listed, forked, merged, kept longer, ended; and who is asking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from ramet.errors import InvalidArgument
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.checks import invalid
+from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
+from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.specs import Lifetime
+from ramet.server import answers, bodies, idempotency
+from ramet.server.exchange import JSON, Exchange, Route
+from ramet.server.idempotency import StoredAnswer
+from ramet.server.making import EngineSaid, Making, creating, forking, make, resuming, thawing
+
+_MIB_PER_GB = 1024
+_FIELDS_OF_REQUESTS = (
+    "template", "preload", "python", "env", "cwd", "mounts", "memory_mib", "pids", "cpus", "disk_mib",
+    "timeout_seconds", "idle_timeout_seconds", "persistent",
+)  # fmt: skip
+
+
+# Making
+
+
+async def _create(exchange: Exchange) -> None:
+    """POST /v1/sandboxes"""
+    data = await exchange.read_body(2 * exchange.settings.body_bytes)
+    asked = bodies.parse_object(data)
+    snapshot = asked.pop("snapshot", None)
+    request = _sandbox_request(asked)
+    if snapshot is None:
+        making = creating(exchange, request)
+    elif isinstance(snapshot, str):
+        making = thawing(exchange, request, snapshot)
+    else:
+        raise invalid("snapshot", "is not a string", "the id of a snapshot")
+    await _make(exchange, making, data, persistent=request.persistent)
+
+
+def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
+    """Our fields, and those that the published client has other names for. What is null is not asked for."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    _refuse_egress(given)
+    for theirs, ours, factor in (("ram_mib", "memory_mib", 1), ("rootfs_gb", "disk_mib", _MIB_PER_GB)):
+        if theirs not in given:
+            continue
+        if ours in given:
+            raise invalid(theirs, f"is given beside {ours}", "one of the two")
+        value = given.pop(theirs)
+        if type(value) not in (int, float) or value != value or abs(float(value)) > 2**40:  # type: ignore[arg-type]
+            raise invalid(theirs, "is not a number", "a number")
+        given[ours] = int(value * factor)  # type: ignore[operator]
+    unknown = given.keys() - set(_FIELDS_OF_REQUESTS)
+    if unknown:
+        allowed = ", ".join(("snapshot", "ram_mib", "rootfs_gb", "egress", *_FIELDS_OF_REQUESTS))
+        raise invalid(min(unknown)[:80], "is not a field of this request", allowed)
+    return SandboxRequest.read(given)
+
+
+def _refuse_egress(given: dict[str, object]) -> None:
+    egress = given.pop("egress", False)
+    if egress is True:
+        raise InvalidArgument("network is not available yet", hint="leave egress out", details={"argument": "egress"})
+    if egress is not False:
+        raise invalid("egress", "is not true or false", "false")
+
+
+async def _make(
+    exchange: Exchange, making: Making, fingerprint: bytes, persistent: bool = False, children: bool = False
+) -> None:
+    """Make sandboxes, once for each Idempotency-Key, and tell of them."""
+    path = exchange.scope["path"].encode("utf-8", "surrogateescape")
+
+    async def work() -> StoredAnswer:
+        try:
+            frame = await make(exchange, making)
+        except EngineSaid as refusal:
+            raise refusal.error from None
+        answer = next(FrameDecoder(FROM_ENGINE).feed(frame))
+        told = _children(answer) if children else _sandbox(answer, persistent)
+        return StoredAnswer(201, "application/json", answers.encode(told))
+
+    key = exchange.header(b"idempotency-key")
+    stored = await idempotency.once(exchange.records, exchange.owner, key, path + b"\n" + fingerprint, work)
+    await exchange.respond(stored.status, JSON, stored.body)
+
+
+def _sandbox(answer: Frame, persistent: bool) -> dict[str, object]:
+    sandbox_id = fields.text(answer.header, "id")
+    # The name under which what is left of it can be had again is its own.
+    return {"id": sandbox_id, "state": "ready", **({"space_id": sandbox_id} if persistent else {})}
+
+
+def _children(answer: Frame) -> dict[str, object]:
+    ids = [child["id"] for child in fields.array(answer.header, "children") if isinstance(child, dict)]
+    return {"children": ids, "info": answer.header.get("info")}
+
+
+async def _fork(exchange: Exchange, sandbox_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/fork"""
+    data = await exchange.read_body()
+    body = bodies.Body(bodies.parse_object(data))
+    count, reseed = body.optional_whole("n"), body.flag("reseed", True)
+    body.done()
+    count = 1 if count is None else count
+    checks.check_count(count)
+    await _make(exchange, forking(exchange, sandbox_id, count, reseed), data, children=True)
+
+
+async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/merge_into/{winner_id}: the winner's state takes the other's id."""
+    (await exchange.read_fields()).done()
+    if sandbox_id == winner_id:
+        raise invalid("winner", "is the sandbox itself", "another sandbox, forked from it")
+    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "winner": winner_id})
+    await exchange.link.ask(calls.MERGE, header)
+    await answers.answer_nothing(exchange)
+
+
+async def _resume(exchange: Exchange, space_id: str) -> None:
+    """POST /v1/spaces/{space_id}/resume"""
+    data = await exchange.read_body()
+    asked = bodies.parse_object(data)
+    _refuse_egress(asked)
+    body = bodies.Body(asked)
+    lifetime = Lifetime(body.optional_number("timeout_seconds"), body.optional_number("idle_timeout_seconds"))
+    persistent = body.flag("persistent", True)
+    body.done()
+    header = {"space": space_id, "lifetime": asdict(lifetime), "persistent": persistent}
+    await _make(exchange, resuming(exchange, header), data, persistent=persistent)
+
+
+async def _discard(exchange: Exchange, space_id: str) -> None:
+    """DELETE /v1/spaces/{space_id}"""
+    await exchange.link.ask(calls.DISCARD, exchange.gate.header(exchange, {"space": space_id}))
+    await answers.answer_nothing(exchange)
+
+
+# Looking
+
+
+async def _list(exchange: Exchange) -> None:
+    """GET /v1/sandboxes"""
+    answer = await exchange.link.ask(calls.SANDBOXES, exchange.gate.header(exchange, {}))
+    rows = [_row(row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
+    await answers.answer_long_json(exchange, {"sandboxes": rows}, rows)
+
+
+def _row(row: Mapping[str, object]) -> dict[str, object]:
+    """Without the owner: it is whoever asks."""
+    return {name: value for name, value in row.items() if name != "owner"}
+
+
+async def _info(exchange: Exchange, sandbox_id: str) -> None:
+    """GET /v1/sandboxes/{sandbox_id}"""
+    answer = await exchange.link.ask(calls.INFO, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    await answers.answer_json(exchange, _row(answer.header))
+
+
+# Lifetime
+
+
+async def _extend(exchange: Exchange, sandbox_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/extend"""
+    body = await exchange.read_fields()
+    wanted = {name: body.optional_number(name) for name in ("timeout_seconds", "idle_timeout_seconds")}
+    body.done()
+    for name, value in wanted.items():
+        checks.check_timeout(value, name)
+    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, **wanted})
+    answer = await exchange.link.ask(calls.EXTEND, header)
+    told = {name: fields.optional_whole(answer.header, name) for name in ("expires_ms", "idle_expires_ms")}
+    await answers.answer_json(exchange, told)
+
+
+async def _close(exchange: Exchange, sandbox_id: str) -> None:
+    """DELETE /v1/sandboxes/{sandbox_id}: also of one that is not there, since who closes twice has what they want."""
+    row = exchange.link.rows.get(sandbox_id)
+    # Of a persistent one the state is kept first, so that it can be resumed as soon as this is answered.
+    header = {"sandbox": sandbox_id, "wait": row is not None and row.persistent}
+    await exchange.link.ask(calls.CLOSE, exchange.gate.header(exchange, header))
+    await answers.answer_nothing(exchange)
+
+
+# The server itself
+
+
+async def _health(exchange: Exchange) -> None:
+    """GET /v1/healthz"""
+    await exchange.respond(200, [(b"content-type", b"text/plain; charset=utf-8")], b"ok")
+
+
+async def _whoami(exchange: Exchange) -> None:
+    """GET /v1/whoami"""
+    key = exchange.key
+    await answers.answer_json(
+        exchange,
+        {
+            "owner": exchange.owner,
+            "key": None if key is None else key.name,
+            "scope": "sandboxes" if key is None else key.scope,
+            "limits": None if key is None else key.limits.header(),
+        },
+    )
+
+
+_SANDBOX = "/v1/sandboxes/{sandbox_id}"
+ROUTES: list[Route] = [
+    ("POST", "/v1/sandboxes", _create),
+    ("GET", "/v1/sandboxes", _list),
+    ("GET", _SANDBOX, _info),
+    ("DELETE", _SANDBOX, _close),
+    ("POST", f"{_SANDBOX}/fork", _fork),
+    ("POST", f"{_SANDBOX}/merge_into/{{winner_id}}", _merge),
+    ("POST", f"{_SANDBOX}/extend", _extend),
+    ("POST", "/v1/spaces/{space_id}/resume", _resume),
+    ("DELETE", "/v1/spaces/{space_id}", _discard),
+    ("GET", "/v1/healthz", _health),
+    ("GET", "/v1/whoami", _whoami),
+]

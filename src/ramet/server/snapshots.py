@@ -1,0 +1,108 @@
+"""Snapshots over HTTP: take, list, put back, keep as a template, let go; and how two sandboxes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ramet.errors import SandboxClosed
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.frames import encode
+from ramet.server.answers import answer_json, answer_long_json, answer_nothing
+from ramet.server.departures import ends_with_client
+from ramet.server.errors import Refused
+from ramet.server.exchange import Exchange, Route
+from ramet.server.queries import Query
+
+
+async def take(exchange: Exchange, sandbox_id: str) -> None:
+    (await exchange.read_fields()).done()
+    frame = await exchange.link.ask(calls.SNAPSHOT, {"sandbox": sandbox_id, "owner": exchange.owner})
+    await answer_json(exchange, {"id": fields.text(frame.header, "id")}, status=201)
+
+
+async def restore(exchange: Exchange, sandbox_id: str) -> None:
+    body = await exchange.read_fields()
+    snapshot_id = body.text("snapshot")
+    body.done()
+    with _telling_of(snapshot_id):
+        header = {"sandbox": sandbox_id, "snapshot": snapshot_id, "owner": exchange.owner}
+        await exchange.link.ask(calls.RESTORE, header)
+    await answer_nothing(exchange)
+
+
+async def list_snapshots(exchange: Exchange) -> None:
+    Query(exchange.scope["query_string"]).done()
+    # The first thing that one who watches is told; leaving the call at once is what ends it.
+    async with exchange.link.call() as call:
+        await call.send(encode(calls.WATCH, {"owner": exchange.owner}))
+        async for frame in call.frames():
+            if frame.kind == calls.ERROR:
+                raise calls.read_error(frame.header)
+            break
+    rows = [row for row in fields.array(frame.header, "snapshots") if isinstance(row, dict)]
+    mine = [{"id": fields.text(row, "id")} for row in rows if row.get("owner") == exchange.owner]
+    await answer_json(exchange, {"snapshots": mine})
+
+
+async def save(exchange: Exchange, snapshot_id: str) -> None:
+    body = await exchange.read_fields()
+    name = body.text("name")
+    body.done()
+    checks.check_template_name(name)
+    with _telling_of(snapshot_id), exchange.gate.new_template(exchange.owner, exchange.key, name):
+        await exchange.link.ask(calls.SAVE, {"snapshot": snapshot_id, "name": name, "owner": exchange.owner})
+    await answer_nothing(exchange)
+
+
+async def drop(exchange: Exchange, snapshot_id: str) -> None:
+    """Also of one that is not there: who deletes twice has what they want."""
+    try:
+        await exchange.link.ask(calls.DROP, {"snapshot": snapshot_id, "owner": exchange.owner})
+    except SandboxClosed:
+        pass
+    await answer_nothing(exchange)
+
+
+async def diff(exchange: Exchange, sandbox_id: str, other_id: str) -> None:
+    query = Query(exchange.scope["query_string"])
+    paths = query.texts("path")
+    query.done()
+    compared = checks.check_compared_paths(paths) if paths else None
+    header = {"sandbox": sandbox_id, "other": other_id, "paths": compared, "owner": exchange.owner}
+    files: list[object] = []
+    names: list[object] = []
+    async with exchange.link.call() as call:
+        await call.send(encode(calls.DIFF, header))
+        with ends_with_client(exchange, call):  # a comparison takes long
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+                if frame.kind == calls.CHANGES:
+                    files += fields.array(frame.header, "files")
+                    names += fields.array(frame.header, "names")
+    uncompared = fields.array(frame.header, "uncompared")
+    await answer_long_json(exchange, {"files": files, "names": names, "uncompared": uncompared}, files, names)
+
+
+@contextmanager
+def _telling_of(snapshot_id: str) -> Iterator[None]:
+    """What the engine says of an unknown snapshot is not to be taken for an unknown sandbox."""
+    try:
+        yield
+    except SandboxClosed as error:
+        if "cause" not in error.details and snapshot_id in error.message:
+            raise Refused(404, "snapshot not found", code=SandboxClosed.code) from None
+        raise
+
+
+_SANDBOX = "/v1/sandboxes/{sandbox_id}"
+
+ROUTES: list[Route] = [
+    ("POST", f"{_SANDBOX}/snapshots", take),
+    ("POST", f"{_SANDBOX}/restore", restore),
+    ("GET", f"{_SANDBOX}/diff/{{other_id}}", diff),
+    ("GET", "/v1/snapshots", list_snapshots),
+    ("POST", "/v1/snapshots/{snapshot_id}/save", save),
+    ("DELETE", "/v1/snapshots/{snapshot_id}", drop),
+]

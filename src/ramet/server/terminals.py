@@ -1,0 +1,240 @@
+"""Terminals over HTTP, as the published client speaks of them.
+
+A session is a stream of JSON lines, held open as long as its terminal lives; input, sizes and the end come as requests
+of their own. The terminal is the engine's: it goes on when a stream breaks, and any number of clients may attach to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+
+from ramet.errors import RametError
+from ramet.protocol import calls, checks, fields
+from ramet.protocol.checks import invalid
+from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, READ_BYTES_AT_MOST, TerminalInfo, check_size
+from ramet.server import bodies
+from ramet.server.answers import answer_json, answer_nothing
+from ramet.server.departures import ends_with_client
+from ramet.server.errors import Headers
+from ramet.server.exchange import Exchange, Route
+from ramet.server.link import EngineCall
+from ramet.server.queries import Query
+
+_LINES: Headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+_COLUMNS, _ROWS = 80, 24
+_INPUT_BODY_BYTES = 4 * 1024 * 1024
+_READ_BYTES = 65536
+_WAIT_MS = 10_000
+_WAIT_MS_AT_MOST = 25_000  # clients give up after 30 seconds without a byte
+
+
+def _header(exchange: Exchange, sandbox_id: str, **more: object) -> dict[str, object]:
+    return {"sandbox": sandbox_id, "owner": exchange.owner, **more}
+
+
+# Sessions
+
+
+async def open_terminal(exchange: Exchange, sandbox_id: str) -> None:
+    asked = bodies.parse_object(await exchange.read_body())
+    argv = _argv(asked.pop("shellCmd", None), asked.pop("argv", None))
+    environment = _environment(asked.pop("env", None))
+    body = bodies.Body(asked)
+    columns, rows, cwd = body.optional_whole("cols"), body.optional_whole("rows"), body.optional_text("cwd")
+    body.done()
+    columns, rows = check_size(_COLUMNS if columns is None else columns, _ROWS if rows is None else rows)
+    if cwd is not None:
+        checks.check_path(cwd, "cwd")
+    header = _header(exchange, sandbox_id, argv=argv, env=environment, cwd=cwd, cols=columns, rows=rows)
+    terminal_id = fields.text((await exchange.link.ask(calls.TERMINAL_OPEN, header)).header, "terminal")
+    await _stream(exchange, sandbox_id, terminal_id, 0)
+
+
+async def attach(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
+    query = Query(exchange.scope["query_string"])
+    since = query.optional_whole("since")
+    query.done()
+    # Asked for nothing, so that a terminal that is not there is an error and not a stream.
+    header = _header(exchange, sandbox_id, terminal=terminal_id, since=0, max_bytes=1, timeout_ms=0)
+    async with exchange.link.call() as call:
+        await call.send(encode(calls.TERMINAL_READ, header))
+        async for frame in call.frames():
+            if frame.kind == calls.ERROR:
+                raise calls.read_error(frame.header)
+    await _stream(exchange, sandbox_id, terminal_id, since)
+
+
+async def _stream(exchange: Exchange, sandbox_id: str, terminal_id: str, since: int | None) -> None:
+    await exchange.start(200, _LINES)
+    await exchange.write(_line({"type": "pty_ready", "session_id": terminal_id}))
+    try:
+        async with exchange.link.call() as call:
+            header = _header(exchange, sandbox_id, terminal=terminal_id, since=since)
+            await call.send(encode(calls.TERMINAL_ATTACH, header))
+            with ends_with_client(exchange, call):
+                await _relay(exchange, call)
+    except RametError as error:
+        # Never a silent end: the client could not tell it from a terminal that is still there.
+        await exchange.write(_line({"type": "pty_error", "message": error.message, "code": error.code}))
+    await exchange.write(b"", more=False)
+
+
+async def _relay(exchange: Exchange, call: EngineCall) -> None:
+    decoder = FrameDecoder(FROM_ENGINE)
+    heart, wake = exchange.application.heart, call.wake
+    try:
+        while not call.over:
+            heart.heard(wake)
+            data = await call.take()
+            # Woken for nothing: an empty line means nothing, but shows that we are here.
+            piece = b"".join([_event(frame) for frame in decoder.feed(data)]) if data else b"\n"
+            if piece:
+                await exchange.write(piece)
+    finally:
+        heart.forget(wake)
+
+
+def _event(frame: Frame) -> bytes:
+    if frame.kind == calls.TERMINAL_DATA:
+        data = base64.b64encode(frame.blob).decode("ascii")
+        return _line({"type": "pty_data", "data_b64": data, "seq": fields.natural(frame.header, "seq")})
+    if frame.kind == calls.ERROR:
+        raise calls.read_error(frame.header)
+    return _line({"type": "pty_exit", "data": fields.whole(frame.header, "exit_code")})
+
+
+def _line(event: Mapping[str, object]) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _argv(command: object, argv: object) -> list[str]:
+    allowed = "either shellCmd, a string, or argv, a list of strings"
+    if (command is None) == (argv is None):
+        raise invalid("argv", "is missing" if argv is None else "is given beside shellCmd", allowed)
+    if command is not None:
+        if not isinstance(command, str) or not command.strip() or "\0" in command:
+            raise invalid("shellCmd", "is not a command", allowed)
+        return ["bash", "-c", command]
+    if not isinstance(argv, list) or not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
+        raise invalid("argv", "is not a command", allowed)
+    return argv
+
+
+def _environment(pairs: object) -> dict[str, str]:
+    """Variables as the published client sends them, a list of pairs, or as an object. Values are in no message."""
+    if pairs is None:
+        return {}
+    if isinstance(pairs, dict):
+        found = pairs
+    elif isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        if not all(isinstance(name, str) for name, _ in pairs):
+            raise invalid("env", "has a name that is no string", '[["NAME", "value"], ...]')
+        found = dict(pairs)
+    else:
+        raise invalid("env", "is not a list of pairs", '[["NAME", "value"], ...]')
+    checks.check_environment(found)
+    return found
+
+
+# One request each
+
+
+async def list_terminals(exchange: Exchange, sandbox_id: str) -> None:
+    frame = await exchange.link.ask(calls.TERMINAL_LIST, _header(exchange, sandbox_id))
+    rows = [TerminalInfo.read(row) for row in fields.array(frame.header, "terminals") if isinstance(row, dict)]
+    told = [
+        {"pty_id": row.id, "cmd_label": row.label, "created_at_ms": row.created_ms, "exit_code": row.exit_code}
+        for row in rows
+    ]
+    await answer_json(exchange, told)
+
+
+async def send_input(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
+    body = await exchange.read_fields(_INPUT_BODY_BYTES)
+    text = body.text("data_b64")
+    body.done()
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid("data_b64", "is not base64", "bytes in base64") from None
+    header = _header(exchange, sandbox_id, terminal=terminal_id)
+    # At least one call, also for nothing: it tells of a terminal that is not there.
+    for start in range(0, max(len(data), 1), INPUT_BYTES_AT_MOST):
+        await exchange.link.ask(calls.TERMINAL_INPUT, header, data[start : start + INPUT_BYTES_AT_MOST])
+    await answer_nothing(exchange)
+
+
+async def resize(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
+    body = await exchange.read_fields()
+    columns, rows = body.whole("cols"), body.whole("rows")
+    body.done()
+    check_size(columns, rows)
+    header = _header(exchange, sandbox_id, terminal=terminal_id, cols=columns, rows=rows)
+    await exchange.link.ask(calls.TERMINAL_RESIZE, header)
+    await answer_nothing(exchange)
+
+
+async def kill(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
+    (await exchange.read_fields()).done()
+    await exchange.link.ask(calls.TERMINAL_KILL, _header(exchange, sandbox_id, terminal=terminal_id))
+    await answer_nothing(exchange)
+
+
+async def read(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
+    """A long poll, for who cannot hold a stream open: what there is since an offset, once there is something."""
+    body = await exchange.read_fields()
+    since = _bounded(body, "since_seq", 0, 0, 2**62)
+    max_bytes = _bounded(body, "max_bytes", _READ_BYTES, 1, 2**31)
+    wait_ms = _bounded(body, "timeout_ms", _WAIT_MS, 0, 2**31)
+    body.done()
+    header = _header(
+        exchange,
+        sandbox_id,
+        terminal=terminal_id,
+        since=since,
+        max_bytes=min(max_bytes, READ_BYTES_AT_MOST),
+        timeout_ms=min(wait_ms, _WAIT_MS_AT_MOST),
+    )
+    data, seq = b"", since
+    async with exchange.link.call() as call:
+        await call.send(encode(calls.TERMINAL_READ, header))
+        with ends_with_client(exchange, call):
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+                if frame.kind == calls.TERMINAL_DATA:
+                    data, seq = frame.blob, fields.natural(frame.header, "seq")
+    answer = {
+        "data_b64": base64.b64encode(data).decode("ascii"),
+        "seq": seq,
+        "next_seq": fields.natural(frame.header, "next_seq"),
+        "exit_code": fields.optional_whole(frame.header, "exit_code"),
+    }
+    await answer_json(exchange, answer)
+
+
+def _bounded(body: bodies.Body, name: str, default: int, least: int, most: int) -> int:
+    value = body.optional_whole(name)
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise invalid(name, f"is {value:.0f}"[:60], f"a whole number from {least} to {most}")
+    return value
+
+
+_PTY = "/v1/sandboxes/{sandbox_id}/pty"
+_ONE = f"{_PTY}/{{terminal_id}}"
+
+ROUTES: list[Route] = [
+    ("POST", _PTY, open_terminal),
+    ("GET", _PTY, list_terminals),
+    ("GET", f"{_ONE}/attach", attach),
+    ("POST", f"{_ONE}/input", send_input),
+    ("POST", f"{_ONE}/resize", resize),
+    ("POST", f"{_ONE}/kill", kill),
+    ("POST", f"{_ONE}/read", read),
+]

@@ -1,0 +1,92 @@
+"""Keys are shown once, kept as hashes, and end at once when they are revoked, whoever revokes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.errors import InvalidArgument
+from ramet.server.keys import KeyLimits
+from ramet.server.records import Records
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ramet.db"
+
+
+@pytest.fixture
+def records(path: Path) -> Iterator[Records]:
+    opened = Records(path)
+    yield opened
+    opened.close()
+
+
+def test_a_key_is_found_by_its_secret_and_no_other(records: Records) -> None:
+    row, secret = records.create_key("ci", KeyLimits(sandboxes=3, memory_mib=1024))
+    assert secret.startswith("rmt_")
+    assert row.id.startswith("key_")
+    found = records.find_key(secret)
+    assert found == row
+    assert found is not None
+    assert found.limits == KeyLimits(sandboxes=3, memory_mib=1024, concurrent_cells=64, templates=8)
+    for wrong in ("", "rmt_", secret[:-1], secret + "x", secret.swapcase(), "\udcff", "é"):
+        assert records.find_key(wrong) is None
+
+
+def test_the_secret_is_nowhere_in_the_files(records: Records, path: Path) -> None:
+    _, secret = records.create_key("ci")
+    for file in path.parent.iterdir():
+        assert secret.removeprefix("rmt_").encode() not in file.read_bytes()
+
+
+def test_a_key_revoked_by_another_process_ends_at_once(records: Records, path: Path) -> None:
+    row, secret = records.create_key("ci")
+    assert records.find_key(secret) == row
+    other = Records(path)
+    revoked = other.revoke_key("ci")
+    assert revoked is not None
+    assert revoked.revoked_ms is not None
+    assert records.find_key(secret) is None
+    _, second = other.create_key("ci")
+    other.close()
+    assert records.find_key(second) is not None
+
+
+def test_a_key_is_revoked_by_name_or_id_and_only_once(records: Records) -> None:
+    first, _ = records.create_key("one")
+    second, _ = records.create_key("two")
+    assert records.revoke_key("one") is not None
+    assert records.revoke_key(second.id) is not None
+    assert records.revoke_key(second.id) is None
+    assert records.revoke_key("nobody") is None
+    assert records.list_keys() == []
+    assert [row.id for row in records.list_keys(revoked=True)] == [first.id, second.id]
+
+
+def test_a_revoked_key_keeps_its_name_in_metrics(records: Records) -> None:
+    row, _ = records.create_key("ci")
+    records.revoke_key(row.id)
+    assert records.key_name(row.id) == "ci"
+    assert records.key_name("local") == "local"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "é", "x" * 65, "local", '"', 7])
+def test_a_name_is_one_short_word(records: Records, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="name"):
+        records.create_key(name)
+
+
+def test_two_keys_in_use_do_not_have_one_name(records: Records) -> None:
+    records.create_key("ci")
+    with pytest.raises(InvalidArgument, match="already"):
+        records.create_key("ci")
+
+
+def test_a_scope_is_one_of_two(records: Records) -> None:
+    row, _ = records.create_key("scrape", scope="metrics")
+    assert row.scope == "metrics"
+    with pytest.raises(InvalidArgument, match="scope"):
+        records.create_key("other", scope="everything")  # type: ignore[arg-type]
