@@ -44,6 +44,7 @@ def test_every_argument_of_a_sandbox_is_in_the_reference() -> None:
         ramet.Result,
         ramet.RichResult,
         ramet.SandboxInfo,
+        ramet.SandboxRow,
         ramet.FileInfo,
         ramet.ForkInfo,
         ramet.Diff,
@@ -51,16 +52,17 @@ def test_every_argument_of_a_sandbox_is_in_the_reference() -> None:
         ramet.FileState,
         ramet.NameChange,
         ramet.NameValue,
+        ramet.TerminalInfo,
     ],
 )
 def test_every_field_of_a_result_is_in_the_reference(kind: type) -> None:
-    pages = page("sdk.md") + page("files.md") + page("forks.md")
+    pages = page("sdk.md") + page("files.md") + page("forks.md") + page("terminals.md")
     missing = [name for name in dir(kind) if not name.startswith("_") and name != "read" and f"`{name}`" not in pages]
     assert not missing
 
 
 def test_every_member_of_a_sandbox_and_a_snapshot_is_in_the_reference() -> None:
-    pages = page("sdk.md") + page("forks.md")
+    pages = page("sdk.md") + page("forks.md") + page("terminals.md")
     members = {*dir(ramet.Sandbox), *dir(ramet.Snapshot), *dir(ramet.AsyncSandbox), *dir(ramet.AsyncSnapshot)}
     missing = [name for name in members if not name.startswith("_") and f"`{name}" not in pages]
     assert missing in ([], ["create"])  # `create` stands in the example of AsyncSandbox

@@ -57,7 +57,7 @@ def _print(finding: Finding) -> None:
 def _trial() -> int:
     print("\nA sandbox here really has:")
     try:
-        with Sandbox() as sandbox:
+        with Sandbox(url="") as sandbox:  # of this machine, also where RAMET_URL names a server
             walls = sandbox.info().walls
     except RametError as error:
         print(f"  none: {error}")

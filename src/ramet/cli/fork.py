@@ -1,0 +1,46 @@
+"""``ramet fork``: copies of a running sandbox: memory, files, processes and threads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from ramet.cli.output import progress
+from ramet.cli.place import add_server_option, find, keep, server
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_EXAMPLES = """\
+examples:
+  ramet fork sbx_0f3a                         prints the id of the copy
+  ramet fork sbx_0f3a -n 3 --reseed           three, whose random numbers differ
+  for id in $(ramet fork sbx_0f3a -n 3); do ramet run --sandbox $id -c 'search()'; done
+"""
+
+
+def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "fork",
+        help="copy a running sandbox",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server_option(parser)
+    parser.add_argument("sandbox", metavar="SANDBOX", help="its id, or the beginning of it")
+    parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="how many (default: 1)")
+    parser.add_argument("--reseed", action="store_true", help="random generators of each copy start anew")
+    parser.add_argument("--json", action="store_true", help="the ids as a JSON array")
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    with server(chosen) as url, progress("forking"):
+        children = find(url, chosen.sandbox).fork(chosen.count, reseed=chosen.reseed)
+        ids = [child.id for child in children]
+        for child in children:
+            keep(child)
+    print(json.dumps(ids) if chosen.json else "\n".join(ids))
+    return 0

@@ -1,0 +1,81 @@
+"""What all commands share in talking to a person: tables, notes beside the output, colours on a terminal only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from ramet.errors import RametError
+
+
+def print_note(text: str) -> None:
+    """To standard error: what a script that reads the output does not want."""
+    print(text, file=sys.stderr)
+
+
+def print_error(error: RametError) -> None:
+    print_note(f"{paint('ramet:', 'red', sys.stderr)} {error}")
+
+
+def coloured(stream: TextIO) -> bool:
+    """Only on a terminal that can, and only if nobody minds (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+_CODES = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
+
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    return f"\033[{_CODES[colour]}m{text}\033[0m" if coloured(stream) else text
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Says what is waited for, on a terminal, while the block lasts."""
+    show_progress(f"{text} ...")
+    try:
+        yield
+    finally:
+        show_progress("")
+
+
+def show_progress(text: str) -> None:
+    """One line on standard error that the next one replaces; an empty one takes it away."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns as wide as they must be."""
+    lines = [titles, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    head, *rest = table(titles, rows)
+    print(paint(head, "bold", sys.stdout))
+    for line in rest:
+        print(line)
+
+
+def duration(seconds: float) -> str:
+    """A time span in two units at most."""
+    whole = max(0, round(seconds))
+    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit} {rest}{small_unit}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def size(count: int) -> str:
+    """A number of bytes as a person reads it."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"

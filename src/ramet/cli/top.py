@@ -1,0 +1,143 @@
+"""``ramet top``: what the sandboxes of a server use, live."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from ramet.cli.output import duration, paint, print_note, size, table
+from ramet.cli.place import add_server_option, server
+from ramet.client.sandbox import Sandbox
+from ramet.errors import SandboxClosed
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_EXAMPLES = """\
+examples:
+  ramet top                                   until Ctrl-C
+  ramet top --once
+  ramet top --json                            one JSON array; so is the output of a pipe
+"""
+
+_TITLES = ("SANDBOX", "STATE", "MEMORY", "AT MOST", "PEAK", "PROCESSES", "WAITING", "AGE", "TEMPLATE")
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a sandbox uses now. None: this host does not count it."""
+
+    id: str
+    state: str
+    template: str
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_limit_bytes: int
+    processes: int | None
+    waiting: int
+    created_ms: int
+
+
+def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="what sandboxes use",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server_option(parser)
+    parser.add_argument("--once", action="store_true", help="print the table once, as when the output is no terminal")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (default: 2)")
+    parser.add_argument("--json", action="store_true", help="as a JSON array, once")
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    with server(chosen) as url:
+        if chosen.json:
+            print(json.dumps([asdict(use) for use in look(url)], indent=2))
+        elif chosen.once or not sys.stdout.isatty():
+            uses = look(url)
+            print("\n".join(table(_TITLES, [_columns(use) for use in uses])))
+        else:
+            _live(url, max(chosen.interval, 0.1))
+    return 0
+
+
+def look(url: str) -> list[Use]:
+    """All sandboxes, the largest first. Those that end meanwhile are left out."""
+    rows = Sandbox.list_all(url=url)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        uses = [use for use in threads.map(lambda row: _use(url, row.id), rows) if use is not None]
+    return sorted(uses, key=lambda use: use.memory_bytes or 0, reverse=True)
+
+
+def _use(url: str, sandbox_id: str) -> Use | None:
+    try:
+        info = Sandbox.connect(sandbox_id, url=url).info()
+    except SandboxClosed:
+        return None
+    usage = info.usage
+    return Use(
+        id=info.id,
+        state=info.state,
+        template=info.template,
+        memory_bytes=usage.get("memory_bytes"),
+        memory_peak_bytes=usage.get("memory_peak_bytes"),
+        memory_limit_bytes=info.limits.memory_bytes,
+        processes=usage.get("processes"),
+        waiting=info.waiting,
+        created_ms=info.created_ms,
+    )
+
+
+def _columns(use: Use) -> tuple[str, ...]:
+    def counted(value: int | None) -> str:
+        return "-" if value is None else size(value)
+
+    return (
+        use.id,
+        use.state,
+        counted(use.memory_bytes),
+        size(use.memory_limit_bytes),
+        counted(use.memory_peak_bytes),
+        "-" if use.processes is None else str(use.processes),
+        str(use.waiting),
+        duration(time.time() - use.created_ms / 1000),
+        use.template,
+    )
+
+
+def _live(url: str, interval_seconds: float) -> None:
+    """On the terminal's other screen, so that nothing of it is left behind."""
+    sys.stdout.write("\033[?1049h\033[?25l")
+    try:
+        while True:
+            _draw(url, look(url))
+            time.sleep(interval_seconds)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.stdout.write("\033[?25h\033[?1049l")
+        sys.stdout.flush()
+    print_note("")
+
+
+def _draw(url: str, uses: Sequence[Use]) -> None:
+    width, height = os.get_terminal_size(sys.stdout.fileno())
+    memory = sum(use.memory_bytes or 0 for use in uses)
+    running = sum(use.state == "running" for use in uses)
+    summary = f"{url}   {len(uses)} sandboxes, {running} running, {size(memory)}   {time.strftime('%H:%M:%S')}"
+    head, *rest = table(_TITLES, [_columns(use) for use in uses])
+    lines = [summary[:width], "", paint(head[:width], "bold", sys.stdout), *(line[:width] for line in rest)]
+    sys.stdout.write("\033[H" + "\n".join(f"{line}\033[K" for line in lines[: height - 1]) + "\033[J")
+    sys.stdout.flush()

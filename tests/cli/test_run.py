@@ -1,0 +1,161 @@
+"""`ramet run`: output, arguments, exit codes, with a sandbox of its own and at a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ramet import Sandbox
+from tests.cli.commands import COMMAND, WAIT_SECONDS, environment, ramet
+from tests.server.running import Server
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(params=["embedded", "server"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """`ramet run`, the same with both."""
+    url = request.getfixturevalue("server").url if request.param == "server" else None
+    return lambda *arguments, **more: ramet("run", *arguments, url=url, **more)
+
+
+def test_a_script_gets_its_arguments_and_its_exit_code_is_ours(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\nprint('e', file=sys.stderr)\nsys.exit(7)\n")
+    done = run(str(script), "--timeout", "ä", "-c")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "['--timeout', 'ä', '-c']\n", "e\n")
+
+
+def test_code_from_the_command_line_prints_its_value(run: Run) -> None:
+    assert run("-c", "print('a'); 6 * 7").stdout == "a\n42\n"
+
+
+def test_code_from_standard_input(run: Run) -> None:
+    done = run("-", "argument", given="import sys; print(sys.argv); 'not printed'")
+    assert (done.returncode, done.stdout) == (0, "['-', 'argument']\n")
+
+
+def test_bash_has_its_arguments_and_its_code(run: Run) -> None:
+    done = run("--language", "bash", "-c", "echo $2; exit 3", "a b", "$HOME")
+    assert (done.returncode, done.stdout) == (3, "$HOME\n")
+
+
+def test_an_exception_is_shown_and_is_exit_code_1(run: Run) -> None:
+    done = run("-c", "1 / 0")
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_timeout_interrupts_and_says_so(run: Run) -> None:
+    done = run("--timeout", "0.3", "-c", "print('begun', flush=True)\nwhile True: pass")
+    assert (done.returncode, done.stdout) == (130, "begun\n")
+    assert "interrupted at its timeout" in done.stderr
+
+
+def test_a_repl_that_dies_is_told_and_its_code_is_ours(run: Run) -> None:
+    done = run("-c", "import os; os._exit(3)")
+    assert done.returncode == 3
+    assert "Python ended" in done.stderr
+
+
+def test_json_is_the_whole_result(run: Run) -> None:
+    done = run("--json", "-c", "print('a'); import sys; print('b', file=sys.stderr); [1, 2]")
+    told = json.loads(done.stdout)
+    assert (told["exit_code"], told["stdout"], told["stderr"], told["value"]) == (0, "a\n", "b\n", "[1, 2]")
+    assert told["results"] == [{"what": "value", "data": {"text/plain": "[1, 2]"}}]
+
+
+def test_files_are_uploaded_first(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_bytes(b"1,2\n" * 1_000_000)
+    upload = f"{tmp_path / 'data.csv'}"
+    code = "import os; print(os.path.getsize('data.csv'), os.path.getsize('/tmp/there'))"
+    done = run("--upload", upload, "--upload", f"{upload}:/tmp/there", "-c", code)
+    assert done.stdout == "4000000 4000000\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("no-such-script.py",), "cannot read no-such-script.py: No such file or directory"),
+        ((), "nothing to run"),
+        (("--upload", "no-such-file", "-c", "1"), "cannot read no-such-file"),
+        (("--timeout", "-1", "-c", "1"), "timeout"),
+        (("--template", "no-such", "-c", "1"), "no-such"),
+    ],
+)
+def test_what_is_not_the_scripts_failure_is_exit_code_125(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 125
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_is_not_there_is_exit_code_125() -> None:
+    done = ramet("run", "-c", "1", url="http://127.0.0.1:1")
+    assert done.returncode == 125
+    assert "http://127.0.0.1:1" in done.stderr
+
+
+def test_keep_and_sandbox_need_a_server() -> None:
+    for option in (["--keep"], ["--sandbox", "sbx_1"]):
+        done = ramet("run", *option, "-c", "1")
+        assert done.returncode == 125
+        assert "hint: name" in done.stderr
+
+
+def test_a_sandbox_that_exists_keeps_its_state(server: Server, kept: Sandbox) -> None:
+    beginning = kept.id.removeprefix("sbx_")[:12]
+    assert ramet("run", "--sandbox", beginning, "-c", "x += 1; x", url=server.url).stdout == "42\n"
+    assert kept.run_code("x").value == "42"
+
+
+def test_a_sandbox_is_closed_unless_it_is_kept(server: Server) -> None:
+    assert ramet("run", "-c", "1", url=server.url).returncode == 0
+    done = ramet("run", "--keep", "-c", "x = 1", url=server.url)
+    sandbox_id = done.stderr.split()[-1]
+    listed = ramet("ps", "--quiet", url=server.url).stdout.split()
+    assert listed == [sandbox_id]
+    assert ramet("rm", sandbox_id, url=server.url).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["embedded", "server"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_and_the_sandbox(
+    request: pytest.FixtureRequest, where: str, number: int, code: int
+) -> None:
+    url = request.getfixturevalue("server").url if where == "server" else None
+    source = "print('begun', flush=True)\nimport time\ntime.sleep(600)"
+    with subprocess.Popen(
+        [*COMMAND, "run", "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(url)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(number)
+        assert process.wait(WAIT_SECONDS) == code
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    if url is not None:
+        assert ramet("ps", "--quiet", url=url).stdout == ""
+
+
+def test_output_that_nobody_reads_any_more_is_no_complaint(run: Run) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "run", "-c", "print('x' * 100000)"],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_SECONDS,
+            check=False,
+            env=environment(),
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,105 @@
+"""`ramet ps`, `fork`, `rm`, `logs`, `top`: the sandboxes of a server, for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from ramet import Sandbox
+from tests.cli.commands import COMMAND, WAIT_SECONDS, environment, ramet
+from tests.server.running import Server
+
+
+def test_ps_lists_what_there_is(server: Server, kept: Sandbox) -> None:
+    lines = ramet("ps", url=server.url).stdout.splitlines()
+    assert lines[0].startswith("SANDBOX")
+    assert any(line.startswith(kept.id) and " idle " in line for line in lines[1:])
+    (row,) = (row for row in json.loads(ramet("ps", "--json", url=server.url).stdout) if row["id"] == kept.id)
+    assert (row["state"], row["template"], row["waiting"]) == ("idle", "default", 0)
+    assert kept.id in ramet("ps", "-q", url=server.url).stdout.split()
+
+
+def test_fork_prints_the_ids_of_copies_that_remember(server: Server, kept: Sandbox) -> None:
+    ids = ramet("fork", kept.id, "-n", "3", url=server.url).stdout.split()
+    assert len(set(ids)) == 3
+    for number, child in enumerate(ids):
+        assert ramet("run", "--sandbox", child, "-c", f"x + {number}", url=server.url).stdout == f"{41 + number}\n"
+    assert ramet("rm", *ids, url=server.url).stdout.split() == ids
+    one = json.loads(ramet("fork", kept.id, "--json", url=server.url).stdout)
+    assert json.loads(ramet("rm", *one, "--json", url=server.url).stdout) == one
+
+
+def test_rm_goes_on_after_an_id_that_is_unknown(server: Server) -> None:
+    ids = [ramet("run", "--keep", "-c", "1", url=server.url).stderr.split()[-1] for _ in range(2)]
+    done = ramet("rm", ids[0], "sbx_nothing", ids[1], url=server.url)
+    assert (done.returncode, done.stdout.split()) == (1, ids)
+    assert "no sandbox begins with 'sbx_nothing'" in done.stderr
+
+
+def test_an_id_that_is_not_long_enough_is_refused(server: Server, kept: Sandbox) -> None:
+    with Sandbox(url=server.url):
+        done = ramet("fork", "sbx_", url=server.url)
+    assert done.returncode == 1
+    assert "sandboxes begin with 'sbx_'" in done.stderr
+
+
+def test_logs_show_what_was_printed(server: Server, kept: Sandbox) -> None:
+    kept.run_code("import sys; print('out'); print('err', file=sys.stderr); sys.exit(4)")
+    done = ramet("logs", kept.id, url=server.url)
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")
+    stamped = ramet("logs", "--timestamps", kept.id, url=server.url).stdout
+    assert "exit code 4" in stamped
+    events = [json.loads(line) for line in ramet("logs", "--json", kept.id, url=server.url).stdout.splitlines()]
+    assert {event["type"]: event["data"] for event in events if event["type"] != "exit"} == {
+        "stdout": "out\n",
+        "stderr": "err\n",
+    }
+    assert events[-1]["code"] == 4
+
+
+def test_logs_can_be_followed(server: Server, kept: Sandbox) -> None:
+    kept.run_code("print('before')")
+    with subprocess.Popen(
+        [*COMMAND, "logs", "--follow", kept.id], stdout=subprocess.PIPE, text=True, env=environment(server.url)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "before\n"
+        for number in range(3):
+            kept.run_code(f"print({number})")
+            assert process.stdout.readline() == f"{number}\n"
+        kept.close()
+        assert process.wait(WAIT_SECONDS) == 1  # it has ended, which is said
+
+
+def test_top_says_what_they_use(server: Server, kept: Sandbox) -> None:
+    kept.run_code("ballast = bytearray(64 << 20)")
+    lines = ramet("top", url=server.url).stdout.splitlines()
+    assert lines[0].startswith("SANDBOX")
+    assert any(line.startswith(kept.id) for line in lines)
+    (use,) = (use for use in json.loads(ramet("top", "--json", url=server.url).stdout) if use["id"] == kept.id)
+    assert use["state"] == "idle"
+    assert use["memory_bytes"] is None or use["memory_bytes"] > 64 << 20
+
+
+@pytest.mark.parametrize("command", [("ps",), ("top",), ("logs", "sbx_1"), ("fork", "sbx_1"), ("rm", "sbx_1")])
+def test_without_a_server_it_is_said_how_to_start_one(command: tuple[str, ...]) -> None:
+    # The usual port may be in use on this machine: then another is asked for, and the error is of that one.
+    done = ramet(*command, "--url", "http://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "http://127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_that_is_wrong_is_told(server: Server) -> None:
+    done = ramet("ps", url=server.url, RAMET_API_KEY="rmt_wrong")
+    assert done.returncode == 1
+    assert "key" in done.stderr
+
+
+def test_each_key_sees_its_own(server: Server, kept: Sandbox) -> None:
+    key = server.create_key("another")
+    assert ramet("ps", "-q", url=server.url, RAMET_API_KEY=key).stdout == ""
+    done = ramet("logs", kept.id, url=server.url, RAMET_API_KEY=key)
+    assert done.returncode == 1
