@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench import crowd, fork_scenarios, ours
+from bench import crowd, fork_scenarios, ours, server_scenarios
 from bench.bubblewrap import bubblewrap_run
 from bench.in_process import in_process
 from bench.jupyter import kernel_start_and_first_cell, kernel_warm_cell
@@ -139,4 +139,9 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "fork-memory": fork_scenarios.fork_memory,
     "fork-files": fork_scenarios.fork_files,
     "restore": fork_scenarios.restore,
+    "http-cell": server_scenarios.http_cell,
+    "http-cycle": server_scenarios.http_cycle,
+    "http-fork": server_scenarios.http_fork,
+    "http-stream": server_scenarios.http_stream,
+    "http-mixed": server_scenarios.http_mixed,
 }

@@ -83,6 +83,8 @@ def _at_most(row: Row) -> str:
 def _figure(value: float | None, unit: str) -> str:
     if value is None:
         return ""
+    if unit == "count":
+        return f"{value:g}"
     if unit == "bytes":
         return f"{value / 1e6:.2f} MB"
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
