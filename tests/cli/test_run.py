@@ -83,7 +83,6 @@ def test_files_are_uploaded_first(run: Run, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("no-such-script.py",), "cannot read no-such-script.py: No such file or directory"),
-        ((), "nothing to run"),
         (("--upload", "no-such-file", "-c", "1"), "cannot read no-such-file"),
         (("--timeout", "-1", "-c", "1"), "timeout"),
         (("--template", "no-such", "-c", "1"), "no-such"),
@@ -94,6 +93,12 @@ def test_what_is_not_the_scripts_failure_is_exit_code_125(run: Run, arguments: t
     assert done.returncode == 125
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_without_a_script_is_misuse(run: Run) -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing to run" in done.stderr
 
 
 def test_a_server_that_is_not_there_is_exit_code_125() -> None:

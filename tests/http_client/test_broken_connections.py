@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ramet import OutcomeUnknown, ProtocolError, Unreachable
+from ramet import AsyncSandbox, OutcomeUnknown, ProtocolError, Sandbox, Unreachable
 from ramet.client import operations
 from ramet.client.checked import Checked
 from ramet.protocol import calls
@@ -307,3 +307,30 @@ def test_a_forked_child_uses_connections_of_its_own() -> None:
             assert said.read() == b"no"
         assert blocking.perform(engine, operations.interrupt("parent"))
         assert server.connections == 2
+
+
+def hang_up(peer: Peer) -> None:
+    peer.read()
+
+
+def make_and_hang_up(peer: Peer) -> None:
+    """Makes a sandbox, takes a cell, and is gone."""
+    peer.read()
+    peer.answer(MADE)
+    peer.read()
+
+
+def test_a_with_block_tells_of_the_cell_whose_connection_broke_and_not_of_its_own_end() -> None:
+    with serving(make_and_hang_up, hang_up) as server:
+        with pytest.raises(OutcomeUnknown) as unknown:
+            with Sandbox(url=server.url) as sandbox:
+                sandbox.run_code("print(1)")
+    assert str(unknown.value.details["execution"]).startswith("exe_")
+
+
+async def test_an_asynchronous_with_block_does_too() -> None:
+    with serving(make_and_hang_up, hang_up) as server:
+        with pytest.raises(OutcomeUnknown) as unknown:
+            async with AsyncSandbox(url=server.url) as sandbox:
+                await sandbox.run_code("print(1)")
+    assert str(unknown.value.details["execution"]).startswith("exe_")

@@ -129,3 +129,20 @@ def test_an_owner_with_a_strict_umask(start_program: Callable[[str], Program]) -
             print(s.run_code("import os; open('/root/made', 'w'); oct(os.stat('/root/made').st_mode)").value)
     """)
     assert program.finish().splitlines() == ["'0o100644'"]
+
+
+@pytest.mark.parametrize("nice", [3, 10, 19])
+def test_an_owner_that_is_nice(start_program: Callable[[str], Program], nice: int) -> None:
+    program = start_program(f"""
+        import os
+        os.nice({nice})
+        from ramet import Sandbox
+        with Sandbox() as parent:
+            parent.run_code("import os")
+            (child,) = parent.fork()
+            with child, parent.terminal("nice") as terminal:
+                for one in (parent, child):
+                    print(one.run_code("os.getpriority(os.PRIO_PROCESS, 0)").value)
+                print(b"".join(terminal.read()).decode().strip())
+    """)
+    assert program.finish().splitlines() == [str(max(nice, 5))] * 3

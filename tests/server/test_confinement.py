@@ -20,8 +20,11 @@ _FILES, _TCP, _SIGNALS = 1, 4, 6  # versions of Landlock that brought them
 _LOCKED_DOWN = """
 import ctypes, json, os, signal, socket, sqlite3, sys
 from ramet.server.confined import lock_down
+from ramet.server.introductions import start_introducer
 
 state, secret, outside_port, other_pid = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+bus = state + "/../bus"  # such as that of a desktop session, which starts programs
+line = start_introducer(state + "/listening.sock")
 lock_down(state)
 told = {}
 
@@ -187,18 +190,64 @@ def attempts(state: Path, secret: Path, outside: socket.socket) -> Iterator[dict
             except ValueError:
                 return "raise JSONDecodeError" in traceback.format_exc() or "obj, end" in traceback.format_exc()
 
-        @attempt("connect to the engine")
+        @attempt("be introduced to the engine")
         def _():
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(state + "/listening.sock")
+            line.send(b"1")
+            _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+            with socket.socket(fileno=descriptors[0]) as connection:
                 return connection.recv(10).decode()
+
+        @attempt("connect to the session bus")
+        def _():
+            libc = ctypes.CDLL(None, use_errno=True)
+            one, _ = socket.socketpair()
+            address = b"\\1\\0" + os.fsencode(bus) + b"\\0"
+            if libc.connect(one.fileno(), address, len(address)) != 0:
+                raise OSError(ctypes.get_errno(), "connect")
+            return "connected"
+
+        @attempt("open a unix socket")
+        def _():
+            return socket.socket(socket.AF_UNIX).fileno()
+
+        @attempt("send a datagram to a path")
+        def _():
+            return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b"x", bus)
+
+        @attempt("limit another process")
+        def _():
+            import resource
+            return resource.prlimit(other_pid, resource.RLIMIT_CPU, (0, 0))
+
+        @attempt("limit itself")
+        def _():
+            import resource
+            return resource.prlimit(0, resource.RLIMIT_CORE, (0, 0)) is not None
+
+        @attempt("slow another process down")
+        def _():
+            return os.setpriority(os.PRIO_PROCESS, other_pid, 19)
+
+        @attempt("hold another process on one processor")
+        def _():
+            return os.sched_setaffinity(other_pid, {0})
+
+        @attempt("share memory with others")
+        def _():
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.shmget(1, 4096, 0o1600) < 0:
+                raise OSError(ctypes.get_errno(), "shmget")
+            return "shared"
 
         print(json.dumps(told))
     """)
     with (
         subprocess.Popen(["sleep", "600"]) as other,
         socket.socket(socket.AF_UNIX) as engine,
+        socket.socket(socket.AF_UNIX) as bus,
     ):
+        bus.bind(str(state.parent / "bus"))
+        bus.listen()
         engine.bind(str(state / "listening.sock"))
         engine.listen()
         port = str(outside.getsockname()[1])
@@ -223,7 +272,8 @@ def test_a_locked_down_process_can_do_its_work(attempts: dict[str, object]) -> N
     assert attempts["keep a database"] == 42
     assert attempts["import late"] == "4.2"
     assert attempts["print a traceback with its source"] is True
-    assert attempts["connect to the engine"] == "engine"
+    assert attempts["be introduced to the engine"] == "engine"
+    assert attempts["limit itself"] is True
     assert attempts["signal itself"] is None
     assert attempts["start a thread and a process"] == 5
     assert attempts["thread"] == "ran"
@@ -258,7 +308,15 @@ def test_a_locked_down_process_reaches_nobody_by_tcp(attempts: dict[str, object]
 
 
 def test_a_locked_down_process_reaches_nobody_in_another_way(attempts: dict[str, object]) -> None:
-    for what in ("send by UDP", "speak with the kernel's tables", "enter a user namespace"):
+    for what in (
+        "send by UDP",
+        "speak with the kernel's tables",
+        "enter a user namespace",
+        "connect to the session bus",
+        "open a unix socket",
+        "send a datagram to a path",
+        "share memory with others",
+    ):
         assert attempts[what] == "PermissionError", what
 
 
@@ -266,6 +324,11 @@ def test_a_locked_down_process_touches_no_other_process(attempts: dict[str, obje
     needs(_SIGNALS)
     assert attempts["kill another process of the same user"] == "PermissionError"
     assert attempts["trace another process of the same user"] == "PermissionError"
+
+
+def test_a_locked_down_process_has_no_say_in_how_others_run(attempts: dict[str, object]) -> None:
+    for what in ("limit another process", "slow another process down", "hold another process on one processor"):
+        assert attempts[what] == "PermissionError", what
 
 
 def test_a_locked_down_process_has_no_capability_and_gets_none(state: Path) -> None:

@@ -7,11 +7,12 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.server.talking import Client, raw_connection, read_all, wait_until
+from tests.server.talking import Client, raw_connection, read_all
 from tests.server.workers import WorkerProcess, running_worker
 
 _HEALTH = b"GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -280,28 +281,19 @@ def test_an_answer_is_one_packet(worker: WorkerProcess) -> None:
 # Number
 
 
-def test_connections_beyond_the_bound_are_closed_and_the_others_served(tmp_path: Path) -> None:
-    with running_worker(tmp_path, connections=20) as worker:
+def test_beyond_the_bound_the_connection_that_was_silent_longest_is_closed(tmp_path: Path) -> None:
+    with running_worker(tmp_path, connections=20) as worker, ExitStack() as opened:
         _check_service(worker)
-        held = [socket.create_connection(("127.0.0.1", worker.port), timeout=60) for _ in range(20)]
+        held = [opened.enter_context(raw_connection(worker.port)) for _ in range(20)]
         held[0].sendall(_HEALTH)
         assert held[0].recv(65536).endswith(b"ok")
-        with raw_connection(worker.port) as one_more:
-            one_more.sendall(_HEALTH)
-            assert read_all(one_more) == b""
-        held.pop().close()
-        wait_until(lambda: _serves(worker), "there is room again")
-        for connection in held:
-            connection.close()
-
-
-def _serves(worker: WorkerProcess) -> bool:
-    with raw_connection(worker.port) as connection:
-        try:
+        one_more = opened.enter_context(raw_connection(worker.port))
+        one_more.sendall(_HEALTH)
+        assert one_more.recv(65536).endswith(b"ok")
+        assert read_all(held[1]) == b""
+        for connection in (held[0], *held[2:]):
             connection.sendall(_HEALTH)
-            return connection.recv(65536).endswith(b"ok")
-        except OSError:
-            return False
+            assert connection.recv(65536).endswith(b"ok")
 
 
 @pytest.mark.slow

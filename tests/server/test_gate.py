@@ -8,43 +8,22 @@ from pathlib import Path
 import pytest
 
 from ramet.errors import EngineClosed, LimitReached, Unauthorized
-from ramet.protocol.listing import SandboxRow
 from ramet.server.errors import Refused
 from ramet.server.gate import Door, Gate
-from ramet.server.keys import KeyLimits, KeyRow
-from ramet.server.link import Link
-from ramet.server.news import News
+from ramet.server.keys import KeyLimits
 from ramet.server.records import Records
 from ramet.server.settings import ServerSettings
 
-MIB = 1024 * 1024
-
-
-def row(number: int, owner: str = "key_a", memory_bytes: int = 100 * MIB) -> SandboxRow:
-    return SandboxRow(f"sbx_{number:032x}", owner, "idle", "default", 0, None, None, None, 0, memory_bytes, False)
-
-
-def key(**limits: int | None) -> KeyRow:
-    return KeyRow("key_a", "a", "sandboxes", KeyLimits(**limits), 0)
-
 
 @pytest.fixture
-def link() -> Link:
-    return Link("/nowhere")
-
-
-@pytest.fixture
-def gate(link: Link) -> Gate:
-    return Gate(link)
-
-
-def tell(link: Link, news: News) -> None:
-    for callback in link.on_news:
-        callback(news)
+def gate() -> Gate:
+    return Gate(
+        ServerSettings(state="", requests=5, requests_of_an_owner=3, held_bytes=150, held_bytes_of_an_owner=100)
+    )
 
 
 async def test_cells_are_counted_per_owner(gate: Gate) -> None:
-    limited = key(concurrent_cells=2)
+    limited = KeyLimits(concurrent_cells=2)
     with gate.cell("key_a", limited), gate.cell("key_a", limited):
         with pytest.raises(LimitReached, match="2 cells"):
             gate.begin_cell("key_a", limited)
@@ -55,85 +34,41 @@ async def test_cells_are_counted_per_owner(gate: Gate) -> None:
         pass
 
 
-async def test_who_has_no_key_has_no_limit_of_cells(gate: Gate) -> None:
-    for _ in range(1000):
-        gate.begin_cell("local", None)
-    assert gate.busy == 1000
+async def test_requests_are_counted_per_owner_and_together(gate: Gate) -> None:
+    for _ in range(3):
+        gate.enter("key_a")
+    with pytest.raises(LimitReached, match="3 requests"):
+        gate.enter("key_a")
+    gate.enter("key_b")
+    gate.enter("key_b")
+    with pytest.raises(Refused) as refused:
+        gate.enter("key_c")
+    assert refused.value.status == 503
+    gate.leave("key_a", 0)
+    gate.enter("key_c")
 
 
-async def test_sandboxes_that_live_and_that_are_made_count(gate: Gate, link: Link) -> None:
-    limited = key(sandboxes=3)
-    tell(link, News("all", sandboxes=(row(1), row(2, "key_b"))))
-    with gate.room("key_a", limited, 1, 0) as first:
-        with pytest.raises(LimitReached, match="has 2 sandboxes, and may have 3"), gate.room("key_a", limited, 2, 0):
-            pass
-        first.made([row(3).id])
-    # Its news is not there yet, and it counts all the same; then it counts once.
-    with pytest.raises(LimitReached), gate.room("key_a", limited, 2, 0):
-        pass
-    tell(link, News("begun", sandboxes=(row(3),), id=row(3).id, owner="key_a"))
-    with gate.room("key_a", limited, 1, 0):
-        pass
-    tell(link, News("ended", id=row(3).id, owner="key_a", cause="closed"))
-    with gate.room("key_a", limited, 2, 0):
-        pass
-
-
-async def test_news_that_comes_before_the_answer_is_not_counted_twice(gate: Gate, link: Link) -> None:
-    limited = key(sandboxes=2)
-    with gate.room("key_a", limited, 1, 0) as room:
-        tell(link, News("begun", sandboxes=(row(1),), id=row(1).id, owner="key_a"))
-        room.made([row(1).id])
-    with gate.room("key_a", limited, 1, 0):
-        pass
-
-
-async def test_a_failure_gives_the_room_back(gate: Gate) -> None:
-    limited = key(sandboxes=1)
-    with pytest.raises(RuntimeError), gate.room("key_a", limited, 1, 0):
-        raise RuntimeError
-    with gate.room("key_a", limited, 1, 0):
-        pass
-
-
-async def test_memory_is_the_sum_of_the_limits(gate: Gate, link: Link) -> None:
-    limited = key(memory_mib=250)
-    tell(link, News("all", sandboxes=(row(1),)))
-    with gate.room("key_a", limited, 1, 100 * MIB):
-        with pytest.raises(LimitReached, match="250 MiB"), gate.room("key_a", limited, 1, 100 * MIB):
-            pass
-        with gate.room("key_a", limited, 1, 50 * MIB):
-            pass
-
-
-async def test_children_of_a_fork_arrive_one_by_one(gate: Gate, link: Link) -> None:
-    limited = key(sandboxes=4, memory_mib=400)
-    tell(link, News("all"))
-    children = [row(number) for number in range(3)]
-    with gate.room("key_a", limited, 3, 300 * MIB) as room:
-        room.made([child.id for child in children])
-    for child in children:
-        tell(link, News("begun", sandboxes=(child,), id=child.id, owner="key_a"))
-        with gate.room("key_a", limited, 1, 100 * MIB):
-            pass
-        with pytest.raises(LimitReached), gate.room("key_a", limited, 2, 0):
-            pass
-
-
-async def test_templates_of_ones_own_are_counted_once_each(gate: Gate) -> None:
-    limited = key(templates=2)
-    for name in ("one", "two", "one", "two"):
-        gate.template("key_a", limited, name)
-    with pytest.raises(LimitReached, match="one, two|has 2 templates"):
-        gate.template("key_a", limited, "three")
+async def test_what_requests_hold_is_counted_until_they_are_over(gate: Gate) -> None:
+    for owner in ("key_a", "key_a", "key_b", "key_c"):
+        gate.enter(owner)
+    gate.hold("key_a", 60)
+    with pytest.raises(LimitReached, match="long requests"):
+        gate.hold("key_a", 60)  # counts all the same: the request that has it is given up
+    gate.leave("key_a", 60)
+    gate.hold("key_b", 60)
+    with pytest.raises(LimitReached):
+        gate.hold("key_c", 60)  # of all together
+    gate.leave("key_c", 60)
+    gate.leave("key_a", 60)
+    gate.hold("key_b", 40)
 
 
 async def test_a_server_that_stops_begins_nothing(gate: Gate) -> None:
     gate.close()
     with pytest.raises(EngineClosed, match="the server is stopping"):
-        gate.begin_cell("local", None)
-    with pytest.raises(EngineClosed), gate.room("local", None, 1, 0):
-        pass
+        gate.begin_cell("local", KeyLimits())
+    with pytest.raises(EngineClosed):
+        gate.check_open()
 
 
 # The door
@@ -185,6 +120,16 @@ def test_a_page_of_another_site_is_refused(records: Records, origin: bytes) -> N
     with pytest.raises(Refused) as refused:
         identify(records, {b"host": b"localhost:7070", b"origin": origin})
     assert refused.value.status == 403
+
+
+@pytest.mark.parametrize("site", [b"cross-site", b"same-site"])
+def test_a_picture_or_script_that_another_page_asks_for_is_refused(records: Records, site: bytes) -> None:
+    """Requests without an Origin, which a page makes with a tag."""
+    with pytest.raises(Refused) as refused:
+        identify(records, {b"host": b"localhost:7070", b"sec-fetch-site": site})
+    assert refused.value.status == 403
+    for own in (b"same-origin", b"none"):
+        assert identify(records, {b"host": b"localhost:7070", b"sec-fetch-site": own}) == "local"
 
 
 def test_without_a_host_nobody_is_local(records: Records) -> None:

@@ -31,7 +31,7 @@ def test_a_key_is_found_by_its_secret_and_no_other(records: Records) -> None:
     found = records.find_key(secret)
     assert found == row
     assert found is not None
-    assert found.limits == KeyLimits(sandboxes=3, memory_mib=1024, concurrent_cells=64, templates=8)
+    assert found.limits == KeyLimits(sandboxes=3, memory_mib=1024, concurrent_cells=1000, templates=8)
     for wrong in ("", "rmt_", secret[:-1], secret + "x", secret.swapcase(), "\udcff", "é"):
         assert records.find_key(wrong) is None
 

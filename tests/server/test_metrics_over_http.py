@@ -40,10 +40,13 @@ def test_cells_forks_and_requests_are_counted_by_key(shared_server: Server) -> N
     user.run(made, "1")
     user.run(made, "1/0")
     user.run(made, "true", "bash")
+    nobody = f"/v1/sandboxes/sbx_{0:032x}/exec"
+    assert user.ask("POST", nobody, {"code": "1"}).status == 404
     assert user.ask("POST", f"/v1/sandboxes/{made}/fork", {"n": 2}).status == 201
     text = scraper.ask("GET", "/metrics").body.decode()
     assert value(text, 'ramet_cells_total{key="counted",language="python",outcome="ok"}') == 1
     assert value(text, 'ramet_cells_total{key="counted",language="python",outcome="failed"}') == 1
+    assert value(text, 'ramet_cells_total{key="counted",language="python",outcome="refused"}') == 1
     assert value(text, 'ramet_cells_total{key="counted",language="bash",outcome="ok"}') == 1
     assert value(text, 'ramet_cell_seconds_count{key="counted"}') == 3
     assert value(text, 'ramet_forks_total{key="counted"}') == 2

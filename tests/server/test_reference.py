@@ -30,8 +30,12 @@ def test_the_examples_run(shared_server: Server) -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     settings, limits = ServerSettings(""), KeyLimits()
     for said in (
-        f"| body of a request | {settings.body_bytes // MIB} MiB; `exec` {settings.code_body_bytes // MIB} MiB, "
-        f"of which {checks.CODE_BYTES_AT_MOST // MIB} MiB are code",
+        f"| body of a request | {settings.body_bytes // MIB} MiB; `exec` {settings.code_body_bytes // MIB} MiB; "
+        f"code in frames, as the SDK sends it, {checks.CODE_BYTES_AT_MOST // MIB} MiB;",
+        f"of a key at once | {settings.held_bytes_of_an_owner // MIB} MiB;",
+        f"| requests of a key at once | {settings.requests_of_an_owner} |",
+        f"| {settings.local_sandboxes} sandboxes, {settings.local_cells} cells running or waiting, "
+        f"{settings.local_templates} templates |",
         f"| {settings.head_bytes // 1024} KiB, {settings.headers} headers, within {settings.head_seconds:.0f} s |",
         f"given up after {settings.body_seconds:.0f} s",
         f"given up after {settings.unread_seconds:.0f} s",

@@ -1,4 +1,4 @@
-"""``ramet completion``: a script that teaches a shell to complete ``ramet`` commands."""
+"""ramet completion: a script that teaches a shell to complete ramet commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ramet doctor``: what this host can do, what is missing and how to mend it, and what a sandbox here really has."""
+"""ramet doctor: what this host can do, what is missing and how to mend it, and what a sandbox here really has."""
 
 from __future__ import annotations
 

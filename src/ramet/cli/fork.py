@@ -1,4 +1,4 @@
-"""``ramet fork``: copies of a running sandbox: memory, files, processes and threads."""
+"""ramet fork: copies of a running sandbox: memory, files, processes and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ramet keys``: who may use a server, and how much. A running server knows of changes at once."""
+"""ramet keys: who may use a server, and how much. A running server knows of changes at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ramet.cli.output import print_note, print_table
 from ramet.cli.serve import add_state_option
-from ramet.errors import RametError
+from ramet.errors import InvalidArgument, RametError
 from ramet.server.keys import KeyLimits, KeyRow
 from ramet.server.records import Records
 from ramet.server.state import DATABASE_NAME, prepare, state_folder
@@ -46,7 +46,11 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     create.add_argument("--sandboxes", type=int, metavar="N", default=_LIMITS.sandboxes, help="at once (default: 100)")
     create.add_argument("--memory-mib", type=int, metavar="N", help="of all its sandboxes together (default: no limit)")
     create.add_argument(
-        "--cells", type=int, metavar="N", default=_LIMITS.concurrent_cells, help="running or waiting (default: 64)"
+        "--cells",
+        type=int,
+        metavar="N",
+        default=_LIMITS.concurrent_cells,
+        help=f"running or waiting (default: {_LIMITS.concurrent_cells})",
     )
     create.add_argument("--metrics", action="store_true", help="only for /metrics, for no sandbox")
     create.add_argument("--json", action="store_true", help="as one JSON object")
@@ -68,8 +72,14 @@ def _help(parser: argparse.ArgumentParser) -> int:
 
 
 @contextmanager
-def _records(chosen: argparse.Namespace) -> Iterator[Records]:
+def _records(chosen: argparse.Namespace, make: bool = False) -> Iterator[Records]:
     folder = state_folder(chosen.state)
+    if not make and not (folder / DATABASE_NAME).exists():
+        raise InvalidArgument(
+            f"state: {folder} is no state folder of a server",
+            hint="name the folder with --state or RAMET_STATE; the first key in it is made with: ramet keys create",
+            details={"argument": "state"},
+        )
     prepare(folder)
     records = Records(folder / DATABASE_NAME)
     try:
@@ -80,7 +90,7 @@ def _records(chosen: argparse.Namespace) -> Iterator[Records]:
 
 def _create(chosen: argparse.Namespace) -> int:
     limits = KeyLimits(sandboxes=chosen.sandboxes, memory_mib=chosen.memory_mib, concurrent_cells=chosen.cells)
-    with _records(chosen) as records:
+    with _records(chosen, make=True) as records:
         row, secret = records.create_key(chosen.name, limits, "metrics" if chosen.metrics else "sandboxes")
     if chosen.json:
         print(json.dumps({**_facts(row), "key": secret}))

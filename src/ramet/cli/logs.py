@@ -1,4 +1,4 @@
-"""``ramet logs``: what the cells of a sandbox printed last, at most a mebibyte of it."""
+"""ramet logs: what the cells of a sandbox printed last, at most a mebibyte of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ramet.cli.output import paint
 from ramet.cli.place import add_server_option, find, server
 from ramet.client.sandbox import Sandbox
+from ramet.errors import SandboxClosed
 from ramet.protocol.replays import ReplayEvent
 
 if TYPE_CHECKING:
@@ -54,7 +55,12 @@ def _events(sandbox: Sandbox, follow: bool) -> Iterator[ReplayEvent]:
     """All there are. To follow is to ask again and again: what is new comes after the last that was seen."""
     seen: list[ReplayEvent] = []
     while True:
-        now = sandbox.replay()
+        try:
+            now = sandbox.replay()
+        except SandboxClosed:
+            if follow:
+                return  # it was there when we began: it has ended
+            raise
         yield from now[_known(seen, now) :]
         if not follow:
             return

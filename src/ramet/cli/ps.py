@@ -1,4 +1,4 @@
-"""``ramet ps``: the sandboxes that a server keeps for you."""
+"""ramet ps: the sandboxes that a server keeps for you."""
 
 from __future__ import annotations
 

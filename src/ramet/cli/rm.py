@@ -1,4 +1,4 @@
-"""``ramet rm``: close sandboxes of a server."""
+"""ramet rm: close sandboxes of a server."""
 
 from __future__ import annotations
 

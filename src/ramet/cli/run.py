@@ -1,4 +1,4 @@
-"""``ramet run``: a script in a sandbox, as if it ran here: its output, its exit code."""
+"""ramet run: a script in a sandbox, as if it ran here: its output, its exit code."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ exit code: the script's own; 130 after Ctrl-C; 125 when the sandbox failed and n
 
 FAILED = 125
 INTERRUPTED = 130
+_MISUSED = 2
 _TERMINATED = 128 + signal.SIGTERM
 _PIECE_BYTES = 1024 * 1024
 
@@ -79,6 +80,9 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(chosen: argparse.Namespace) -> int:
     # So that the sandbox of a server is closed also when this command is told to end.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    if chosen.code is None and chosen.script is None:
+        print_error(InvalidArgument("script: nothing to run", hint="give a file, - for standard input, or -c CODE"))
+        return _MISUSED
     try:
         script = _script(chosen)
         with _sandbox(chosen) as sandbox:
@@ -120,8 +124,6 @@ def _script(chosen: argparse.Namespace) -> Script:
         source, name = str(chosen.code), "-c"
         arguments = [*([chosen.script] if chosen.script is not None else []), *chosen.arguments]
         return Script(name, source, arguments)
-    if chosen.script is None:
-        raise InvalidArgument("script: nothing to run", hint="give a file, - for standard input, or -c CODE")
     if chosen.script == "-":
         return Script("-", sys.stdin.read(), chosen.arguments)
     try:

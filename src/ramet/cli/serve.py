@@ -1,4 +1,4 @@
-"""``ramet serve``: sandboxes for many programs and machines, over HTTP."""
+"""ramet serve: sandboxes for many programs and machines, over HTTP."""
 
 from __future__ import annotations
 

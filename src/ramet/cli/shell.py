@@ -1,4 +1,4 @@
-"""``ramet shell``: a REPL in a sandbox."""
+"""ramet shell: a REPL in a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ramet top``: what the sandboxes of a server use, live."""
+"""ramet top: what the sandboxes of a server use, live."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXAMPLES = """\
 examples:
   ramet top                                   until Ctrl-C
   ramet top --once
-  ramet top --json                            one JSON array; so is the output of a pipe
+  ramet top --json                            one JSON array
 """
 
 _TITLES = ("SANDBOX", "STATE", "MEMORY", "AT MOST", "PEAK", "PROCESSES", "WAITING", "AGE", "TEMPLATE")

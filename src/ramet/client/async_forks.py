@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ramet.client import asynchronous, operations
 from ramet.client.arguments import check_new_name
-from ramet.client.handle import SnapshotHandle
+from ramet.client.handle import SnapshotHandle, behind
 from ramet.errors import EngineClosed, EngineLost
 from ramet.protocol.forks import ForkInfo
 
@@ -36,7 +36,8 @@ class AsyncForks(list["AsyncSandbox"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        with behind(error):
+            await self.close()
 
 
 class AsyncSnapshot:
@@ -76,7 +77,8 @@ class AsyncSnapshot:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        with behind(error):
+            await self.close()
 
     def __del__(self) -> None:
         self._snapshot.forgotten(self)

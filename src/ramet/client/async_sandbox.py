@@ -12,7 +12,7 @@ from ramet.client import asynchronous, operations
 from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
 from ramet.client.async_terminals import AsyncTerminal
-from ramet.client.handle import Handle, SnapshotHandle
+from ramet.client.handle import Handle, SnapshotHandle, behind
 from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, async_pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
@@ -304,7 +304,8 @@ class AsyncSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        with behind(error):
+            await self.close()
 
     def __del__(self) -> None:
         if self._handle is not None:

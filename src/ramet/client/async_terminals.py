@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from types import TracebackType
 
 from ramet.client import asynchronous
+from ramet.client.handle import behind
 from ramet.client.terminal_operations import TerminalHandle
 from ramet.errors import EngineClosed, EngineLost, ExecutionUnknown, SandboxClosed
 
@@ -61,4 +62,5 @@ class AsyncTerminal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        with behind(error):
+            await self.close()

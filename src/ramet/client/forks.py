@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ramet.client import blocking, operations
 from ramet.client.arguments import check_new_name
-from ramet.client.handle import SnapshotHandle
+from ramet.client.handle import SnapshotHandle, behind
 from ramet.errors import EngineClosed, EngineLost
 from ramet.protocol.forks import ForkInfo
 
@@ -36,7 +36,8 @@ class Forks(list["Sandbox"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with behind(error):
+            self.close()
 
 
 class Snapshot:
@@ -76,7 +77,8 @@ class Snapshot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with behind(error):
+            self.close()
 
     def __del__(self) -> None:
         self._snapshot.forgotten(self)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from ramet.client.checked import Checked
-from ramet.errors import SandboxClosed
+from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
 from ramet.protocol.checks import invalid
 from ramet.transport.seam import Engine
+
+
+def behind(error: BaseException | None) -> AbstractContextManager[None]:
+    """For what is closed while an error is on its way: that one is told, and not one that follows from it."""
+    return nullcontext() if error is None else suppress(RametError)
 
 
 class _Held:

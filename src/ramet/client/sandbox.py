@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from ramet.client import blocking, operations
 from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
 from ramet.client.forks import Forks, Snapshot
-from ramet.client.handle import Handle, SnapshotHandle
+from ramet.client.handle import Handle, SnapshotHandle, behind
 from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
@@ -247,7 +247,8 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with behind(error):
+            self.close()
 
     def __del__(self) -> None:
         if self._handle is not None:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from types import TracebackType
 
 from ramet.client import blocking
+from ramet.client.handle import behind
 from ramet.client.terminal_operations import TerminalHandle
 from ramet.errors import EngineClosed, EngineLost, ExecutionUnknown, SandboxClosed
 
@@ -61,4 +62,5 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with behind(error):
+            self.close()

@@ -17,6 +17,7 @@ from ramet.engine.registry import StartMachine
 from ramet.engine.seams import Machine
 from ramet.engine.serving import serve
 from ramet.engine.settings import Settings, interrupt_waits
+from ramet.protocol.specs import Interpreter
 
 
 def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | None = None) -> None:
@@ -29,6 +30,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--cgroups", type=json.loads, default={"version": 0, "folders": {}}, help="delegated groups")
     parser.add_argument("--guest", help="folder of the guest package")
     parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
+    parser.add_argument("--only-interpreter", type=json.loads, help="make sandboxes from this one; no mounts")
     parser.add_argument("--sweep-faults", action="store_true", help="for tests: each fork fails one step later")
     chosen = parser.parse_args(arguments)
 
@@ -39,7 +41,13 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
         except ProcessLookupError:
             return  # it ended before we had begun
     again, hard, kill = chosen.interrupt_seconds
-    settings = Settings(interrupt_again_seconds=again, hard_interrupt_seconds=hard, kill_seconds=kill)
+    only = chosen.only_interpreter
+    settings = Settings(
+        interrupt_again_seconds=again,
+        hard_interrupt_seconds=hard,
+        kill_seconds=kill,
+        interpreter=None if only is None else Interpreter.read(only),
+    )
     primary = socket.socket(fileno=chosen.primary)
     for descriptor in (chosen.primary, owner, chosen.broker):
         if descriptor is not None:

@@ -23,6 +23,7 @@ from ramet.engine.turn import Caller
 from ramet.engine.watching import Watcher
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import TO_ENGINE, Frame, encode
 from ramet.protocol.specs import SandboxSpec
 
@@ -82,7 +83,7 @@ class Connection:
         if frame.kind == calls.RUN:
             self._run(header, frame.blob)
         elif frame.kind == calls.CREATE:
-            self._perform(self._create(SandboxSpec.read(header)))
+            self._perform(self._create(SandboxSpec.read(header), Allowance.read(header)))
         elif frame.kind == calls.FACTS:
             self._perform(self._facts())
         elif frame.kind == calls.CLOSE:
@@ -183,8 +184,8 @@ class Connection:
 
     # The rest
 
-    async def _create(self, spec: SandboxSpec) -> None:
-        sandbox = await self._registry.create(spec)
+    async def _create(self, spec: SandboxSpec, allowance: Allowance) -> None:
+        sandbox = await self._registry.create(spec, allowance)
         if self._channel.detached:
             # Nobody has learnt the id, so nobody could ever close it.
             await self._registry.forget(sandbox.id)

@@ -170,33 +170,55 @@ class Follower:
         self.go_on()
 
 
+class _Owned:
+    """What the executions of one owner hold, the oldest first."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Execution, Executions] = {}
+        self.kept_bytes = 0
+
+
 class Shelf:
-    """What all ended executions of an engine hold together: bounded, the oldest goes first."""
+    """What all ended executions of an engine hold together: bounded. Who holds most loses their oldest first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._kept: dict[Execution, Executions] = {}
+        self._owners: dict[str, _Owned] = {}
         self.kept_bytes = 0
 
     def put(self, execution: Execution, of: Executions) -> None:
-        self._kept[execution] = of
+        self._add(execution, of)
+        while self.kept_bytes > self._limit_bytes:
+            most = max(self._owners.values(), key=lambda owned: owned.kept_bytes)
+            oldest = next(iter(most.kept))
+            if oldest is execution:
+                break  # the newest is kept in any case
+            most.kept[oldest].drop(oldest)
+
+    def move(self, execution: Execution, of: Executions, to: Executions) -> None:
+        self.take(execution, of)
+        self._add(execution, to)
+
+    def _add(self, execution: Execution, of: Executions) -> None:
+        owned = self._owners.setdefault(of.owner, _Owned())
+        owned.kept[execution] = of
+        owned.kept_bytes += execution.kept_bytes
         self.kept_bytes += execution.kept_bytes
-        while self.kept_bytes > self._limit_bytes and len(self._kept) > 1:
-            oldest = next(iter(self._kept))
-            self._kept[oldest].drop(oldest)
 
-    def moved(self, execution: Execution, to: Executions) -> None:
-        self._kept[execution] = to
-
-    def take(self, execution: Execution) -> None:
-        if self._kept.pop(execution, None) is not None:
+    def take(self, execution: Execution, of: Executions) -> None:
+        owned = self._owners.get(of.owner)
+        if owned is not None and owned.kept.pop(execution, None) is not None:
+            owned.kept_bytes -= execution.kept_bytes
             self.kept_bytes -= execution.kept_bytes
+            if not owned.kept:
+                del self._owners[of.owner]
 
 
 class Executions:
     """Those of one sandbox, by id: all that wait or run, and the last ones that have ended."""
 
-    def __init__(self, settings: Settings, shelf: Shelf) -> None:
+    def __init__(self, settings: Settings, shelf: Shelf, owner: str = "") -> None:
+        self.owner = owner
         self._settings = settings
         self._shelf = shelf
         self._by_id: dict[str, Execution] = {}
@@ -221,7 +243,7 @@ class Executions:
         return execution
 
     def drop(self, execution: Execution) -> None:
-        self._shelf.take(execution)
+        self._shelf.take(execution, self)
         self._by_id.pop(execution.id, None)
         if execution in self._ended:
             del self._ended[execution]
@@ -235,7 +257,7 @@ class Executions:
                 continue
             self._by_id[execution.id] = execution
             self._ended[execution] = None
-            self._shelf.moved(execution, self)
+            self._shelf.move(execution, others, self)
         self._ended_bytes += others._ended_bytes
         others._by_id, others._ended, others._ended_bytes = {}, {}, 0
         self._bound()

@@ -13,6 +13,7 @@ from ramet.engine.snapshots import Snapshot
 from ramet.engine.turn import Caller
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.allowances import Allowance
 from ramet.protocol.forks import Diff
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.specs import ThawSpec
@@ -31,7 +32,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     header = frame.header
     owner = fields.optional_text(header, "owner")
     if frame.kind == calls.THAW:
-        return one(relations.thaw(registry, ThawSpec.read(header), caller, owner))
+        return one(relations.thaw(registry, ThawSpec.read(header), caller, owner, Allowance.read(header)))
     if frame.kind == calls.DROP:
         return nothing(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
     if frame.kind == calls.SAVE:
@@ -40,7 +41,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.FORK:
         count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
         checks.check_count(count)
-        return _fork(relations.fork(registry, sandbox, count, reseed, caller))
+        return _fork(relations.fork(registry, sandbox, count, reseed, caller, Allowance.read(header)))
     if frame.kind == calls.SNAPSHOT:
         return _snapshot(relations.snapshot(registry, sandbox, caller))
     if frame.kind == calls.RESTORE:
@@ -87,7 +88,7 @@ async def one(work: Awaitable[Sandbox]) -> dict[str, object]:
 async def _save(registry: Registry, header: Mapping[str, object], owner: str | None) -> dict[str, object]:
     name = fields.text(header, "name")
     snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
-    registry.snapshots.save(snapshot, name, taken=registry.is_template(name, snapshot.owner))
+    registry.save(snapshot, name, Allowance.read(header))
     return {}
 
 

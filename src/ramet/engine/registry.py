@@ -6,15 +6,16 @@ import asyncio
 import secrets
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from ramet.engine import snapshots
 from ramet.engine.describing import row
 from ramet.engine.executions import Shelf
 from ramet.engine.lifetimes import Cause, Tombstone, Tombstones, now_ms
+from ramet.engine.rooms import Rooms
 from ramet.engine.sandbox import Sandbox, merged_message
 from ramet.engine.seams import Body, Machine
 from ramet.engine.settings import Settings
@@ -24,10 +25,13 @@ from ramet.engine.succession import Past, Retired
 from ramet.engine.turn import Caller
 from ramet.engine.watching import Watchers
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
+from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import check_sandbox, invalid
 from ramet.protocol.specs import SandboxSpec, TemplateSpec
 
 _KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
+
+_ANY = Allowance()
 
 StartMachine = Callable[[], Awaitable[Machine]]
 
@@ -53,6 +57,10 @@ class Registry:
         self.snapshots = Snapshots(settings)
         self.spaces = Spaces(settings)
         self.watchers = Watchers()
+        self.rooms = Rooms(
+            lambda owner: _memory_limits(self._sandboxes.values(), owner),
+            lambda owner: _memory_limits(self._leaving, owner),
+        )
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._sandboxes)} sandboxes>"
@@ -71,24 +79,43 @@ class Registry:
 
     # How they begin
 
-    async def create(self, spec: SandboxSpec) -> Sandbox:
+    async def create(self, spec: SandboxSpec, allowance: Allowance = _ANY) -> Sandbox:
         """A new sandbox, ready for its first cell."""
         # Whether paths of the host exist was asked by the owner's side: the engine does not see the host.
         check_sandbox(spec)
+        self.check_shown(spec)
         self._check_name(spec.template, spec.owner)
         self.check_space(spec)
-        machine = await self.started_machine()
-        await machine.template(spec.template)
-        self._templates.setdefault((spec.owner, spec.template.name, spec.template.python), spec.template)
-        body = await machine.create(spec.template, spec.limits, spec.mounts)
-        sandbox = self.new_sandbox(spec, body)
-        try:
-            await sandbox.configure()
-            self.add([sandbox])
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+        with self.rooms.take(spec.owner, allowance, 1, spec.limits.memory_bytes):
+            machine = await self.started_machine()
+            with self._booting(spec, allowance):
+                await machine.template(spec.template)
+                self._templates.setdefault((spec.owner, spec.template.name, spec.template.python), spec.template)
+            body = await machine.create(spec.template, spec.limits, spec.mounts)
+            sandbox = self.new_sandbox(spec, body)
+            try:
+                await sandbox.configure()
+                self.add([sandbox])
+            except BaseException:
+                await sandbox.close()
+                raise
+            return sandbox
+
+    def _booting(self, spec: SandboxSpec, allowance: Allowance) -> AbstractContextManager[None]:
+        if spec.template.builtin:
+            return nullcontext()
+        return self.rooms.boot(spec.owner, spec.template.name, allowance, self._templates_of(spec.owner))
+
+    def _templates_of(self, owner: str) -> set[str]:
+        """The names of an owner's own templates."""
+        own = {name for (of, name, _), spec in self._templates.items() if of == owner and not spec.builtin}
+        return own | self.snapshots.names(owner)
+
+    def save(self, snapshot: Snapshot, name: str, allowance: Allowance = _ANY) -> None:
+        """Make a snapshot a template of its owner's."""
+        owner = snapshot.owner
+        self.rooms.check_template(owner, name, allowance, self._templates_of(owner))
+        self.snapshots.save(snapshot, name, taken=self.is_template(name, owner))
 
     def new_sandbox(
         self, spec: SandboxSpec, body: Body, past: Past | None = None, parent: str | None = None
@@ -96,14 +123,33 @@ class Registry:
         """One that nobody knows of yet."""
         return Sandbox(f"sbx_{secrets.token_hex(16)}", spec, body, self.settings, past, parent, self._shelf)
 
-    def add(self, sandboxes: Iterable[Sandbox]) -> None:
+    def add(self, sandboxes: Sequence[Sandbox]) -> None:
         """From now on they are found by their ids, and closed with the engine."""
         if self._closed:
             raise EngineClosed("the engine was closed while the sandbox was made")
         for sandbox in sandboxes:
+            self.check_space(sandbox.spec)  # again: others were made meanwhile
+        for sandbox in sandboxes:
             self._sandboxes[sandbox.id] = sandbox
             sandbox.clock.start(partial(self._on_due, sandbox))
             self.watchers.begun(row(sandbox))
+
+    def check_shown(self, spec: SandboxSpec) -> None:
+        """Raise if a sandbox is to see what an engine of a server shows to nobody, whoever asks for it.
+
+        The process that speaks with the network may have been taken over: it must not reach the host's files this way.
+        """
+        shown = self.settings.interpreter
+        if shown is None:
+            return
+        if spec.mounts:
+            raise invalid("mounts", "this engine shows no folders of the host", "no mounts")
+        if spec.template.interpreter != shown:
+            raise invalid(
+                "python",
+                f"this engine makes sandboxes from {shown.executable} as it was when it started, and from nothing else",
+                "that one; end the engine, and with it its sandboxes, to use another",
+            )
 
     def check_space(self, spec: SandboxSpec) -> None:
         """Raise if a sandbox is to be persistent and there would be no room for what is kept of it."""
@@ -239,3 +285,7 @@ class Registry:
             raise invalid("template", f"{template.name!r} exists with other preloads", allowed)
         if self.snapshots.is_saved(template.name, owner):
             raise invalid("template", f"a snapshot was saved as {template.name!r}", "another name")
+
+
+def _memory_limits(sandboxes: Iterable[Sandbox], owner: str) -> list[int]:
+    return [sandbox.spec.limits.memory_bytes for sandbox in sandboxes if sandbox.owner == owner]

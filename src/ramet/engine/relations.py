@@ -10,17 +10,21 @@ from typing import NamedTuple, TypeVar
 
 from ramet.engine.comparing import compare_names
 from ramet.engine.registry import Registry
+from ramet.engine.rooms import Room
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Forked, Machine
 from ramet.engine.snapshots import Snapshot, freeze, settle
 from ramet.engine.turn import Caller, Turn, Turns
 from ramet.errors import ForkFailed, RametError, SandboxClosed, SandboxLost
+from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import check_thaw, invalid
 from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.guest import Names
 from ramet.protocol.specs import Lifetime, ThawSpec
 
 T = TypeVar("T")
+
+_ANY = Allowance()
 
 
 class Children(NamedTuple):
@@ -31,12 +35,27 @@ class Children(NamedTuple):
     each: list[ForkInfo]
 
 
-def fork(registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller) -> Awaitable[Children]:
+def fork(
+    registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, allowance: Allowance = _ANY
+) -> Awaitable[Children]:
     """So many copies of a sandbox, each able to take a cell; or an error, and the parent goes on."""
-    return _fork(registry, parent, count, reseed, caller, caller.queue(parent, needs_repl=True))
+    room = registry.rooms.take(parent.owner, allowance, count, parent.spec.limits.memory_bytes)
+    try:
+        turns = caller.queue(parent, needs_repl=True)
+    except BaseException:
+        room.leave()
+        raise
+    return _fork(registry, parent, count, reseed, caller, turns, room)
 
 
 async def _fork(
+    registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, turns: Turns, room: Room
+) -> Children:
+    with room:
+        return await _forked(registry, parent, count, reseed, caller, turns)
+
+
+async def _forked(
     registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, turns: Turns
 ) -> Children:
     async with turns as (turn,):
@@ -68,24 +87,28 @@ def snapshot(registry: Registry, sandbox: Sandbox, caller: Caller) -> Awaitable[
 
 async def _snapshot(registry: Registry, sandbox: Sandbox, caller: Caller, turns: Turns) -> Snapshot:
     async with turns:
-        made = await freeze(await registry.started_machine(), sandbox)
-    try:
-        caller.check()
-    except BaseException:
-        await made.let_go()
-        raise
-    registry.snapshots.add(made)
+        # Asked again: many may have waited for their turns when there was room for one.
+        with registry.snapshots.room(sandbox.owner):
+            made = await freeze(await registry.started_machine(), sandbox)
+            try:
+                caller.check()
+            except BaseException:
+                await made.let_go()
+                raise
+            registry.snapshots.add(made)
     return made
 
 
-async def thaw(registry: Registry, spec: ThawSpec, caller: Caller, owner: str | None = None) -> Sandbox:
+async def thaw(
+    registry: Registry, spec: ThawSpec, caller: Caller, owner: str | None = None, allowance: Allowance = _ANY
+) -> Sandbox:
     """A new sandbox in the state of a snapshot, with what was asked for on top."""
     snapshots = registry.snapshots
     if spec.name is not None:
         found = snapshots.find_saved(spec.name, owner)
     else:
         found = snapshots.find(spec.snapshot or "", owner)
-    return await _thaw(registry, found, spec, caller)
+    return await _thaw(registry, found, spec, caller, allowance)
 
 
 async def resume(
@@ -95,6 +118,7 @@ async def resume(
     persistent: bool,
     caller: Caller,
     owner: str | None = None,
+    allowance: Allowance = _ANY,
 ) -> Sandbox:
     """A new sandbox in the state that a persistent one had when it ended."""
     space = registry.spaces.find(space_id, owner)
@@ -102,7 +126,7 @@ async def resume(
         raise _no_space(registry, space_id, owner)
     found = await asyncio.shield(space.snapshot)
     spec = ThawSpec(None, None, lifetime=lifetime)
-    return await _thaw(registry, found, spec, caller, persistent, parent=space_id)
+    return await _thaw(registry, found, spec, caller, allowance, persistent, parent=space_id)
 
 
 def _no_space(registry: Registry, space_id: str, owner: str | None) -> RametError:
@@ -120,25 +144,28 @@ async def _thaw(
     found: Snapshot,
     spec: ThawSpec,
     caller: Caller,
+    allowance: Allowance,
     persistent: bool = False,
     parent: str | None = None,
 ) -> Sandbox:
     whole = replace(check_thaw(spec, found.spec), persistent=persistent)
+    registry.check_shown(whole)
     registry.check_space(whole)
-    async with registry.snapshots.held(found):
-        machine = await registry.started_machine()
-        body = await machine.thaw(found.frozen, whole.limits, whole.mounts)
-    sandbox = registry.new_sandbox(whole, body, found.past, parent)
-    try:
-        if found.keep_pid:
-            await sandbox.repl.thawed(reseed=False, stir=True)
-        await sandbox.repl.configure(dict(spec.environment), spec.cwd)
-        caller.check()
-        registry.add([sandbox])
-    except BaseException:
-        await sandbox.close()
-        raise
-    return sandbox
+    with registry.rooms.take(whole.owner, allowance, 1, whole.limits.memory_bytes):
+        async with registry.snapshots.held(found):
+            machine = await registry.started_machine()
+            body = await machine.thaw(found.frozen, whole.limits, whole.mounts)
+        sandbox = registry.new_sandbox(whole, body, found.past, parent)
+        try:
+            if found.keep_pid:
+                await sandbox.repl.thawed(reseed=False, stir=True)
+            await sandbox.repl.configure(dict(spec.environment), spec.cwd)
+            caller.check()
+            registry.add([sandbox])
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
 
 
 def restore(registry: Registry, sandbox: Sandbox, found: Snapshot, caller: Caller) -> Awaitable[None]:

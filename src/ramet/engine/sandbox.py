@@ -46,7 +46,7 @@ class Sandbox:
         self._settings = settings
         self._background = Tail(settings.background_bytes)
         self.replay = Replay(settings)
-        self.executions = Executions(settings, shelf or Shelf(settings.all_executions_bytes))
+        self.executions = Executions(settings, shelf or Shelf(settings.all_executions_bytes), spec.owner)
         self.repl = Repl(body, settings, self._background, self.replay, self._on_cell_end, fresh=past is None)
         self._queue: deque[Cell | Turn] = deque()
         self._current: Cell | Turn | None = None

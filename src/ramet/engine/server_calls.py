@@ -14,6 +14,7 @@ from ramet.engine.sandbox import Sandbox
 from ramet.engine.turn import Caller
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.specs import Lifetime
 
@@ -77,7 +78,8 @@ def _resume(registry: Registry, header: Mapping[str, object], owner: str | None,
     asked = fields.optional_mapping(header, "lifetime")
     lifetime = None if asked is None else Lifetime.read(asked)
     persistent = fields.flag(header, "persistent")
-    return one(relations.resume(registry, fields.text(header, "space"), lifetime, persistent, caller, owner))
+    space, allowance = fields.text(header, "space"), Allowance.read(header)
+    return one(relations.resume(registry, space, lifetime, persistent, caller, owner, allowance))
 
 
 async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ramet.protocol.specs import Interpreter
+
 _KIB = 1024
 _MIB = 1024 * _KIB
 
@@ -59,6 +61,8 @@ class Settings:
     # Between the end of the control socket and the news of the REPL's death, before we conclude that it only closed it.
     end_of_control_seconds: float = 0.5
     listed_entries: int = 1_000_000
+    # Of an engine that serves others: sandboxes are made from this one, and no folder of the host is mounted.
+    interpreter: Interpreter | None = None
     file_threads: int = 4
 
 

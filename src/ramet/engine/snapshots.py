@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Frozen, Machine
@@ -72,6 +73,7 @@ class Snapshots:
         self._settings = settings
         self._by_id: dict[str, Snapshot] = {}
         self._by_name: dict[tuple[str, str], Snapshot] = {}  # owner, name
+        self._coming: Counter[str] = Counter()  # being taken, by owner
 
     def __len__(self) -> int:
         return len(self._by_id) + len(self._by_name)
@@ -85,13 +87,23 @@ class Snapshots:
         at_most = self._settings.snapshots
         if owner:
             held = [*self._by_id.values(), *self._by_name.values()]
-            of_owner = sum(snapshot.owner == owner for snapshot in held)
+            of_owner = sum(snapshot.owner == owner for snapshot in held) + self._coming[owner]
             if of_owner >= self._settings.snapshots_of_an_owner:
                 raise LimitReached(f"cannot take a snapshot: you hold {of_owner} already", hint="close some of them")
-        if len(self) >= at_most:
+        if len(self) + self._coming.total() >= at_most:
             raise LimitReached(
                 f"cannot take a snapshot: this engine holds {at_most} already", hint="close some of them"
             )
+
+    @contextmanager
+    def room(self, owner: str) -> Iterator[None]:
+        """Within the block one is taken, and added: others who do the same have as much less room."""
+        self.check_room(owner)
+        self._coming[owner] += 1
+        try:
+            yield
+        finally:
+            self._coming -= Counter([owner])
 
     def add(self, snapshot: Snapshot) -> None:
         self._by_id[snapshot.id] = snapshot
@@ -115,6 +127,9 @@ class Snapshots:
             yield snapshot
         finally:
             await snapshot.let_go()
+
+    def names(self, owner: str) -> set[str]:
+        return {name for of, name in self._by_name if of == owner}
 
     def is_saved(self, name: str, owner: str) -> bool:
         return (owner, name) in self._by_name

@@ -31,6 +31,7 @@ from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 
 _THAW_SECONDS = 10.0
 _PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and for the ones below
+_KINDS_READY = 8  # template and limits; those that were asked for last
 _SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte
 _FIRST_PID, _LAST_PID = 1000, 30_000
 _STRAGGLER_SECONDS = 0.05
@@ -117,7 +118,9 @@ class Machine:
     async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A sandbox: one that was thawed ahead of time, or a new one."""
         key = (template, limits)
-        ready = self._ready.setdefault(key, [])
+        # The kind that was asked for last comes last. Others make room: whoever asks for ever new limits gets no more.
+        ready = self._ready[key] = self._ready.pop(key, [])
+        self._clear_out()
         while ready and not mounts:
             body = ready.pop()
             if not body.death.done():
@@ -127,7 +130,7 @@ class Machine:
             await body.close()
         self._misses += 1
         body = await self._make(template, limits, mounts)
-        if not mounts:
+        if not mounts and key in self._ready:
             self._refill(key)
         return body
 
@@ -135,13 +138,23 @@ class Machine:
         if not self._closed and (key not in self._refills or self._refills[key].done()):
             self._refills[key] = asyncio.create_task(self._fill(key))
 
+    def _clear_out(self) -> None:
+        """Close what waits for kinds that nobody has asked for in a while."""
+        for key in list(self._ready)[:-_KINDS_READY]:
+            self._discard_ahead(Ahead([], [], None), self._ready.pop(key))
+        self._refills = {key: task for key, task in self._refills.items() if key in self._ready or not task.done()}
+
     async def _fill(self, key: tuple[TemplateSpec, Limits]) -> None:
         """Thaw ahead for whoever asks next for the same kind."""
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
             while len(self._ready[key]) < _SANDBOXES_READY and not self._closed:
                 await self._maker.wait_until_idle()
-                self._ready[key].append(await self._make(*key, ()))
+                body = await self._make(*key, ())
+                if key not in self._ready:  # others were asked for meanwhile
+                    await body.close()
+                    return
+                self._ready[key].append(body)
 
     async def _make(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A pod, and the template thawed into it."""
@@ -325,12 +338,12 @@ class Machine:
             raise
         return bodies
 
-    def _discard_ahead(self, ahead: Ahead) -> None:
-        work = asyncio.create_task(self._discard(ahead, []))
+    def _discard_ahead(self, ahead: Ahead, bodies: Sequence[Body] = ()) -> None:
+        work = asyncio.create_task(self._discard(ahead, bodies))
         self._discards.add(work)
         work.add_done_callback(self._discards.discard)
 
-    async def _discard(self, ahead: Ahead, bodies: list[Body]) -> None:
+    async def _discard(self, ahead: Ahead, bodies: Sequence[Body]) -> None:
         made = await asyncio.gather(*ahead.pods, return_exceptions=True)
         pods = [*(plan.pod for plan in ahead.plans), *(pod for pod in made if isinstance(pod, Pod))]
         await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)

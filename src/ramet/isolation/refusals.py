@@ -22,7 +22,18 @@ _REFUSED: tuple[tuple[str, int, str], ...] = (
         errno.EPERM,
         "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd",
     ),
-    ("no signal but to itself (the rest of it below)", errno.EPERM, "tkill pidfd_send_signal rt_sigqueueinfo"),
+    (
+        "no signal but to itself (the rest of it below)",
+        errno.EPERM,
+        "tkill pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo",
+    ),
+    (
+        "no say in how fast others run, or where",
+        errno.EPERM,
+        "setpriority ioprio_set sched_setscheduler sched_setparam sched_setattr sched_setaffinity "
+        "move_pages migrate_pages process_mrelease",
+    ),
+    ("no memory or queue that others of the user have, too", errno.EPERM, "shmget shmat shmctl semget msgget mq_open"),
     ("nothing is listened on but what was handed over", errno.EPERM, "bind"),
     ("no namespace, in which there would be capabilities again", errno.EPERM, "unshare setns"),
     (
@@ -36,8 +47,12 @@ _REFUSED: tuple[tuple[str, int, str], ...] = (
     ("its flags lie in memory, where a filter cannot read them; glibc falls back to clone", errno.ENOSYS, "clone3"),
 )
 
-# Only to this process: the first argument must be its id.
+# Only to this process: the first argument must be its id. 0 is a process itself, but to kill(2) it is its whole group.
 _TO_ITSELF = ("kill", "tgkill")
+_OF_ITSELF = ("prlimit64",)  # a limit that is too low ends a process as a signal does
+
+# A datagram can be sent to any path; of a pair of streams, neither end can speak with others.
+_STREAM, _FLAGS_OF_SOCKETS = 1, (0, 0x800, 0x80000, 0x80800)  # SOCK_NONBLOCK, SOCK_CLOEXEC
 
 _AF_UNIX = 1
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* that fits clone(2)
@@ -47,7 +62,8 @@ _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _ANY_SET, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06  # of classic BPF
-_AT_NUMBER, _AT_ARCH, _AT_FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data (low half)
+# Offsets in struct seccomp_data; of arguments, their low halves.
+_AT_NUMBER, _AT_ARCH, _AT_FIRST_ARGUMENT, _AT_SECOND_ARGUMENT = 0, 4, 16, 24
 
 
 class _Program(ctypes.Structure):
@@ -63,7 +79,7 @@ def _call(name: str, *steps: bytes) -> bytes:
     return _step(_EQUAL, X86_64[name], 0, len(steps)) + b"".join(steps)
 
 
-def compile_filter(pid: int) -> bytes:
+def compile_filter(pid: int, connects: bool) -> bytes:
     """The filter for the process with this id, as an array of ``struct sock_filter``."""
     refused, allowed = _step(_RETURN, _ERRNO | errno.EPERM), _step(_RETURN, _ALLOW)
     argument = _step(_LOAD, _AT_FIRST_ARGUMENT)
@@ -78,16 +94,28 @@ def compile_filter(pid: int) -> bytes:
     for _, reason, names in _REFUSED:
         parts += [_call(name, _step(_RETURN, _ERRNO | reason)) for name in names.split()]
     parts += [_call(name, argument, _step(_EQUAL, pid, 1, 0), refused, allowed) for name in _TO_ITSELF]
-    parts.append(_call("socket", argument, _step(_EQUAL, _AF_UNIX, 1, 0), refused, allowed))
+    own = (_step(_EQUAL, 0, 2, 0), _step(_EQUAL, pid, 1, 0))
+    parts += [_call(name, argument, *own, refused, allowed) for name in _OF_ITSELF]
+    if connects:
+        parts.append(_call("socket", argument, _step(_EQUAL, _AF_UNIX, 1, 0), refused, allowed))
+    else:
+        parts += [_call(name, refused) for name in ("socket", "connect")]
+    kind = _step(_LOAD, _AT_SECOND_ARGUMENT)
+    count = len(_FLAGS_OF_SOCKETS)
+    streams = [_step(_EQUAL, _STREAM | flags, count - at, 0) for at, flags in enumerate(_FLAGS_OF_SOCKETS)]
+    parts.append(_call("socketpair", kind, *streams, refused, allowed))
     parts.append(_call("clone", argument, _step(_ANY_SET, _CLONE_NEW_ANY, 0, 1), refused, allowed))
     return b"".join([*parts, allowed])
 
 
-def refuse() -> bool:
-    """Put the filter on, for good. Needs no_new_privs, and one thread. False: this machine has none."""
+def refuse(connects: bool = False) -> bool:
+    """Put the filter on, for good. Needs no_new_privs, and one thread. False: this machine has none.
+
+    ``connects``: to unix sockets, by their paths; without it, to nobody.
+    """
     if platform.machine() != "x86_64":
         return False
-    code = compile_filter(os.getpid())
+    code = compile_filter(os.getpid(), connects)
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), 0, 0) == 0:

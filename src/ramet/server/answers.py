@@ -10,7 +10,9 @@ from typing import Any
 from ramet.server.exchange import JSON, Exchange
 
 # Encoding so many small objects takes a millisecond or two; more are encoded in a thread, which others can interrupt.
-_QUICK_ITEMS = 500
+QUICK_ITEMS = 500
+# What one of them is counted for while a long list is gathered.
+ENTRY_BYTES = 160
 
 
 def encode(value: object) -> bytes:
@@ -24,7 +26,7 @@ async def answer_json(exchange: Exchange, value: object, status: int = 200) -> N
 
 async def answer_long_json(exchange: Exchange, value: object, *long: Sequence[Any]) -> None:
     """The same for a value that holds lists of any length."""
-    quick = sum(map(len, long)) <= _QUICK_ITEMS
+    quick = sum(map(len, long)) <= QUICK_ITEMS
     await exchange.respond(200, JSON, encode(value) if quick else await asyncio.to_thread(encode, value))
 
 

@@ -10,6 +10,7 @@ from ramet.server.admission import Creation
 from ramet.server.errors import Refused
 from ramet.server.exchange import JSON, ClientGone, Exchange, Handler, Receive, Route, Scope, Send
 from ramet.server.gate import Door, Gate
+from ramet.server.keys import KeyLimits
 from ramet.server.link import Link
 from ramet.server.logs import Log, RequestLog
 from ramet.server.metrics import Metrics
@@ -45,7 +46,12 @@ class Application:
         self.creation = creation
         self.link = link
         self.records = records
-        self.gate = Gate(link)
+        self.gate = Gate(settings)
+        self.local_limits = KeyLimits(
+            sandboxes=settings.local_sandboxes,
+            concurrent_cells=settings.local_cells,
+            templates=settings.local_templates,
+        )
         self.metrics = metrics
         self.heart = Heart(settings.heartbeat_seconds)
         self.log = log
@@ -76,6 +82,8 @@ class Application:
                 raise  # uvicorn breaks the connection off: the client must not take half an answer for a whole
             await self._fail(exchange, RametError("the server failed at this"))
         finally:
+            if exchange.counted:
+                self.gate.leave(exchange.owner, exchange.held_bytes)
             self.metrics.request(log.method, log.route, log.status, log.seconds)
             self.log.request(log)
 
@@ -121,6 +129,8 @@ class Application:
             exchange.log.key = key.name
             if key.scope == "metrics" and template not in _FOR_METRICS:
                 raise Refused(403, "this key opens the metrics only", code="unauthorized")
+        self.gate.enter(exchange.owner)
+        exchange.counted = True
 
     async def _fail(self, exchange: Exchange, error: RametError | Refused) -> None:
         if exchange.started:

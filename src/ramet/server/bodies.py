@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NoReturn
 
 from ramet.protocol.checks import invalid
 
 _SHOWN_CHARACTERS = 80
+
+# A longer body than this is one of few values.
+_LONG_BYTES = 2 * 1024 * 1024
+_FIELDS_AT_MOST = 32
+_OPEN = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
+_NAME = re.compile(r'"([A-Za-z0-9_]{1,64})"[ \t\n\r]*:[ \t\n\r]*')
+_PLAIN = re.compile(r"true|false|null|-?[0-9][0-9.eE+-]{0,40}")
+_NEXT = re.compile(r"[ \t\n\r]*([,}])[ \t\n\r]*")
 
 
 def parse_object(data: bytes) -> dict[str, object]:
@@ -17,7 +27,7 @@ def parse_object(data: bytes) -> dict[str, object]:
     if not data.strip():
         return {}
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = _parse(data.decode("utf-8"), few_values=len(data) > _LONG_BYTES)
     except RecursionError:
         raise invalid("body", "is nested too deeply", "a JSON object") from None
     except UnicodeDecodeError as error:
@@ -31,12 +41,46 @@ def parse_object(data: bytes) -> dict[str, object]:
     return value
 
 
+def _parse(text: str, few_values: bool) -> object:
+    if not few_values:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    # What is long is a text, such as code. As many small values would take seconds to read, and nobody else would be
+    # answered meanwhile, not even from another thread: such a body is refused at its first list.
+    pairs: list[tuple[str, object]] = []
+    at = _found(_OPEN, text, 0).end()
+    while len(pairs) < _FIELDS_AT_MOST:
+        name = _found(_NAME, text, at)
+        at = name.end()
+        if text.startswith('"', at):
+            value, at = scanstring(text, at + 1, True)
+        else:
+            plain = _found(_PLAIN, text, at)
+            value, at = json.loads(plain[0]), plain.end()
+        pairs.append((name[1], value))
+        following = _found(_NEXT, text, at)
+        at = following.end()
+        if following[1] == "}":
+            if at < len(text):
+                raise ValueError(f"something follows it at character {at}")
+            return _unique(pairs)
+    raise ValueError("it has too many fields for its length")
+
+
+def _found(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
+    found = pattern.match(text, at)
+    if found is None:
+        raise ValueError(f"character {at} is not what belongs there in a long body: fields with texts and numbers")
+    return found
+
+
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice[:_SHOWN_CHARACTERS]!r} is given twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the field {name[:_SHOWN_CHARACTERS]!r} is given twice")
+            seen.add(name)
     return found
 
 

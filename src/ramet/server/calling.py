@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from ramet.errors import ProtocolError, RametError
-from ramet.protocol import calls, fields
+from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
 from ramet.server import admission, errors, idempotency, making, outcomes
-from ramet.server.departures import ends_with_client
+from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers
 from ramet.server.exchange import ClientGone, Exchange, Route, too_large
 from ramet.server.idempotency import StoredAnswer
@@ -28,6 +28,14 @@ _FRAMES: Headers = [(b"content-type", FRAMES_TYPE.encode("ascii"))]
 _PREFIX_BYTES = 10
 _LAST_OF_A_FILE = frozenset((calls.END, calls.ABORT))
 _OF_A_FILE = frozenset((calls.CHUNK, calls.END, calls.ABORT))
+# Reading a header holds up everybody, here and in the engine: only those are long that must be.
+_HEADER_BYTES = 64 * 1024
+_LARGE_HEADERS = {
+    calls.CREATE: TO_ENGINE.header_bytes,
+    calls.THAW: TO_ENGINE.header_bytes,
+    calls.TERMINAL_OPEN: 3 * 1024 * 1024,
+    calls.DIFF: 3 * 1024 * 1024,
+}
 _LARGEST_FRAME_BYTES = _PREFIX_BYTES + TO_ENGINE.header_bytes + TO_ENGINE.blob_bytes
 
 
@@ -73,7 +81,7 @@ async def _run(exchange: Exchange, frame: Frame, body: _Body) -> None:
     header["execution"] = exchange.log.execution = execution
     keep = admission.check_on_disconnect(header.setdefault("on_disconnect", "keep")) == "keep"
     owner = exchange.owner
-    exchange.gate.begin_cell(owner, exchange.key)
+    exchange.gate.begin_cell(owner, exchange.limits)
     outcome = outcomes.CANCELLED
     try:
         async with exchange.link.call() as engine:
@@ -131,8 +139,8 @@ async def _tell(exchange: Exchange, error: RametError, headers: Headers = _FRAME
 
 
 async def _save(exchange: Exchange, frame: Frame) -> None:
-    with exchange.gate.new_template(exchange.owner, exchange.key, fields.text(frame.header, "name")):
-        answer = await exchange.link.ask(calls.SAVE, exchange.gate.header(exchange, frame.header))
+    header = making.allowed(exchange, exchange.gate.header(exchange, frame.header))
+    answer = await ask(exchange, calls.SAVE, header)
     await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
 
 
@@ -226,7 +234,7 @@ class _Body:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._limit_bytes: int | None = exchange.settings.code_body_bytes
+        self._limit_bytes: int | None = _LARGEST_FRAME_BYTES
         self._taken = 0
         self._more = True
         self._rest = b""
@@ -238,6 +246,9 @@ class _Body:
         length = 4 + int.from_bytes(data[:4], "little")
         if length > _LARGEST_FRAME_BYTES:
             raise too_large(_LARGEST_FRAME_BYTES)
+        header_bytes = _LARGE_HEADERS.get(data[5], _HEADER_BYTES)
+        if int.from_bytes(data[6:_PREFIX_BYTES], "little") > header_bytes:
+            raise ProtocolError(f"the header of such a frame may have at most {header_bytes} bytes")
         if data[5] == calls.WRITE:
             self._limit_bytes = None  # the sandbox's disk limits it
         elif self._limit_bytes is not None:
@@ -245,7 +256,9 @@ class _Body:
         if len(data) < length:
             parts = bytearray(data)
             while len(parts) < length:
-                parts += await self._piece_or_refuse()
+                piece = await self._piece_or_refuse()
+                self._exchange.hold(len(piece))
+                parts += piece
             data = bytes(parts)
         if len(data) > length:
             self._rest = data[length:]

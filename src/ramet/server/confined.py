@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramet.isolation import interpreter, landlock, powers, refusals
+from ramet.server.introductions import start_introducer
 from ramet.server.logs import Log
 from ramet.server.settings import ServerSettings
 from ramet.transport.keeper import SOCKET_NAME
@@ -48,7 +49,8 @@ class Walls:
 
 
 def lock_down(state: str) -> Walls:
-    """No capability, no new privilege, no look inside; of the host only Python's own files, and the state folder.
+    """No capability, no new privilege, no look inside; of the host only Python's own files, and the state folder. No
+    connection is made: those to the engine are handed over, see ``introductions``.
 
     To be called before there is a second thread: all of it counts for threads, not for processes.
     """
@@ -59,7 +61,6 @@ def lock_down(state: str) -> Walls:
         landlock.Rights(
             read=(*_LIBRARIES, *_SMALL_FILES, *python_folders()),
             keep=(state,),
-            connect=(f"{state}/{SOCKET_NAME}", state),
         )
     )
     return Walls(standing, refusals.refuse())
@@ -82,15 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--settings", type=json.loads, required=True)
     chosen = parser.parse_args(arguments)
     powers.die_with_parent(chosen.parent)
+    settings = ServerSettings(**chosen.settings)
+    line = start_introducer(f"{settings.state}/{SOCKET_NAME}", chosen.socket)
     # Before the walls are up: most of what will be needed is loaded then.
     from ramet.server.worker import run_worker
 
-    settings = ServerSettings(**chosen.settings)
     listener = socket.socket(fileno=chosen.socket)
     os.set_inheritable(chosen.socket, False)
     interpreter.find(sys.executable)  # for the sandboxes to come; remembered, as /etc/passwd is out of sight later
     lock_down(settings.state).tell(Log(settings.log_format))
-    run_worker(settings, listener)
+    run_worker(settings, listener, line)
 
 
 if __name__ == "__main__":

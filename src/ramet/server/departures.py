@@ -1,11 +1,13 @@
-"""A client that hangs up ends the call to the engine that was made for it."""
+"""A client that hangs up ends the call to the engine that was made for it: nothing is left waiting for nobody."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ramet.errors import RametError
+from ramet.protocol import calls
+from ramet.protocol.frames import Frame, encode
 from ramet.server.exchange import ClientGone, Exchange
 from ramet.server.link import EngineCall
 
@@ -29,3 +31,14 @@ def ends_with_client(exchange: Exchange, call: EngineCall) -> Iterator[None]:
         raise
     finally:
         exchange.when_gone(None)
+
+
+async def ask(exchange: Exchange, kind: int, header: Mapping[str, object], blob: bytes = b"") -> Frame:
+    """One call with one answer, for as long as the client waits for it. What the engine says went wrong is raised."""
+    async with exchange.link.call() as call:
+        with ends_with_client(exchange, call):
+            await call.send(encode(kind, header, blob))
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+    return frame

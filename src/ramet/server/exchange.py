@@ -15,7 +15,7 @@ from ramet.server.logs import RequestLog
 if TYPE_CHECKING:
     from ramet.server.app import Application
     from ramet.server.gate import Gate
-    from ramet.server.keys import KeyRow
+    from ramet.server.keys import KeyLimits, KeyRow
     from ramet.server.link import Link
     from ramet.server.metrics import Metrics
     from ramet.server.records import Records
@@ -26,6 +26,8 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+_PIECE_BYTES = 256 * 1024
 
 JSON: Headers = [(b"content-type", b"application/json")]
 
@@ -45,7 +47,20 @@ class ClientGone(Exception):
 class Exchange:
     """A request whose caller is known, and the answer to it. Everything that is sent goes through here."""
 
-    __slots__ = ("_application", "_request", "_send", "headers", "key", "log", "owner", "receive", "scope", "started")
+    __slots__ = (
+        "_application",
+        "_request",
+        "_send",
+        "counted",
+        "headers",
+        "held_bytes",
+        "key",
+        "log",
+        "owner",
+        "receive",
+        "scope",
+        "started",
+    )
 
     def __init__(
         self,
@@ -64,12 +79,19 @@ class Exchange:
         self.log = log
         self.owner = ""
         self.key: KeyRow | None = None
+        self.counted = False  # among the requests of its owner
+        self.held_bytes = 0  # of what is too long to be passed on piece by piece, and is in memory for it
         self.started = False  # the head of the answer was sent
         self._request: Request | None = None
 
     @property
     def settings(self) -> ServerSettings:
         return self._application.settings
+
+    @property
+    def limits(self) -> KeyLimits:
+        """How much the caller may have."""
+        return self._application.local_limits if self.key is None else self.key.limits
 
     @property
     def link(self) -> Link:
@@ -102,6 +124,11 @@ class Exchange:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
+    def hold(self, size_bytes: int) -> None:
+        """Count what is kept in memory for this request, until it is over; 429 where it is too much."""
+        self.held_bytes += size_bytes
+        self.gate.hold(self.owner, size_bytes)
+
     # The request's body
 
     async def read_body(self, limit_bytes: int | None = None) -> bytes:
@@ -118,7 +145,9 @@ class Exchange:
         while True:
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            parts += message.get("body", b"")
+            piece: bytes = message.get("body", b"")
+            self.hold(len(piece))
+            parts += piece
             if len(parts) > limit:
                 raise too_large(limit)
             if not message.get("more_body"):
@@ -159,7 +188,11 @@ class Exchange:
         """A whole answer, in one packet if it fits."""
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        await self.begin(status, headers, body, more=False)
+        await self.begin(status, headers, body[:_PIECE_BYTES], more=len(body) > _PIECE_BYTES)
+        # The rest no faster than the client reads: what lies in the connection's buffer is counted nowhere.
+        for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):
+            end = start + _PIECE_BYTES
+            await self.write(body[start:end], more=end < len(body))
 
     async def begin(self, status: int, headers: Headers, body: bytes, more: bool = True) -> None:
         """The head of an answer together with its first piece."""

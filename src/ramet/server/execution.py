@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 
-from starlette.responses import JSONResponse, Response
-
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.results import RichResult
 from ramet.server import admission, outcomes
-from ramet.server.departures import ends_with_client
+from ramet.server.answers import answer_json
+from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers
 from ramet.server.exchange import JSON, Exchange, Route
 from ramet.server.formats import ChunkFormat, Format, LineFormat, forms, result_fields, to_json
@@ -54,7 +53,7 @@ async def _execute(exchange: Exchange, sandbox_id: str) -> None:
     }
     marked = [(b"ramet-execution", execution.encode("ascii"))]
     owner, outcome = exchange.owner, outcomes.CANCELLED
-    exchange.gate.begin_cell(owner, exchange.key)
+    exchange.gate.begin_cell(owner, exchange.limits)
     try:
         async with exchange.link.call() as engine:
             engine.send_nowait(encode(calls.RUN, header, code))
@@ -64,17 +63,30 @@ async def _execute(exchange: Exchange, sandbox_id: str) -> None:
                 else:
                     written: Format = LineFormat() if format_name == "lines" else ChunkFormat()
                     outcome = await _stream(exchange, engine, written, execution, [*_NDJSON, *marked])
+    except RametError as error:
+        outcome = outcomes.of_error(error)
+        raise
     finally:
         exchange.gate.end_cell(owner)
         exchange.metrics.cell_ended(owner, language, exchange.log.seconds, outcome)
 
 
 async def _in_one(exchange: Exchange, engine: EngineCall, execution: str, marked: Headers) -> str:
-    data = b"".join([data async for data, _ in engine.raw()])
+    body, outcome = await _gathered(exchange, engine, execution)
+    await exchange.respond(200, [*JSON, *marked], body)
+    return outcome
+
+
+async def _gathered(exchange: Exchange, engine: EngineCall, execution: str) -> tuple[bytes, str]:
+    """The answer, and the outcome. Apart, so that only the answer is left while a client takes its time to read it."""
+    pieces = []
+    async for piece, _ in engine.raw():
+        exchange.hold(len(piece))
+        pieces.append(piece)
+    data = b"".join(pieces)
     frame = _final(next(FrameDecoder(FROM_ENGINE).feed(data)))
     answer = {"execution_id": execution, **result_fields(calls.read_result(frame))}
-    await exchange.respond(200, [*JSON, *marked], to_json(answer))
-    return outcomes.of_result(frame.header)
+    return to_json(answer), outcomes.of_result(frame.header)
 
 
 async def _stream(exchange: Exchange, engine: EngineCall, written: Format, execution: str, headers: Headers) -> str:
@@ -133,10 +145,14 @@ def _final(frame: Frame) -> Frame:
 # Executions by their id
 
 
-async def _execution(exchange: Exchange, sandbox_id: str, execution_id: str) -> Response:
+async def _execution(exchange: Exchange, sandbox_id: str, execution_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/executions/{execution_id}"""
     execution = admission.check_known_execution(execution_id)
     wait = _wait(exchange.request.query_params)
+    await exchange.respond(200, JSON, await _fetched(exchange, sandbox_id, execution, wait))
+
+
+async def _fetched(exchange: Exchange, sandbox_id: str, execution: str, wait: bool) -> bytes:
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "execution": execution, "wait": wait})
     printed = (bytearray(), bytearray())
     shown: list[RichResult] = []
@@ -148,7 +164,7 @@ async def _execution(exchange: Exchange, sandbox_id: str, execution_id: str) -> 
         elif frame.kind == calls.RICH:
             shown.append(calls.read_rich(frame.header, frame.blob))
         elif frame.kind == calls.ANSWER:
-            return JSONResponse({"execution_id": execution, "state": fields.text(frame.header, "state")})
+            return to_json({"execution_id": execution, "state": fields.text(frame.header, "state")})
     result = calls.read_result(frame)
     answer = result_fields(result)
     for name, text in zip(STREAMS, printed, strict=True):
@@ -156,7 +172,7 @@ async def _execution(exchange: Exchange, sandbox_id: str, execution_id: str) -> 
     answer["results"] = [{"what": one.what, "data": forms(one)} for one in (*shown, *result.results)]
     answer["value"] = next((one.text for one in reversed(shown) if one.what == "value"), result.value)
     more = {"dropped_bytes": dropped_bytes} if dropped_bytes else {}
-    return JSONResponse({"execution_id": execution, "state": "finished", "result": answer, **more})
+    return to_json({"execution_id": execution, "state": "finished", "result": answer, **more})
 
 
 def _wait(query: Mapping[str, str]) -> bool:
@@ -166,23 +182,23 @@ def _wait(query: Mapping[str, str]) -> bool:
     return value in ("", "1", "true")
 
 
-async def _cancel(exchange: Exchange, sandbox_id: str, execution_id: str) -> Response:
+async def _cancel(exchange: Exchange, sandbox_id: str, execution_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/executions/{execution_id}/cancel"""
     (await exchange.read_fields()).done()
     execution = admission.check_known_execution(execution_id)
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "execution": execution})
-    answer = await exchange.link.ask(calls.CANCEL, header)
-    return JSONResponse({"cancelled": fields.flag(answer.header, "cancelled")})
+    answer = await ask(exchange, calls.CANCEL, header)
+    await answer_json(exchange, {"cancelled": fields.flag(answer.header, "cancelled")})
 
 
-async def _interrupt(exchange: Exchange, sandbox_id: str) -> Response:
+async def _interrupt(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/interrupt"""
     (await exchange.read_fields()).done()
-    answer = await exchange.link.ask(calls.INTERRUPT, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
-    return JSONResponse({"interrupted": fields.flag(answer.header, "interrupted")})
+    answer = await ask(exchange, calls.INTERRUPT, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    await answer_json(exchange, {"interrupted": fields.flag(answer.header, "interrupted")})
 
 
-async def _replay(exchange: Exchange, sandbox_id: str) -> Response:
+async def _replay(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/replay: the last 1000 events, as lines."""
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id})
     events: deque[tuple[str, object, int]] = deque(maxlen=_REPLAYED_EVENTS)
@@ -201,7 +217,7 @@ async def _replay(exchange: Exchange, sandbox_id: str) -> Response:
         to_json({"type": kind, "data": data, "seq": number, "ts": ts_ms})
         for number, (kind, data, ts_ms) in enumerate(events)
     ]
-    return Response(b"\n".join([*written, b""]) if written else b"", media_type="application/x-ndjson")
+    await exchange.respond(200, _NDJSON, b"\n".join([*written, b""]) if written else b"")
 
 
 def _unfinished(cutters: tuple[LineCutter, LineCutter], ts_ms: int) -> list[tuple[str, object, int]]:
@@ -209,11 +225,11 @@ def _unfinished(cutters: tuple[LineCutter, LineCutter], ts_ms: int) -> list[tupl
 
 
 async def _frames(exchange: Exchange, kind: int, header: Mapping[str, object]) -> AsyncIterator[Frame]:
-    """The frames of an answer. An error is raised; who hangs up is not waited for."""
+    """The frames of an answer, counted as long ones. An error is raised; who hangs up is not waited for."""
     async with exchange.link.call() as engine:
         engine.send_nowait(encode(kind, header))
         with ends_with_client(exchange, engine):
-            async for frame in engine.frames():
+            async for frame in engine.frames(exchange.hold):
                 if frame.kind == calls.ERROR:
                     raise calls.read_error(frame.header)
                 yield frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 
@@ -9,8 +10,8 @@ from ramet.errors import FileForbidden, FileIsFolder, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.results import FileInfo
-from ramet.server.answers import answer_json, answer_long_json, answer_nothing
-from ramet.server.departures import ends_with_client
+from ramet.server.answers import ENTRY_BYTES, QUICK_ITEMS, answer_json, answer_long_json, answer_nothing
+from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers, Refused
 from ramet.server.exchange import ClientGone, Exchange, Route
 from ramet.server.link import EngineCall
@@ -43,7 +44,7 @@ def _header(exchange: Exchange, sandbox_id: str, path: str, **more: object) -> d
 
 
 async def _stat(exchange: Exchange, sandbox_id: str, path: str) -> FileInfo:
-    frame = await exchange.link.ask(calls.STAT, _header(exchange, sandbox_id, path))
+    frame = await ask(exchange, calls.STAT, _header(exchange, sandbox_id, path))
     return FileInfo.read(frame.header)
 
 
@@ -120,7 +121,7 @@ async def upload(exchange: Exchange, sandbox_id: str) -> None:
     length = exchange.header(b"content-length")
     if length is not None and length.isdigit() and int(length) <= calls.CHUNK_BYTES:
         data = await exchange.read_body(calls.CHUNK_BYTES)
-        await exchange.link.ask(calls.WRITE, _header(exchange, sandbox_id, path, more=False), data)
+        await ask(exchange, calls.WRITE, _header(exchange, sandbox_id, path, more=False), data)
     else:
         # A sandbox that is not there is told before the data is taken in.
         await _stat(exchange, sandbox_id, "/")
@@ -177,12 +178,17 @@ async def list_folder(exchange: Exchange, sandbox_id: str) -> None:
     entries: list[object] = []
     async with exchange.link.call() as call:
         await call.send(encode(calls.LIST, _header(exchange, sandbox_id, path)))
-        async for frame in call.frames():
-            if frame.kind == calls.ERROR:
-                raise calls.read_error(frame.header)
-            if frame.kind == calls.ENTRIES:
-                entries += fields.array(frame.header, "entries")
-    await answer_long_json(exchange, {"entries": sorted(entries, key=_name)}, entries)
+        with ends_with_client(exchange, call):
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+                if frame.kind == calls.ENTRIES:
+                    some = fields.array(frame.header, "entries")
+                    exchange.hold(ENTRY_BYTES * len(some))
+                    entries += some
+    quick = len(entries) <= QUICK_ITEMS
+    entries = sorted(entries, key=_name) if quick else await asyncio.to_thread(sorted, entries, key=_name)
+    await answer_long_json(exchange, {"entries": entries}, entries)
 
 
 def _name(entry: object) -> str:
@@ -190,7 +196,7 @@ def _name(entry: object) -> str:
 
 
 async def stat(exchange: Exchange, sandbox_id: str) -> None:
-    frame = await exchange.link.ask(calls.STAT, _header(exchange, sandbox_id, _path(exchange)))
+    frame = await ask(exchange, calls.STAT, _header(exchange, sandbox_id, _path(exchange)))
     await answer_json(exchange, frame.header)
 
 
@@ -199,7 +205,7 @@ async def make_folder(exchange: Exchange, sandbox_id: str) -> None:
     path, parents = body.text("path"), body.flag("parents", True)
     body.done()
     checks.check_path(path)
-    await exchange.link.ask(calls.MKDIR, _header(exchange, sandbox_id, path, parents=parents))
+    await ask(exchange, calls.MKDIR, _header(exchange, sandbox_id, path, parents=parents))
     await answer_nothing(exchange)
 
 
@@ -209,7 +215,7 @@ async def rename(exchange: Exchange, sandbox_id: str) -> None:
     body.done()
     checks.check_path(path)
     checks.check_path(new_path, "new_path")
-    await exchange.link.ask(calls.RENAME, _header(exchange, sandbox_id, path, new_path=new_path))
+    await ask(exchange, calls.RENAME, _header(exchange, sandbox_id, path, new_path=new_path))
     await answer_nothing(exchange)
 
 
@@ -218,7 +224,7 @@ async def remove(exchange: Exchange, sandbox_id: str) -> None:
     path, recursive = query.text("path"), query.flag("recursive")
     query.done()
     checks.check_path(path)
-    await exchange.link.ask(calls.REMOVE, _header(exchange, sandbox_id, path, recursive=recursive))
+    await ask(exchange, calls.REMOVE, _header(exchange, sandbox_id, path, recursive=recursive))
     await answer_nothing(exchange)
 
 

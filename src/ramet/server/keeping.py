@@ -24,6 +24,8 @@ from ramet.transport.resolving import resolve
 
 _UCRED = struct.Struct("3i")
 _READ_BYTES = 65536
+_PASSED_ON = frozenset(("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"))
+_PASSED_ON_PREFIXES = ("LC_", "PYTHON")
 # A keeper that ends takes its engine along first; one that starts has to build it.
 _BUSY_SECONDS = 60.0
 _BUSY_RETRY_SECONDS = 0.05
@@ -200,8 +202,9 @@ class Keeping:
 
 
 def child_environment() -> dict[str, str]:
-    """Ours, without what is meant for us alone."""
-    return {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    """What Python and the system's libraries look for; not what else is in ours, tokens and passwords for instance."""
+    ours = os.environ.items()
+    return {name: value for name, value in ours if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)}
 
 
 async def wait_for_exit(pidfd: int) -> None:

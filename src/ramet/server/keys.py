@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ramet.protocol import fields
-from ramet.protocol.checks import invalid
+from ramet.protocol.allowances import Allowance
+from ramet.protocol.checks import MIB, invalid
 
 # "sandboxes": all of its own sandboxes. "metrics": /metrics and nothing else.
 Scope = Literal["sandboxes", "metrics"]
@@ -32,11 +33,16 @@ class KeyLimits:
 
     sandboxes: int | None = 100
     memory_mib: int | None = None  # the sum of the sandboxes' limits
-    concurrent_cells: int | None = 64  # running or waiting
+    concurrent_cells: int | None = 1000  # running or waiting
     templates: int | None = 8  # of its own: with a preload of its own, or saved from snapshots
 
     def header(self) -> dict[str, object]:
         return asdict(self)
+
+    def allowance(self) -> Allowance:
+        """What of it the engine holds to."""
+        memory_bytes = None if self.memory_mib is None else self.memory_mib * MIB
+        return Allowance(self.sandboxes, memory_bytes, self.templates)
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> KeyLimits:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 
 from ramet.errors import EngineLost, ProtocolError, RametError
@@ -35,11 +36,14 @@ _FIRST_WAIT_SECONDS = 0.05
 _LAST_WAIT_SECONDS = 1.0
 
 
+Introduce = Callable[[], Awaitable[socket.socket]]
+
+
 class Link:
     """Owns all connections to the engine. One call at a time on each; idle ones are kept for the next call."""
 
-    def __init__(self, socket_path: str, idle_at_most: int = 64) -> None:
-        self._path = socket_path
+    def __init__(self, idle_at_most: int = 64) -> None:
+        self._introduce: Introduce | None = None
         self._idle: list[_Connection] = []
         self._idle_at_most = idle_at_most
         self._watching: asyncio.Task[None] | None = None
@@ -65,8 +69,9 @@ class Link:
         """A call, as a context: who leaves it before the final frame closes the connection, and the engine gives up."""
         return EngineCall(self)
 
-    def start(self) -> None:
-        """Keep up with the engine from now on."""
+    def start(self, introduce: Introduce) -> None:
+        """Keep up with the engine from now on. ``introduce`` gives connections to it, or raises OSError."""
+        self._introduce = introduce
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
@@ -107,8 +112,14 @@ class Link:
 
     async def _new(self) -> _Connection:
         try:
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_unix_connection(lambda: _Connection(self), self._path)
+            assert self._introduce is not None
+            introduced = await self._introduce()
+            try:
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_unix_connection(lambda: _Connection(self), sock=introduced)
+            except BaseException:
+                introduced.close()
+                raise
         except OSError as error:
             raise EngineLost(_NOT_RUNNING, hint=_HINT) from error
         return connection
@@ -305,11 +316,13 @@ class EngineCall:
             if data:
                 yield data, self.over
 
-    async def frames(self) -> AsyncIterator[Frame]:
-        """The answer frame by frame."""
+    async def frames(self, count: Callable[[int], None] = lambda _: None) -> AsyncIterator[Frame]:
+        """The answer frame by frame; ``count`` is told of so many bytes as they come, also of a frame's beginning."""
         decoder = FrameDecoder(FROM_ENGINE)
         while not self.over:
-            for frame in decoder.feed(await self.take()):
+            data = await self.take()
+            count(len(data))
+            for frame in decoder.feed(data):
                 yield frame
 
 

@@ -1,4 +1,4 @@
-"""Calls that make sandboxes: asked for as frames or as JSON, they come together here, where room is counted."""
+"""Calls that make sandboxes: asked for as frames or as JSON, they come together here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from ramet.server.exchange import Exchange
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """A call of the engine, and how many sandboxes of how much memory together it makes."""
+    """A call of the engine that makes sandboxes."""
 
     kind: int
     header: Mapping[str, object]
-    sandboxes: int = 1
-    memory_bytes: int = 0
-    template: str | None = None  # of the owner's own, which is made on the way
 
 
 class EngineSaid(Exception):
@@ -39,7 +36,7 @@ def from_frame(exchange: Exchange, frame: Frame) -> Making:
     if frame.kind == calls.CREATE:
         return creating(exchange, SandboxRequest.read(header))
     if frame.kind == calls.THAW:
-        return _thawing(creation.thaw_header(header, exchange.owner))
+        return Making(calls.THAW, creation.thaw_header(header, exchange.owner))
     if frame.kind == calls.RESUME:
         return resuming(exchange, header)
     count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
@@ -47,20 +44,11 @@ def from_frame(exchange: Exchange, frame: Frame) -> Making:
 
 
 def creating(exchange: Exchange, request: SandboxRequest) -> Making:
-    kind, header = exchange.application.creation.create(request, exchange.owner)
-    if kind == calls.THAW:
-        return _thawing(header)
-    memory_bytes = fields.whole(fields.mapping(header, "limits"), "memory_bytes")
-    return Making(kind, header, 1, memory_bytes, None if request.preload is None else request.template)
+    return Making(*exchange.application.creation.create(request, exchange.owner))
 
 
 def thawing(exchange: Exchange, request: SandboxRequest, snapshot: str) -> Making:
-    return _thawing(exchange.application.creation.thaw(request, snapshot, exchange.owner))
-
-
-def _thawing(header: Mapping[str, object]) -> Making:
-    # Without a limit of its own it has that of the frozen one, which shows when it is there.
-    return Making(calls.THAW, header, memory_bytes=fields.optional_whole(header, "memory_bytes") or 0)
+    return Making(calls.THAW, exchange.application.creation.thaw(request, snapshot, exchange.owner))
 
 
 def resuming(exchange: Exchange, header: Mapping[str, object]) -> Making:
@@ -68,36 +56,34 @@ def resuming(exchange: Exchange, header: Mapping[str, object]) -> Making:
 
 
 def forking(exchange: Exchange, sandbox_id: str, count: int, reseed: bool) -> Making:
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "count": count, "reseed": reseed})
-    parent = exchange.link.rows.get(sandbox_id)
-    each_bytes = parent.memory_limit_bytes if parent is not None and parent.owner == exchange.owner else 0
-    return Making(calls.FORK, header, max(count, 0), max(count, 0) * each_bytes)
+    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed}
+    return Making(calls.FORK, exchange.gate.header(exchange, header))
 
 
 async def make(exchange: Exchange, making: Making) -> bytes:
-    """Ask the engine for them, if there is room; gives its answer, one frame."""
-    owner, key, gate = exchange.owner, exchange.key, exchange.gate
-    with (
-        gate.room(owner, key, making.sandboxes, making.memory_bytes) as room,
-        gate.new_template(owner, key, making.template),
-    ):
-        data = await _ask(exchange, making)
-        answer = next(FrameDecoder(FROM_ENGINE).feed(data))
-        if answer.kind == calls.ERROR:
-            raise EngineSaid(calls.read_error(answer.header))
-        ids = _ids(answer)
-        room.made(ids)
+    """Ask the engine for them, which makes them if there is room; gives its answer, one frame."""
+    exchange.gate.check_open()
+    data = await _ask(exchange, making)
+    answer = next(FrameDecoder(FROM_ENGINE).feed(data))
+    if answer.kind == calls.ERROR:
+        raise EngineSaid(calls.read_error(answer.header))
+    ids = _ids(answer)
     if making.kind == calls.FORK:
-        exchange.metrics.fork_ended(owner, len(ids), exchange.log.seconds)
+        exchange.metrics.fork_ended(exchange.owner, len(ids), exchange.log.seconds)
     else:
         exchange.log.sandbox = ids[0]
-        exchange.metrics.created(owner, exchange.log.seconds)
+        exchange.metrics.created(exchange.owner, exchange.log.seconds)
     return data
+
+
+def allowed(exchange: Exchange, header: Mapping[str, object]) -> dict[str, object]:
+    """A header that says how much the caller may have: the engine counts, since only it knows what there is."""
+    return {**header, "allowance": exchange.limits.allowance().header()}
 
 
 async def _ask(exchange: Exchange, making: Making) -> bytes:
     async with exchange.link.call() as engine:
-        engine.send_nowait(encode(making.kind, making.header))
+        engine.send_nowait(encode(making.kind, allowed(exchange, making.header)))
         # Who hangs up will never learn the ids; with a key, the same request may come again and ask for them.
         repeatable = b"idempotency-key" in exchange.headers
         with nullcontext() if repeatable else ends_with_client(exchange, engine):

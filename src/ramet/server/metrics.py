@@ -15,13 +15,15 @@ from prometheus_client.registry import Collector
 from ramet.errors import RametError
 from ramet.protocol import calls, fields
 from ramet.server.answers import answer_json
+from ramet.server.departures import ask
 from ramet.server.errors import Refused
 from ramet.server.exchange import Exchange, Route
+from ramet.server.outcomes import REFUSED
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _LANGUAGES = frozenset(("python", "bash"))
 # "ok": exit code 0. "failed": another, or an exception. "lost": the REPL died with it.
-OUTCOMES = ("ok", "failed", "interrupted", "timeout", "lost", "cancelled")
+OUTCOMES = ("ok", "failed", "interrupted", "timeout", "lost", "cancelled", "refused")
 _STATES = ("idle", "running", "lost")
 _OTHER = "other"
 _CELL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
@@ -82,7 +84,8 @@ class Metrics:
             found = self._cells.labels(name, language, outcome), self._cell_seconds.labels(name)
             self._cells_of[owner, language, outcome] = found
         found[0].inc()
-        found[1].observe(seconds)
+        if outcome != REFUSED:
+            found[1].observe(seconds)
 
     def fork_ended(self, owner: str, children: int, seconds: float) -> None:
         found = self._forks_of.get(owner)
@@ -175,7 +178,7 @@ async def _exposition(exchange: Exchange) -> None:
             code="unauthorized",
         )
     try:
-        stats: Mapping[str, object] | None = (await exchange.link.ask(calls.STATS, {})).header
+        stats: Mapping[str, object] | None = (await ask(exchange, calls.STATS, {})).header
     except RametError:
         stats = None  # what the server itself counted is worth having most when the engine is down
     body = exchange.metrics.exposition(stats)
@@ -183,7 +186,7 @@ async def _exposition(exchange: Exchange) -> None:
 
 
 async def _of_one(exchange: Exchange, sandbox_id: str) -> None:
-    info = (await exchange.link.ask(calls.INFO, {"sandbox": sandbox_id, "owner": exchange.owner})).header
+    info = (await ask(exchange, calls.INFO, {"sandbox": sandbox_id, "owner": exchange.owner})).header
     await answer_json(exchange, {name: info.get(name) for name in ("id", "state", "waiting", "usage", "limits")})
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ramet.errors import EngineClosed, EngineLost, ExecutionCancelled, RametError, SandboxLost
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder
 
 CANCELLED = "cancelled"  # it has no result
+REFUSED = "refused"  # it was never in a queue
 
 _PREFIX_BYTES = 10
 _KIND_AT = 5
@@ -24,9 +26,18 @@ def of_result(header: Mapping[str, object]) -> str:
     return "ok" if header.get("exit_code") == 0 else "failed"
 
 
+def of_error(error: RametError) -> str:
+    begun = isinstance(error, ExecutionCancelled | EngineLost | EngineClosed | SandboxLost)
+    return CANCELLED if begun else REFUSED
+
+
 def of_last_frame(frame: bytes) -> str:
     """The same from a whole frame as it came. Most results are as usual, and not worth decoding for this."""
-    if frame[_KIND_AT : _KIND_AT + 1] != bytes((calls.RESULT,)):
+    kind = frame[_KIND_AT] if len(frame) > _KIND_AT else None
+    if kind == calls.ERROR:
+        told = next(FrameDecoder(FROM_ENGINE).feed(frame), None)
+        return CANCELLED if told is None else of_error(calls.read_error(told.header))
+    if kind != calls.RESULT:
         return CANCELLED
     length = int.from_bytes(frame[_KIND_AT + 1 : _PREFIX_BYTES], "little")
     header = frame[_PREFIX_BYTES : _PREFIX_BYTES + length]

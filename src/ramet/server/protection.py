@@ -25,8 +25,16 @@ _PLAIN_ANSWERS = {
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
+# What announces a body.
+_OF_BODIES = (b"content-length", b"transfer-encoding")
+
+
 class _HeadTooLarge(Exception):
     pass
+
+
+class _BodyBehindUpgrade(Exception):
+    """The parser takes what follows for another protocol: the request would be carried out without its body."""
 
 
 class CorkedTransport(asyncio.Transport):
@@ -74,6 +82,8 @@ class ProtectedProtocol(HttpToolsProtocol):
     """One connection. ``settings`` is set on a subclass by ``protocol_class``."""
 
     settings: ServerSettings
+    # Those that no request came from yet, or not the next one, longest first.
+    _waiting: dict[ProtectedProtocol, None]
     _corked: CorkedTransport
 
     def __init__(
@@ -103,13 +113,24 @@ class ProtectedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.transport = self._corked = CorkedTransport(transport)
         if len(self.connections) > self.settings.connections:
-            self._refused = True
-            transport.abort()
-            return
+            # Whoever opens connections and says nothing must not keep out who has something to say.
+            if not self._waiting:
+                self._refused = True
+                transport.abort()
+                return
+            next(iter(self._waiting)).make_room()
+        self._waiting[self] = None
         self._wait(self.settings.head_seconds)
         self._arm(self.settings.head_seconds / 3)
 
+    def make_room(self) -> None:
+        """Give this connection up for another one."""
+        del self._waiting[self]
+        self._refused = True
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.pop(self, None)
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
@@ -152,7 +173,10 @@ class ProtectedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # none is offered; the request is answered as it is
+            # None is offered: the request is answered as it is. Behind it the parser reads no more, and so do we.
+            self._refused = True
+            self.cycle.keep_alive = False
+            return
         except httptools.HttpParserError as error:
             self._refuse(431 if isinstance(error.__context__, _HeadTooLarge) else 400)
             return
@@ -170,17 +194,22 @@ class ProtectedProtocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
         self._header_bytes += len(name) + len(value)
-        if len(self.headers) > self.settings.headers or self._header_bytes > self.settings.head_bytes:
+        if len(self.headers) >= self.settings.headers or self._header_bytes > self.settings.head_bytes:
             raise _HeadTooLarge
+        if self._in_body:
+            return  # a trailer: whoever checked the head, a proxy perhaps, has not seen it, so it means nothing
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self.settings.pipelined:
+            raise _HeadTooLarge
+        if self.parser.should_upgrade() and any(name in _OF_BODIES and value != b"0" for name, value in self.headers):
+            raise _BodyBehindUpgrade
         self._in_head, self._head_bytes = False, 0
         self._in_body = True
         self._wait(self.settings.body_seconds)
-        if len(self.pipeline) >= self.settings.pipelined:
-            raise _HeadTooLarge
+        self._waiting.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -212,8 +241,10 @@ class ProtectedProtocol(HttpToolsProtocol):
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
-        elif not self._head_bytes:
-            self._wait(self.settings.idle_seconds)
+        else:
+            self._waiting[self] = None
+            if not self._head_bytes:
+                self._wait(self.settings.idle_seconds)
 
     def _refuse(self, status: int) -> None:
         self._refused = True
@@ -286,4 +317,4 @@ class ProtectedProtocol(HttpToolsProtocol):
 
 def protocol_class(settings: ServerSettings) -> type[ProtectedProtocol]:
     """The protocol with these bounds."""
-    return type("ConfiguredProtocol", (ProtectedProtocol,), {"settings": settings})
+    return type("ConfiguredProtocol", (ProtectedProtocol,), {"settings": settings, "_waiting": {}})

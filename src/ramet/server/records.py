@@ -155,6 +155,8 @@ class Records:
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = NORMAL")
         execute("PRAGMA foreign_keys = ON")
+        # The worker may write this file, and others believe it: what a schema says is not carried out.
+        execute("PRAGMA trusted_schema = OFF")
         with self._transaction():
             (seen,) = execute("PRAGMA user_version").fetchone()
             if seen > len(_MIGRATIONS):
@@ -214,7 +216,7 @@ class Records:
         """The keys in use, oldest first; with ``revoked`` also those that are not any more."""
         some = "" if revoked else "WHERE revoked_ms IS NULL"
         rows = self._database.execute(
-            f"SELECT id, name, scope, limits, created_ms, revoked_ms FROM keys {some} ORDER BY created_ms, id"
+            f"SELECT id, name, scope, limits, created_ms, revoked_ms FROM keys {some} ORDER BY created_ms, rowid"
         )
         return [_key_row(row) for row in rows]
 

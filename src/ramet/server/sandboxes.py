@@ -12,6 +12,7 @@ from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.specs import Lifetime
 from ramet.server import answers, bodies, idempotency
+from ramet.server.departures import ask
 from ramet.server.exchange import JSON, Exchange, Route
 from ramet.server.idempotency import StoredAnswer
 from ramet.server.making import EngineSaid, Making, creating, forking, make, resuming, thawing
@@ -117,7 +118,7 @@ async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
     if sandbox_id == winner_id:
         raise invalid("winner", "is the sandbox itself", "another sandbox, forked from it")
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "winner": winner_id})
-    await exchange.link.ask(calls.MERGE, header)
+    await ask(exchange, calls.MERGE, header)
     await answers.answer_nothing(exchange)
 
 
@@ -136,7 +137,7 @@ async def _resume(exchange: Exchange, space_id: str) -> None:
 
 async def _discard(exchange: Exchange, space_id: str) -> None:
     """DELETE /v1/spaces/{space_id}"""
-    await exchange.link.ask(calls.DISCARD, exchange.gate.header(exchange, {"space": space_id}))
+    await ask(exchange, calls.DISCARD, exchange.gate.header(exchange, {"space": space_id}))
     await answers.answer_nothing(exchange)
 
 
@@ -145,7 +146,7 @@ async def _discard(exchange: Exchange, space_id: str) -> None:
 
 async def _list(exchange: Exchange) -> None:
     """GET /v1/sandboxes"""
-    answer = await exchange.link.ask(calls.SANDBOXES, exchange.gate.header(exchange, {}))
+    answer = await ask(exchange, calls.SANDBOXES, exchange.gate.header(exchange, {}))
     rows = [_row(row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
     await answers.answer_long_json(exchange, {"sandboxes": rows}, rows)
 
@@ -157,7 +158,7 @@ def _row(row: Mapping[str, object]) -> dict[str, object]:
 
 async def _info(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}"""
-    answer = await exchange.link.ask(calls.INFO, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    answer = await ask(exchange, calls.INFO, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
     await answers.answer_json(exchange, _row(answer.header))
 
 
@@ -172,7 +173,7 @@ async def _extend(exchange: Exchange, sandbox_id: str) -> None:
     for name, value in wanted.items():
         checks.check_timeout(value, name)
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id, **wanted})
-    answer = await exchange.link.ask(calls.EXTEND, header)
+    answer = await ask(exchange, calls.EXTEND, header)
     told = {name: fields.optional_whole(answer.header, name) for name in ("expires_ms", "idle_expires_ms")}
     await answers.answer_json(exchange, told)
 
@@ -182,7 +183,7 @@ async def _close(exchange: Exchange, sandbox_id: str) -> None:
     row = exchange.link.rows.get(sandbox_id)
     # Of a persistent one the state is kept first, so that it can be resumed as soon as this is answered.
     header = {"sandbox": sandbox_id, "wait": row is not None and row.persistent}
-    await exchange.link.ask(calls.CLOSE, exchange.gate.header(exchange, header))
+    await ask(exchange, calls.CLOSE, exchange.gate.header(exchange, header))
     await answers.answer_nothing(exchange)
 
 
@@ -203,7 +204,7 @@ async def _whoami(exchange: Exchange) -> None:
             "owner": exchange.owner,
             "key": None if key is None else key.name,
             "scope": "sandboxes" if key is None else key.scope,
-            "limits": None if key is None else key.limits.header(),
+            "limits": exchange.limits.header(),
         },
     )
 

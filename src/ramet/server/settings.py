@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 _KIB = 1024
 _MIB = 1024 * _KIB
+
+# Records, idle connections to the engine, the interpreter's own.
+_OTHER_DESCRIPTORS = 200
 
 LogFormat = Literal["text", "json"]
 
@@ -28,7 +31,8 @@ class ServerSettings:
     idle_timeout_seconds: float = 5 * 60.0
 
     # What clients may do to connections.
-    connections: int = 12_000
+    connections: int = 12_000  # when there are more, one that waits for its next request is closed
+    requests: int = 6_000  # being answered: each may hold a connection to the engine
     head_seconds: float = 15.0  # from a connection's beginning, or a request's first byte, to the end of its head
     head_bytes: int = 64 * _KIB
     headers: int = 100
@@ -38,12 +42,33 @@ class ServerSettings:
     pipelined: int = 32  # requests behind the one that is answered
     linger_seconds: float = 2.0  # an answer was given before its request was complete: time to read it
     body_bytes: int = 1 * _MIB
-    code_body_bytes: int = 96 * _MIB  # of requests that carry code: 64 MiB of it, and what JSON makes of it
+    # Of code in JSON, which is read in one go while all others wait; in frames it may be as long as a cell can be.
+    code_body_bytes: int = 32 * _MIB
+
+    # What one owner may do to the others.
+    requests_of_an_owner: int = 4_000
+    held_bytes: int = 768 * _MIB  # of requests and answers that are too long to be passed on piece by piece
+    held_bytes_of_an_owner: int = 192 * _MIB
+
+    # What callers without a key may have together; a key has limits of its own.
+    local_sandboxes: int = 1_000
+    local_cells: int = 2_000
+    local_templates: int = 32
 
     # A stream that is silent so long gets something that means nothing: clients give up after 30 seconds.
     heartbeat_seconds: float = 10.0
     idle_engine_connections: int = 64
     engine_seconds: float = 5.0  # to find the engine, before requests are answered without it
+
+    def fitting(self, descriptors: int) -> ServerSettings:
+        """The same for a process that may open so many descriptors."""
+        requests = min(self.requests, descriptors // 4)
+        return replace(
+            self,
+            requests=requests,
+            requests_of_an_owner=min(self.requests_of_an_owner, requests * 2 // 3),
+            connections=min(self.connections, descriptors - requests - _OTHER_DESCRIPTORS),
+        )
 
     @property
     def loopback(self) -> bool:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from ramet.errors import SandboxClosed
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import encode
-from ramet.server.answers import answer_json, answer_long_json, answer_nothing
-from ramet.server.departures import ends_with_client
+from ramet.server import making
+from ramet.server.answers import ENTRY_BYTES, answer_json, answer_long_json, answer_nothing
+from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Refused
 from ramet.server.exchange import Exchange, Route
 from ramet.server.queries import Query
@@ -17,7 +18,7 @@ from ramet.server.queries import Query
 
 async def take(exchange: Exchange, sandbox_id: str) -> None:
     (await exchange.read_fields()).done()
-    frame = await exchange.link.ask(calls.SNAPSHOT, {"sandbox": sandbox_id, "owner": exchange.owner})
+    frame = await ask(exchange, calls.SNAPSHOT, {"sandbox": sandbox_id, "owner": exchange.owner})
     await answer_json(exchange, {"id": fields.text(frame.header, "id")}, status=201)
 
 
@@ -27,7 +28,7 @@ async def restore(exchange: Exchange, sandbox_id: str) -> None:
     body.done()
     with _telling_of(snapshot_id):
         header = {"sandbox": sandbox_id, "snapshot": snapshot_id, "owner": exchange.owner}
-        await exchange.link.ask(calls.RESTORE, header)
+        await ask(exchange, calls.RESTORE, header)
     await answer_nothing(exchange)
 
 
@@ -50,15 +51,16 @@ async def save(exchange: Exchange, snapshot_id: str) -> None:
     name = body.text("name")
     body.done()
     checks.check_template_name(name)
-    with _telling_of(snapshot_id), exchange.gate.new_template(exchange.owner, exchange.key, name):
-        await exchange.link.ask(calls.SAVE, {"snapshot": snapshot_id, "name": name, "owner": exchange.owner})
+    with _telling_of(snapshot_id):
+        header = {"snapshot": snapshot_id, "name": name, "owner": exchange.owner}
+        await ask(exchange, calls.SAVE, making.allowed(exchange, header))
     await answer_nothing(exchange)
 
 
 async def drop(exchange: Exchange, snapshot_id: str) -> None:
     """Also of one that is not there: who deletes twice has what they want."""
     try:
-        await exchange.link.ask(calls.DROP, {"snapshot": snapshot_id, "owner": exchange.owner})
+        await ask(exchange, calls.DROP, {"snapshot": snapshot_id, "owner": exchange.owner})
     except SandboxClosed:
         pass
     await answer_nothing(exchange)
@@ -79,8 +81,10 @@ async def diff(exchange: Exchange, sandbox_id: str, other_id: str) -> None:
                 if frame.kind == calls.ERROR:
                     raise calls.read_error(frame.header)
                 if frame.kind == calls.CHANGES:
-                    files += fields.array(frame.header, "files")
-                    names += fields.array(frame.header, "names")
+                    some_files, some_names = fields.array(frame.header, "files"), fields.array(frame.header, "names")
+                    exchange.hold(ENTRY_BYTES * (len(some_files) + len(some_names)))
+                    files += some_files
+                    names += some_names
     uncompared = fields.array(frame.header, "uncompared")
     await answer_long_json(exchange, {"files": files, "names": names, "uncompared": uncompared}, files, names)
 

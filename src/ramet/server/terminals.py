@@ -18,7 +18,7 @@ from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, READ_BYTES_AT_MOST, TerminalInfo, check_size
 from ramet.server import bodies
 from ramet.server.answers import answer_json, answer_nothing
-from ramet.server.departures import ends_with_client
+from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers
 from ramet.server.exchange import Exchange, Route
 from ramet.server.link import EngineCall
@@ -50,7 +50,7 @@ async def open_terminal(exchange: Exchange, sandbox_id: str) -> None:
     if cwd is not None:
         checks.check_path(cwd, "cwd")
     header = _header(exchange, sandbox_id, argv=argv, env=environment, cwd=cwd, cols=columns, rows=rows)
-    terminal_id = fields.text((await exchange.link.ask(calls.TERMINAL_OPEN, header)).header, "terminal")
+    terminal_id = fields.text((await ask(exchange, calls.TERMINAL_OPEN, header)).header, "terminal")
     await _stream(exchange, sandbox_id, terminal_id, 0)
 
 
@@ -144,7 +144,7 @@ def _environment(pairs: object) -> dict[str, str]:
 
 
 async def list_terminals(exchange: Exchange, sandbox_id: str) -> None:
-    frame = await exchange.link.ask(calls.TERMINAL_LIST, _header(exchange, sandbox_id))
+    frame = await ask(exchange, calls.TERMINAL_LIST, _header(exchange, sandbox_id))
     rows = [TerminalInfo.read(row) for row in fields.array(frame.header, "terminals") if isinstance(row, dict)]
     told = [
         {"pty_id": row.id, "cmd_label": row.label, "created_at_ms": row.created_ms, "exit_code": row.exit_code}
@@ -164,7 +164,7 @@ async def send_input(exchange: Exchange, sandbox_id: str, terminal_id: str) -> N
     header = _header(exchange, sandbox_id, terminal=terminal_id)
     # At least one call, also for nothing: it tells of a terminal that is not there.
     for start in range(0, max(len(data), 1), INPUT_BYTES_AT_MOST):
-        await exchange.link.ask(calls.TERMINAL_INPUT, header, data[start : start + INPUT_BYTES_AT_MOST])
+        await ask(exchange, calls.TERMINAL_INPUT, header, data[start : start + INPUT_BYTES_AT_MOST])
     await answer_nothing(exchange)
 
 
@@ -174,13 +174,13 @@ async def resize(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     body.done()
     check_size(columns, rows)
     header = _header(exchange, sandbox_id, terminal=terminal_id, cols=columns, rows=rows)
-    await exchange.link.ask(calls.TERMINAL_RESIZE, header)
+    await ask(exchange, calls.TERMINAL_RESIZE, header)
     await answer_nothing(exchange)
 
 
 async def kill(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     (await exchange.read_fields()).done()
-    await exchange.link.ask(calls.TERMINAL_KILL, _header(exchange, sandbox_id, terminal=terminal_id))
+    await ask(exchange, calls.TERMINAL_KILL, _header(exchange, sandbox_id, terminal=terminal_id))
     await answer_nothing(exchange)
 
 

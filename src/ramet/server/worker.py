@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 import signal
 import socket
@@ -19,6 +20,7 @@ from ramet.errors import EngineClosed
 from ramet.isolation import interpreter
 from ramet.server.admission import Creation
 from ramet.server.app import Application
+from ramet.server.introductions import Introductions
 from ramet.server.link import Link
 from ramet.server.logs import Log
 from ramet.server.metrics import Metrics
@@ -28,17 +30,15 @@ from ramet.server.records import Records
 from ramet.server.routes import ROUTES
 from ramet.server.settings import ServerSettings
 from ramet.server.state import DATABASE_NAME
-from ramet.transport.keeper import SOCKET_NAME
 
 _LOOK_SECONDS = 0.05
 # After the grace period: streams have been told, and have so long to write it.
 _LAST_WORDS_SECONDS = 2.0
 
 
-def run_worker(settings: ServerSettings, listener: socket.socket) -> None:
-    """Serve on a listening socket until SIGTERM or SIGINT, then end in order."""
-    _raise_descriptor_limit()
-    uvloop.run(Worker(settings, listener).run())
+def run_worker(settings: ServerSettings, listener: socket.socket, line: socket.socket) -> None:
+    """Serve on a listening socket until SIGTERM or SIGINT, then end in order. ``line``: see ``introductions``."""
+    uvloop.run(Worker(settings.fitting(_raise_descriptor_limit()), listener).run(line))
 
 
 class Worker:
@@ -50,7 +50,7 @@ class Worker:
         self._log = Log(settings.log_format)
         folder = Path(settings.state)
         self._records = Records(folder / DATABASE_NAME, complain=self._complain)
-        self._link = Link(str(folder / SOCKET_NAME), settings.idle_engine_connections)
+        self._link = Link(settings.idle_engine_connections)
         self._link.on_news.append(self._record)
         self._application = Application(
             settings,
@@ -76,12 +76,13 @@ class Worker:
         )
         self._server = _Server(config)
 
-    async def run(self) -> None:
+    async def run(self, line: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        introductions = Introductions(line, self._give_up)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        self._link.start()
+        self._link.start(introductions.connection)
         with suppress(TimeoutError):
             # A server that answers its first requests with 503 helps nobody; one without an engine must still say so.
             await asyncio.wait_for(self._engine_is_up(), self._settings.engine_seconds)
@@ -99,6 +100,7 @@ class Worker:
             await serving
         finally:
             await self._link.close()
+            introductions.close()
             self._records.close()
 
     async def _engine_is_up(self) -> None:
@@ -129,6 +131,11 @@ class Worker:
         else:
             self._log.event("engine down", level="warning")
 
+    def _give_up(self) -> None:
+        """Without its introducer a worker is of no use: the supervisor starts another, with another introducer."""
+        self._log.event("introducer lost", level="error")
+        os._exit(1)
+
     def _complain(self, message: str) -> None:
         self._log.event("records", level="error", message=message)
 
@@ -141,8 +148,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _raise_descriptor_limit() -> None:
-    """Each connection is a descriptor; the soft limit is low for programs that use select(2)."""
+def _raise_descriptor_limit() -> int:
+    """Each connection is a descriptor; the soft limit is low for programs that use select(2). Gives what there are."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed

@@ -28,6 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ramet.errors import HostNotCapable, RametError
+from ramet.isolation import interpreter
 from ramet.isolation.launch import NOT_CAPABLE, EngineProcess, start_engine
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
@@ -84,7 +85,7 @@ class Keeper:
             primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 with theirs:
-                    engine = start_engine(theirs, self._options)
+                    engine = start_engine(theirs, [*_sealed(), *self._options])
             except RametError as error:
                 self._tell({"error": error.code, "message": error.message, "hint": error.hint})
                 return ENGINE_ENDED
@@ -260,6 +261,12 @@ class Keeper:
                 os.write(self._ready, json.dumps(news).encode() + b"\n")
             os.close(self._ready)
             self._ready = None
+
+
+def _sealed() -> list[str]:
+    """Its sandboxes see this interpreter and no folder of the host: a worker that was taken over must not reach the
+    files of its user by having the engine mount them."""
+    return ["--only-interpreter", json.dumps(interpreter.find(sys.executable).header())]
 
 
 def say(text: str) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from pathlib import Path
+
+_TOLD_BYTES_AT_MOST = 100
+_TOLD = re.compile(r"[0-9]{1,10}( [A-Za-z0-9.+_-]+)?", re.ASCII)  # a process id, and perhaps a version
 
 
 class FileLock:
@@ -45,6 +49,9 @@ def holder(path: Path) -> str:
         if lock is not None:
             with lock:
                 return ""
-        return path.read_text("ascii").strip()
+        with path.open("rb") as file:
+            told = file.read(_TOLD_BYTES_AT_MOST).decode("ascii", "replace").strip()
     except OSError:
         return ""
+    # It becomes part of messages, and of commands that they recommend.
+    return told if _TOLD.fullmatch(told) else ""

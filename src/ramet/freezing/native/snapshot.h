@@ -77,7 +77,8 @@ int copy_ahead(snapshot *from, failure *why);
 int take_copy(snapshot *from, pid_t *copy, failure *why);
 void end_copy_ahead(snapshot *from);
 
-/* Sandboxes yield to the engine: threads that spin must not delay its answers. Shadows do the engine's work and do not. */
+/* Sandboxes yield to the engine: threads that spin must not delay its answers. Shadows do the engine's work and do not. At least
+ * so nice: an owner that is nicer has an engine that is, and nobody without power can become less so. */
 enum { SANDBOX_NICENESS = 5 };
 /* What the scheduler knew of the template's main thread: what a user has not changed. */
 extern thread_state usual_scheduling;

@@ -107,7 +107,8 @@ int freeze_template(pid_t pid, int control, snapshot *taken, failure *why) {
     if (learn_frame_size(why) || seize_threads(pid, taken, why)) return -1;
     for (int i = 0; i < taken->thread_count; i++)
         if (capture(&taken->threads[i], 1, why)) return -1;
-    for (int i = 0; i < taken->thread_count; i++) taken->threads[i].nice = SANDBOX_NICENESS;
+    for (int i = 0; i < taken->thread_count; i++)
+        if (taken->threads[i].nice < SANDBOX_NICENESS) taken->threads[i].nice = SANDBOX_NICENESS;
     usual_scheduling = taken->threads[0];
     registers *main_registers = &taken->threads[0].registers;
     if (arch_current_call(main_registers) != SYS_recvfrom || arch_first_argument(main_registers) != (uint64_t)control)

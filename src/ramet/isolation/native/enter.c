@@ -101,7 +101,7 @@ static void set_limits(int count, char **arguments) {
     }
     struct rlimit no_core = {1, 1}; /* 1, not 0, as in spawn.c */
     MUST("set a limit", setrlimit(RLIMIT_CORE, &no_core));
-    MUST("yield to the engine", setpriority(PRIO_PROCESS, 0, NICENESS));
+    if (getpriority(PRIO_PROCESS, 0) < NICENESS) MUST("yield to the engine", setpriority(PRIO_PROCESS, 0, NICENESS));
 }
 
 int enter_main(int argc, char **argv) {

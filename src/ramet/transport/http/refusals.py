@@ -16,11 +16,14 @@ from ramet.errors import (
 from ramet.transport.http.messages import Answer
 
 _QUOTED_CHARACTERS = 200
+_KEY_HINT = "give a key as api_key=, or in RAMET_API_KEY; where the server runs one is made with: ramet keys create"
 
 
 def refusal(answer: Answer, url: str) -> RametError:
     """The error for an answer without frames."""
     error = _told(answer.refusal) or _guessed(answer, url)
+    if isinstance(error, Unauthorized) and error.hint is None:
+        error.hint = _KEY_HINT
     after = answer.headers.get(b"retry-after", b"")
     if after.isdigit() and len(after) < 10:
         error.details.setdefault("retry_after_seconds", int(after))

@@ -1,0 +1,36 @@
+"""How much an owner may have at once.
+
+A server says it with each call that makes something; the engine, which knows what there is and what is being made,
+holds to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ramet.protocol import fields
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """None: as much as there is."""
+
+    sandboxes: int | None = None
+    memory_bytes: int | None = None  # the sum of the sandboxes' limits
+    templates: int | None = None  # of the owner's own: with a preload of its own, or saved from snapshots
+
+    def header(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> Allowance:
+        """From the header of a call, in which it may be missing."""
+        given = fields.optional_mapping(header, "allowance")
+        if given is None:
+            return cls()
+        return cls(
+            sandboxes=fields.optional_whole(given, "sandboxes"),
+            memory_bytes=fields.optional_whole(given, "memory_bytes"),
+            templates=fields.optional_whole(given, "templates"),
+        )

@@ -1,0 +1,217 @@
+"""What an owner may have at once: counted from the moment it is asked for, however many ask, and whoever goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.engine import relations
+from ramet.engine.executions import Executions, Shelf
+from ramet.engine.rooms import Rooms
+from ramet.engine.turn import Caller
+from ramet.errors import InvalidArgument, LimitReached
+from ramet.protocol import calls
+from ramet.protocol.allowances import Allowance
+from ramet.protocol.calls import Outcome
+from ramet.protocol.checks import MIB
+from ramet.protocol.specs import MountSpec, ThawSpec
+from tests.unit.scripted_client import Client
+from tests.unit.scripted_engine import SETTINGS, Engine, take, work
+from tests.unit.test_sandbox_queue import SPEC, until
+
+Connect = Callable[[], Client]
+MINE = replace(SPEC, owner="me", limits=replace(SPEC.limits, memory_bytes=100 * MIB))
+
+
+def rooms(living: int = 0, leaving: int = 0) -> Rooms:
+    return Rooms(lambda _: [100 * MIB] * living, lambda _: [100 * MIB] * leaving)
+
+
+def test_what_is_being_made_counts_with_what_there_is() -> None:
+    some, most = rooms(living=1), Allowance(sandboxes=3)
+    with some.take("me", most, 1, 0):
+        with pytest.raises(LimitReached, match="has 2 sandboxes, and may have 3"):
+            some.take("me", most, 2, 0)
+        some.take("you", most, 2, 0)
+        room = some.take("me", most, 1, 0)
+        with pytest.raises(LimitReached):
+            some.take("me", most, 1, 0)
+        room.leave()
+        room.leave()
+    some.take("me", most, 2, 0)
+
+
+def test_memory_is_the_sum_of_the_limits() -> None:
+    some, most = rooms(living=1), Allowance(memory_bytes=250 * MIB)
+    with some.take("me", most, 1, 100 * MIB):
+        with pytest.raises(LimitReached, match="250 MiB") as caught:
+            some.take("me", most, 2, 50 * MIB)
+        assert caught.value.details == {"limit": "memory_mib", "allowed": 250}
+        some.take("me", most, 1, 50 * MIB)
+
+
+def test_who_closes_one_can_have_another_at_once_but_not_for_ever() -> None:
+    most = Allowance(sandboxes=2, memory_bytes=200 * MIB)
+    rooms(living=1, leaving=2).take("me", most, 1, 100 * MIB)
+    with pytest.raises(LimitReached):
+        rooms(living=1, leaving=3).take("me", most, 1, 100 * MIB)
+
+
+def test_without_an_allowance_there_is_no_limit() -> None:
+    some = rooms(living=1000)
+    for _ in range(1000):
+        some.take("", Allowance(), 256, 2**40)
+
+
+def test_templates_that_boot_count_with_those_there_are() -> None:
+    some, most = rooms(), Allowance(templates=2)
+    with some.boot("me", "one", most, ()), some.boot("me", "one", most, ()), some.boot("you", "other", most, ()):
+        with some.boot("me", "two", most, {"one"}), pytest.raises(LimitReached, match="2 templates"):
+            some.check_template("me", "three", most, {"one"})
+        some.check_template("me", "three", most, {"one"})
+    with pytest.raises(LimitReached, match="templates"), some.boot("me", "three", most, {"one", "two"}):
+        pass
+
+
+async def test_many_who_create_at_once_get_no_more_than_is_allowed(engine: Engine) -> None:
+    most = Allowance(sandboxes=3)
+    made = await asyncio.gather(*(engine.registry.create(MINE, most) for _ in range(10)), return_exceptions=True)
+    assert [isinstance(one, LimitReached) for one in made].count(False) == 3
+    with pytest.raises(LimitReached):
+        relations.fork(engine.registry, engine.registry.all_of("me")[0], 1, False, Caller(), most)
+    assert engine.registry.all_of("me")[0].waiting == 0
+
+
+async def test_a_thawed_sandbox_counts_with_the_memory_of_the_frozen_one(engine: Engine) -> None:
+    """Who thaws says nothing of memory: it was once counted as none."""
+    sandbox, _ = await engine.used(MINE)
+    taken = await take(engine, sandbox)
+    most = Allowance(memory_bytes=199 * MIB)
+    with pytest.raises(LimitReached, match="199 MiB"):
+        await relations.thaw(engine.registry, ThawSpec(taken.id, None), Caller(), "me", most)
+    await engine.registry.close_sandbox(sandbox.id)
+    thawing = [work(relations.thaw(engine.registry, ThawSpec(taken.id, None), Caller(), "me", most)) for _ in range(5)]
+    made = await asyncio.gather(*thawing, return_exceptions=True)
+    assert [isinstance(one, LimitReached) for one in made].count(False) == 1
+
+
+async def test_a_resumed_sandbox_counts_with_its_memory(engine: Engine, connect: Connect) -> None:
+    sandbox, _ = await engine.used(replace(MINE, persistent=True))
+    other = await engine.registry.create(MINE)
+    await engine.registry.close_sandbox(sandbox.id)
+    asked: dict[str, Any] = {"space": sandbox.id, "lifetime": None, "persistent": False, "owner": "me"}
+    most = Allowance(memory_bytes=199 * MIB).header()
+    with pytest.raises(LimitReached, match="199 MiB"):
+        await connect().ask(calls.RESUME, **asked, allowance=most)
+    await engine.registry.close_sandbox(other.id)
+    await connect().ask(calls.RESUME, **asked, allowance=most)
+
+
+async def test_a_sandbox_counts_with_the_memory_of_the_one_that_it_became(engine: Engine) -> None:
+    small = replace(MINE, limits=replace(MINE.limits, memory_bytes=64 * MIB))
+    parent, winner = await engine.registry.create(small), await engine.registry.create(MINE)
+    await engine.merge(parent, winner)
+    with pytest.raises(LimitReached, match="may use 100 MiB together"):
+        await engine.registry.create(small, Allowance(memory_bytes=163 * MIB))
+
+
+async def test_a_template_that_nobody_waits_for_any_more_counts_while_it_boots(
+    engine: Engine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boots: list[str] = []
+    go_on = asyncio.Event()
+
+    async def template(spec: Any) -> None:
+        boots.append(spec.name)
+        await go_on.wait()
+
+    monkeypatch.setattr(engine.machine, "template", template)
+    most = Allowance(templates=2).header()
+
+    def own(name: str) -> dict[str, object]:
+        template = replace(MINE.template, name=name, builtin=False, preload=("json",))
+        return {**replace(MINE, template=template).header(), "allowance": most}
+
+    for number, name in enumerate(("one", "two"), 1):
+        client = connect()
+        client.send(calls.CREATE, **own(name))
+        await until(lambda number=number: len(boots) == number)  # type: ignore[misc]
+        client.leave()
+    for name in ("three", "four"):
+        with pytest.raises(LimitReached, match="2 templates"):
+            await connect().ask(calls.CREATE, **own(name))
+    go_on.set()
+    await until(lambda: not engine.registry.all_of("me") and all(body.closed for body in engine.machine.bodies))
+
+
+async def test_a_saved_snapshot_is_a_template_that_counts(engine: Engine) -> None:
+    sandbox, _ = await engine.used(MINE)
+    taken = await take(engine, sandbox)
+    most = Allowance(templates=1)
+    engine.registry.save(taken, "one", most)
+    with pytest.raises(LimitReached, match="1 templates"):
+        engine.registry.save(taken, "two", most)
+
+
+async def test_many_who_take_snapshots_at_once_get_no_more_than_there_is_room_for(engine: Engine) -> None:
+    """All were once let in while the first was still waiting for its turn."""
+    sandbox, _ = await engine.used(MINE)
+    turns = Caller().queue(sandbox, needs_repl=True)
+    async with turns:
+        taking = [work(relations.snapshot(engine.registry, sandbox, Caller())) for _ in range(8)]
+        await asyncio.sleep(0)
+    made = await asyncio.gather(*taking, return_exceptions=True)
+    assert [isinstance(one, LimitReached) for one in made].count(False) == SETTINGS.snapshots
+    assert len(engine.registry.snapshots) == SETTINGS.snapshots
+
+
+# An engine that serves others shows nothing of the host, whoever asks
+
+
+@pytest.fixture
+async def sealed(tmp_path: Path) -> AsyncIterator[Engine]:
+    engine = Engine(tmp_path, replace(SETTINGS, interpreter=SPEC.template.interpreter))
+    yield engine
+    await engine.registry.close()
+
+
+async def test_a_sealed_engine_mounts_nothing(sealed: Engine) -> None:
+    mount = MountSpec("/home/me/.ssh", "/mnt", writable=False)
+    with pytest.raises(InvalidArgument, match="^mounts: "):
+        await sealed.registry.create(replace(SPEC, mounts=(mount,)))
+    sandbox, _ = await sealed.used()
+    taken = await take(sealed, sandbox)
+    with pytest.raises(InvalidArgument, match="^mounts: "):
+        await relations.thaw(sealed.registry, ThawSpec(taken.id, None, mounts=(mount,)), Caller())
+
+
+async def test_a_sealed_engine_shows_no_interpreter_but_its_own(sealed: Engine) -> None:
+    own = SPEC.template.interpreter
+    for other in (replace(own, trees=(*own.trees, "/home/me")), replace(own, library="/home/me")):
+        template = replace(SPEC.template, name="mine", builtin=False, interpreter=other)
+        with pytest.raises(InvalidArgument, match="^python: "):
+            await sealed.registry.create(replace(SPEC, template=template))
+
+
+# Results of executions
+
+
+def test_who_keeps_most_results_loses_theirs_first() -> None:
+    shelf = Shelf(10_000)
+    mine, yours = Executions(SETTINGS, shelf, "me"), Executions(SETTINGS, shelf, "you")
+
+    def run(of: Executions, number: int) -> str:
+        execution = of.begin(f"exe_{number:032x}", keep=True, caller=lambda _: None)
+        execution.on_outcome(Outcome(1, 0, "kept", stdout=b"x" * 1000))
+        return execution.id
+
+    first = run(mine, 0)
+    for number in range(50):
+        run(yours, number)
+    assert mine.find(first).final is not None
+    assert shelf.kept_bytes <= 10_000
