@@ -16,6 +16,7 @@ from ramet.errors import InvalidArgument
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
 from ramet.server.bodies import parse_object
+from ramet.server.keeping import child_environment
 from ramet.transport.locking import FileLock, holder
 from tests.server.running import Server, running_server
 from tests.server.talking import WAIT_SECONDS, Client, raw_connection, read_all, wait_until
@@ -255,6 +256,18 @@ def test_calls_of_clients_that_went_away_are_given_up(locked_server: Server, key
     wait_until(lambda: len(list(descriptors.iterdir())) < before + 20, "the descriptors are closed")
     client.remove(sandbox_id)
     busy.close()
+
+
+# What a worker that was taken over would find
+
+
+def test_tokens_and_passwords_in_the_environment_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "RAMET_API_KEY", "NOTIFY_SOCKET", "DBUS_SESSION_BUS_ADDRESS"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    passed_on = child_environment()
+    assert "secret" not in passed_on.values()
+    assert (passed_on["PYTHONPATH"], passed_on["PATH"]) == ("/somewhere", os.environ["PATH"])
 
 
 # What others believe that a worker may have written

@@ -49,10 +49,14 @@ def show_progress(text: str) -> None:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as they must be."""
-    lines = [titles, *rows]
+    """Lines with columns as wide as they must be. What would move a terminal's cursor is shown instead."""
+    lines = [[_shown(text) for text in line] for line in (titles, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -60,13 +60,15 @@ class Standing:
     missing: tuple[str, ...]
 
 
+UNIX_SOCKETS = "unix sockets by path (Linux 7.1)"
+
 # What came with which version of the interface, and with which kernel.
 _SINCE = (
     (1, "files (Linux 5.13)"),
     (3, "truncating files (Linux 6.2)"),
     (4, "TCP (Linux 6.7)"),
     (6, "signals to others and abstract unix sockets (Linux 6.12)"),
-    (9, "unix sockets by path (Linux 7.1)"),
+    (9, UNIX_SOCKETS),
 )
 
 

@@ -42,7 +42,10 @@ class Walls:
 
     def tell(self, log: Log) -> None:
         """A wall that this kernel cannot build is named."""
-        missing = [*self.landlock.missing, *([] if self.refusals else ["system calls (seccomp)"])]
+        if self.refusals:  # of system calls: none that connects is left
+            missing = [what for what in self.landlock.missing if what != landlock.UNIX_SOCKETS]
+        else:
+            missing = [*self.landlock.missing, "system calls (seccomp)"]
         good = self.landlock.version >= _GOOD_LANDLOCK and self.refusals
         level = "info" if good else "warning"
         log.event("confined", level, landlock=self.landlock.version, missing="; ".join(missing) or None)
