@@ -299,3 +299,33 @@ async def test_a_folder_that_does_not_exist_is_a_bad_argument(body: ScriptedBody
     with pytest.raises(InvalidArgument, match="cwd: no such folder"):
         await configuring
     await sandbox.close()
+
+
+class Watching(Collecting):
+    """A sink that notes in which order things come."""
+
+    live = True
+
+    def __init__(self) -> None:
+        super().__init__(QUICK, lambda stream: None)
+        self.seen: list[bytes] = []
+
+    def output(self, stream: int, data: bytes) -> None:
+        self.seen.append(data)
+
+    def rich(self, rich: guest.Rich) -> None:
+        self.seen.append(rich.blob)
+
+
+async def test_what_was_printed_before_a_result_is_seen_before_it(sandbox: Sandbox, body: ScriptedBody) -> None:
+    for last_id in range(1, 21):  # which of two readable descriptors comes first is the kernel's choice
+        sink = Watching()
+        over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        sandbox.submit(Cell("python", b"", None, sink, over.set_result, over.set_exception))
+        await body.next_frame()
+        header = {"id": last_id, "what": "value", "display_id": None, "mimes": [["text/plain", "s", 2]]}
+        body.send(encode(guest.RESULT, header, b"42"))
+        os.write(body.guest_stdout, b"printed\n")
+        body.done(last_id)
+        await over
+        assert sink.seen == [b"printed\n", b"42"]

@@ -204,6 +204,9 @@ class Repl:
                 raise ProtocolError(f"a frame for cell {message.cell_id}, which was never started")
             return
         if isinstance(message, guest.Rich):
+            if running.sink.live:
+                # What was printed before it is in the pipes already, and whoever watches sees it first.
+                self._pipes.take_what_is_there()
             running.sink.rich(message)
             self._hold_if_full(running)
             return
