@@ -16,6 +16,7 @@ from ramet.client.async_terminals import AsyncTerminal
 from ramet.client.forks import Forks, Snapshot
 from ramet.client.sandbox import Files, Sandbox
 from ramet.client.terminals import Terminal
+from ramet.client.tools import Tool, ToolCall, current_tool_call
 from ramet.errors import (
     EngineClosed,
     EngineLost,
@@ -38,6 +39,7 @@ from ramet.errors import (
     SandboxClosed,
     SandboxLost,
     TemplateFailed,
+    ToolError,
     Unauthorized,
     Unreachable,
 )
@@ -55,6 +57,7 @@ from ramet.protocol.results import (
     ResultEvent,
     RichResult,
     SandboxInfo,
+    ToolCallRecord,
     Truncated,
 )
 from ramet.protocol.specs import Limits
@@ -114,8 +117,13 @@ __all__ = [
     "TemplateFailed",
     "Terminal",
     "TerminalInfo",
+    "Tool",
+    "ToolCall",
+    "ToolCallRecord",
+    "ToolError",
     "Truncated",
     "Unauthorized",
     "Unreachable",
     "close_engine",
+    "current_tool_call",
 ]

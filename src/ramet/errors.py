@@ -15,6 +15,7 @@
     ├── OutcomeUnknown        the connection broke; the call may have been carried out
     ├── Unreachable           no server answers at the URL; nothing was carried out
     ├── Unauthorized          the server wants a key, or does not know this one
+    ├── ToolError             raised by a tool, to tell the code that called it what went wrong
     ├── ForkedProcess         a handle was used in another process after os.fork()
     ├── ProtocolError         the other side broke the protocol
     └── FileError             a file operation in a sandbox failed                 (also an OSError, with errno)
@@ -146,6 +147,12 @@ class Unauthorized(RametError):
     """The server wants a key, or does not know the one that was given."""
 
     code = "unauthorized"
+
+
+class ToolError(RametError):
+    """Raised by a tool of yours: the code that called it gets a ToolError with this message."""
+
+    code = "tool_error"
 
 
 class ForkedProcess(RametError):

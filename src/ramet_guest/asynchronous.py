@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ramet_guest.channel import Channel
-from ramet_guest.interrupts import Gate
+from ramet_guest.interrupts import Gate, Interrupted
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,7 +42,7 @@ class Loops:
             self._run_nested(lambda: asyncio.run(coroutine))
             return
         loop = self._open()
-        task = loop.create_task(coroutine)
+        task = loop.create_task(self._unless_over(coroutine))
         self._task, self._cancelled = task, False
         try:
             loop.run_until_complete(task)
@@ -58,6 +58,16 @@ class Loops:
             elif not task.cancelled():
                 task.exception()  # Retrieved: asyncio would report it a second time.
 
+    async def _unless_over(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """An interrupt that hit another task reaches the one that awaits it later, when the cell is over already."""
+        import asyncio
+
+        try:
+            await coroutine
+        except (KeyboardInterrupt, Interrupted):
+            if self._task is asyncio.current_task():
+                raise
+
     def _open(self) -> Any:
         import asyncio
 
@@ -69,11 +79,16 @@ class Loops:
         return self.loop
 
     def discard(self) -> None:
-        """Gives the loop up: it was torn apart by a hard interrupt."""
+        """Gives the loop up: it was torn apart by a hard interrupt, or another one of the user's was."""
         asyncio = sys.modules.get("asyncio")
-        if asyncio is not None and self.loop is not None:
+        if asyncio is None:
+            return
+        if asyncio._get_running_loop() is not None:
             asyncio._set_running_loop(None)
-            self.loop = None
+            # As after a loop that ended well. It would be kept otherwise, with all its tasks and connections.
+            asyncio.set_event_loop(None)
+            sys.set_asyncgen_hooks(None, None)
+        self.loop = None
 
     def _wrap_run(self) -> None:
         """Lets `asyncio.run` and `Runner.run` work in cells that await, where a loop is running already."""

@@ -44,6 +44,7 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     gate = Gate()
     output = Output()
     repl = Repl(channel, output, gate, make_shell())
+    repl.commands_folder = options.get("commands")
     magics.register(repl)
     teach_inspect(repl.sources)
     tell_children_apart(channel)

@@ -24,6 +24,7 @@ THAWED = 3
 ASK_LOOPS = 4
 ASK_NAMES = 5
 WAKE = 6
+TOOLS = 7
 # Guest to engine.
 READY = 1
 CONFIGURED = 2

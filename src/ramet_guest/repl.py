@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramet_guest import channel as frames
 from ramet_guest import naming, thawing
@@ -26,6 +26,9 @@ from ramet_guest.tracebacks import (
     last_resort,
     lower_recursion_limit_is_survivable,
 )
+
+if TYPE_CHECKING:
+    from ramet_guest.tools import Tools
 
 _exec = exec
 _eval = eval
@@ -66,6 +69,9 @@ class Repl:
         self._interrupted = False
         # In a template, and in a sandbox until its first frame.
         self.fresh = True
+        # Of a sandbox that was given some.
+        self.tools: Tools | None = None
+        self.commands_folder: str | None = None
         # Names that were there before any cell.
         self.first_names = dict(self.namespace)
         self.builtins_kept = dict(_builtin_names)
@@ -106,6 +112,8 @@ class Repl:
                 self.show(error)
         if frame.kind == frames.RUN:
             self.answer(frame)
+        elif frame.kind == frames.TOOLS:
+            self.give_tools(frame.header["socket"], frame.blob)
         elif frame.kind == frames.CONFIGURE:
             self.configure(frame.header)
         else:
@@ -139,7 +147,16 @@ class Repl:
             thawing.configure(header.get("env"), header.get("cwd"))
         except (OSError, ValueError) as error:
             problem = str(error)
+        if self.tools is not None:
+            self.tools.mend_path()
         self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
+
+    def give_tools(self, socket_name: str, told: bytes) -> None:
+        if self.tools is None:
+            from ramet_guest.tools import Tools
+
+            self.tools = Tools(self, self.commands_folder)
+        self.tools.give(socket_name, told)
 
     def answer_question(self, frame: Frame) -> None:
         """What is asked around forks, none of it by a cell."""

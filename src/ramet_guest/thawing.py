@@ -27,6 +27,8 @@ def refresh(repl: Repl) -> None:
     for descriptor in (1000, 1001, 1002):
         os.set_inheritable(descriptor, False)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    if repl.tools is not None:
+        repl.tools.forget_connections()
     if repl.fresh:
         repl.fresh = False
         draw_fresh_randomness()

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ramet_guest.channel import RUN, VERSION
@@ -53,6 +54,13 @@ LIBRARY_CELLS = {
     "matplotlib.pyplot": ("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.title('t')",),
 }
 
+TOOL = {
+    "name": "tool",
+    "description": "",
+    "input_schema": {"properties": {"text": {"type": "string"}, "number": {"type": "integer"}}, "required": ["text"]},
+}
+TOOL_VALUE = '{"value":{"text":"a","numbers":[1,2.5,null]},"attachments":[]}'
+
 
 def run(repl: Repl) -> None:
     """Warms up, then forgets."""
@@ -68,6 +76,7 @@ def run(repl: Repl) -> None:
             if library in sys.modules:
                 for cell in cells * LIBRARY_REPEATS:
                     run_cell(repl, ours, cell)
+        call_tools()
     finally:
         if before is not None:
             repl.channel.attach(before)
@@ -97,6 +106,24 @@ def run_cell(repl: Repl, engine: socket.socket, cell: str) -> None:
             engine.recv(1 << 20)
         except BlockingIOError:
             return
+
+
+def call_tools() -> None:
+    """Calls a tool whose answer is there before it is asked. What tools need is loaded here once for all sandboxes."""
+    from ramet_guest import tool_calls, tool_frames, tool_functions
+
+    import_module("ramet_guest.tools")
+    function = tool_functions.make_function(TOOL, "")
+    value = TOOL_VALUE.encode("ascii")
+    header = b'{"outcome":"value","more":false}'
+    answer = tool_frames.pack(tool_frames.ANSWER, header, len(value).to_bytes(4, "little") + value)
+    for _ in range(REPEATS):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(answer)
+            tool_calls.connections.give_back(ours)
+            function(text="a", number=1)
+            tool_calls.connections.forget()
 
 
 def forget(repl: Repl, names: dict[str, object]) -> None:

@@ -96,6 +96,13 @@ class AwaitedSandbox:
     def replay(self) -> list[ReplayEvent]:
         return self._loop.call(self.awaited.replay())
 
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return self.awaited.tools
+
+    def set_tools(self, tools: Any) -> None:
+        self._loop.call(self.awaited.set_tools(tools))
+
     def close(self) -> None:
         self._loop.call(self.awaited.close())
 

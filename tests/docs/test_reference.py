@@ -53,6 +53,8 @@ def test_every_argument_of_a_sandbox_is_in_the_reference() -> None:
         ramet.NameChange,
         ramet.NameValue,
         ramet.TerminalInfo,
+        ramet.ToolCall,
+        ramet.ToolCallRecord,
     ],
 )
 def test_every_field_of_a_result_is_in_the_reference(kind: type) -> None:

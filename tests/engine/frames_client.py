@@ -73,6 +73,15 @@ class Line:
             return False
         return True
 
+    def push(self, data: bytes) -> bool:
+        """Send it; False if that cannot be done within a second, and then the connection is of no use any more."""
+        self._socket.settimeout(1.0)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            return False
+        return True
+
     def narrow(self) -> None:
         """Let little wait on its way to us."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.guest.guest_driver import Guest
+from tests.guest.tool_engine import Handler, ToolEngine
 
 
 @pytest.fixture
@@ -30,3 +31,23 @@ def start_guest(tmp_path: Path) -> Iterator[Callable[..., Guest]]:
 @pytest.fixture
 def guest(start_guest: Callable[..., Guest]) -> Guest:
     return start_guest()
+
+
+@pytest.fixture
+def start_engine() -> Iterator[Callable[[Handler], ToolEngine]]:
+    """Starts what answers tool calls; ends it after the test."""
+    started: list[ToolEngine] = []
+
+    def start(handler: Handler) -> ToolEngine:
+        started.append(ToolEngine(handler))
+        return started[-1]
+
+    yield start
+    for engine in started:
+        engine.close()
+
+
+@pytest.fixture
+def tool_guest(start_guest: Callable[..., Guest], tmp_path: Path) -> Guest:
+    """Its commands lie in a folder of the test's."""
+    return start_guest(commands=str(tmp_path / "run" / "bin"))

@@ -73,6 +73,7 @@ class Guest:
         builtin: bool = False,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        commands: str | None = None,
     ) -> None:
         self.control, theirs = socket.socketpair()
         self.out, out_end = os.pipe()
@@ -88,7 +89,7 @@ class Guest:
             "OPENBLAS_NUM_THREADS": "1",
             **(env or {}),
         }
-        options = json.dumps({"preload": preload, "warm_up": warm_up, "builtin": builtin})
+        options = json.dumps({"preload": preload, "warm_up": warm_up, "builtin": builtin, "commands": commands})
         targets = ((null, 0), (out_end, 1), (err_end, 2), (theirs.fileno(), 1000), (out_end, 1001), (err_end, 1002))
         self.pid = os.posix_spawn(
             python,

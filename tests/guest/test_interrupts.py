@@ -94,6 +94,18 @@ def test_an_awaiting_cell_that_swallows_cancellation_ends_at_the_second_interrup
     assert guest.run("await asyncio.sleep(0, 3)").value == "3"
 
 
+def test_an_interrupt_in_a_task_that_the_cell_awaits_does_not_reach_the_next_cell(guest: Guest) -> None:
+    for _ in range(3):
+        guest.start(
+            "import asyncio\nasync def busy():\n    print('started')\n    while True: pass\n"
+            "await asyncio.gather(busy(), asyncio.sleep(60))"
+        )
+        guest.wait_for_stdout("started\n")
+        assert guest.finish_by_signal(signal.SIGINT).interrupted
+        outcome = guest.run("await asyncio.sleep(0, 3)")
+        assert (outcome.value, outcome.stderr) == ("3", "")
+
+
 def test_interrupts_between_cells_are_forgotten(guest: Guest) -> None:
     for _ in range(300):
         guest.wait_until_asleep()

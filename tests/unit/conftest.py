@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import Engine
+from tests.unit.scripted_tools import Scene, ToolClient, tool
 
 
 @pytest.fixture
@@ -34,3 +35,21 @@ async def connect(engine: Engine) -> AsyncIterator[Callable[[], Client]]:
     for client in clients:
         client.leave()
     await asyncio.sleep(0)  # the engine sees them leave while it is still there
+
+
+@pytest.fixture
+async def tool_client(engine: Engine) -> AsyncIterator[ToolClient]:
+    """A client that answers tool calls."""
+    client = ToolClient(engine)
+    yield client
+    client.leave()
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def scene(engine: Engine, tool_client: ToolClient) -> AsyncIterator[Scene]:
+    """A sandbox with two tools, look and other."""
+    scene = Scene(engine, tool_client)
+    await scene.set(tool(), tool("other"))
+    yield scene
+    scene.close()

@@ -31,6 +31,10 @@ class ScriptedBody:
         self.root = os.open(root, os.O_PATH | os.O_DIRECTORY)
         self.signals: list[int] = []
         self.revivals = 0
+        self.listens: list[str] = []
+        self.taken_names: set[str] = set()
+        self.listen_gate: asyncio.Event | None = None
+        self.listen_error: Exception | None = None
         self.closed = False
         self._open()
 
@@ -73,6 +77,24 @@ class ScriptedBody:
         self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
     ) -> Session:
         raise SandboxLost("a scripted body has no terminals")
+
+    async def listen(self, name: str, backlog: int) -> socket.socket | None:
+        """At a name of its own in the network of the test: ``address`` tells where that is."""
+        self.listens.append(name)
+        if self.listen_gate is not None:
+            async with asyncio.timeout(5):
+                await self.listen_gate.wait()
+        if self.listen_error is not None:
+            raise self.listen_error
+        if name in self.taken_names:
+            return None
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(self.address(name))
+        listener.listen(backlog)
+        return listener
+
+    def address(self, name: str) -> str:
+        return f"\0ramet-test-{os.getpid()}-{id(self)}-{name}"
 
     def usage(self) -> Mapping[str, int]:
         return {}

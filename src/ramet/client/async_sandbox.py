@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -16,7 +16,9 @@ from ramet.client.handle import Handle, SnapshotHandle, behind
 from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, async_pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
+from ramet.client.tools import AnyTool, Toolset, toolset
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
+from ramet.protocol import calls
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.listing import SandboxRow
@@ -54,9 +56,11 @@ class AsyncSandbox:
         disk_mib: int | None = None,
         timeout_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
+        tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
     ) -> None:
+        self._tools = toolset(tools)
         self._template = template
         self._server = server_for(template, url, api_key)
         self._spec = sandbox_spec(
@@ -90,6 +94,7 @@ class AsyncSandbox:
         disk_mib: int | None = None,
         timeout_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
+        tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
     ) -> AsyncSandbox:
@@ -106,18 +111,33 @@ class AsyncSandbox:
             disk_mib=disk_mib,
             timeout_seconds=timeout_seconds,
             idle_timeout_seconds=idle_timeout_seconds,
+            tools=tools,
             url=url,
             api_key=api_key,
         )
         return await sandbox.__aenter__()
 
     @classmethod
-    async def connect(cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None) -> AsyncSandbox:
-        """A handle of a sandbox that exists, by its id. It may be forgotten: the sandbox then goes on."""
+    async def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        tools: Iterable[AnyTool] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> AsyncSandbox:
+        """A handle of a sandbox that exists, by its id. It may be forgotten: the sandbox then goes on.
+
+        With ``tools`` it is given these instead of those it has; calls are answered by whoever runs the cell.
+        """
         check_id(sandbox_id)
+        given = toolset(tools)
         engine = await _engine_at(url, api_key)
         await asynchronous.perform(engine, operations.info(sandbox_id))
-        return cls._adopted(Handle(engine, sandbox_id, owned=False))
+        sandbox = cls._adopted(Handle(engine, sandbox_id, owned=False))
+        if tools is not None:
+            await _give(sandbox._created(), given)
+        return sandbox
 
     @classmethod
     async def list_all(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxRow]:
@@ -146,7 +166,8 @@ class AsyncSandbox:
         If the connection to a server breaks, the cell goes on, or is interrupted: ``on_disconnect`` says which.
         """
         handle = self._created()
-        return await asynchronous.perform(handle.engine, handle.open().run(code, language, timeout, on_disconnect))
+        cell = handle.open().run(code, language, timeout, on_disconnect, bool(handle.tools))
+        return await asynchronous.perform(handle.engine, cell, answering=handle.answering(on_loop=True))
 
     def run_code_stream(
         self,
@@ -161,7 +182,17 @@ class AsyncSandbox:
         Closing the iterator early interrupts the cell.
         """
         handle = self._created()
-        return asynchronous.iterate(handle.engine, handle.open().stream(code, language, timeout, on_disconnect))
+        cell = handle.open().stream(code, language, timeout, on_disconnect, bool(handle.tools))
+        return asynchronous.iterate(handle.engine, cell, handle.answering(on_loop=True))
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools whose calls are answered from here."""
+        return self._created().tools.names
+
+    async def set_tools(self, tools: Iterable[AnyTool]) -> None:
+        """Give the sandbox these tools instead of those it has, for cells that begin from now on."""
+        await _give(self._created(), toolset(tools))
 
     @overload
     async def result(self, execution_id: str, wait: Literal[True] = True) -> Result: ...
@@ -206,11 +237,12 @@ class AsyncSandbox:
         """
         handle = self._created()
         made = await asynchronous.perform(handle.engine, handle.open().fork(n, reseed))
-        return AsyncForks((AsyncSandbox._of(handle.engine, *child) for child in made.children), made.info)
+        children = (AsyncSandbox._of(handle.engine, handle.tools, *child) for child in made.children)
+        return AsyncForks(children, made.info)
 
     @classmethod
-    def _of(cls, engine: Engine, sandbox_id: str, fork_info: ForkInfo) -> AsyncSandbox:
-        child = AsyncSandbox._adopted(Handle(engine, sandbox_id))
+    def _of(cls, engine: Engine, tools: Toolset, sandbox_id: str, fork_info: ForkInfo) -> AsyncSandbox:
+        child = AsyncSandbox._adopted(Handle(engine, sandbox_id, tools=tools))
         child.fork_info = fork_info
         return child
 
@@ -297,7 +329,14 @@ class AsyncSandbox:
                 # Starting a process blocks for some milliseconds.
                 engine = await asyncio.to_thread(engine_for, self._template)
             sandbox_id = await asynchronous.perform(engine, operations.create(self._spec))
-            self._handle = Handle(engine, sandbox_id)
+            handle = Handle(engine, sandbox_id)
+            if self._tools:
+                try:
+                    await _give(handle, self._tools)
+                except BaseException:
+                    engine.forget(sandbox_id, calls.CLOSE)
+                    raise
+            self._handle = handle
         self._handle.open()
         return self
 
@@ -318,6 +357,11 @@ class AsyncSandbox:
                 hint="use `async with AsyncSandbox() as sandbox:` or `sandbox = await AsyncSandbox.create()`",
             )
         return self._handle
+
+
+async def _give(handle: Handle, tools: Toolset) -> None:
+    await asynchronous.perform(handle.engine, handle.open().set_tools(tools))
+    handle.tools = tools
 
 
 async def _engine_at(url: str | None, api_key: str | None) -> Engine:

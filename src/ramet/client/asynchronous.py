@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any, TypeVar
 
-from ramet.client.operations import RECEIVE, Emit, Operation
+from ramet.client.attending import Answering
+from ramet.client.operations import RECEIVE, Emit, Operation, ToolCalled, ToolCancelled
 from ramet.transport.seam import Engine
 
 Returned = TypeVar("Returned")
@@ -20,9 +21,14 @@ class _Ended(Exception):
         self.value = value
 
 
-async def perform(engine: Engine, operation: Operation[Returned], source: Source | None = None) -> Returned:
+async def perform(
+    engine: Engine,
+    operation: Operation[Returned],
+    source: Source | None = None,
+    answering: Answering | None = None,
+) -> Returned:
     """Carry out an operation that emits nothing."""
-    call = _Call(engine, operation, source)
+    call = _Call(engine, operation, source, answering)
     try:
         while True:
             await call.advance()
@@ -33,9 +39,11 @@ async def perform(engine: Engine, operation: Operation[Returned], source: Source
         call.leave()
 
 
-async def iterate(engine: Engine, operation: Operation[None]) -> AsyncGenerator[Any, None]:
+async def iterate(
+    engine: Engine, operation: Operation[None], answering: Answering | None = None
+) -> AsyncGenerator[Any, None]:
     """Carry out an operation and give what it emits. Giving up early gives up the call."""
-    call = _Call(engine, operation, None)
+    call = _Call(engine, operation, None, answering)
     try:
         while True:
             yield await call.advance()
@@ -48,9 +56,12 @@ async def iterate(engine: Engine, operation: Operation[None]) -> AsyncGenerator[
 class _Call:
     """One operation on one link."""
 
-    def __init__(self, engine: Engine, operation: Operation[Any], source: Source | None) -> None:
+    def __init__(
+        self, engine: Engine, operation: Operation[Any], source: Source | None, answering: Answering | None
+    ) -> None:
         self._operation = operation
         self._source = source
+        self._answering = answering
         self._link = engine.async_link()
 
     async def advance(self) -> object:
@@ -66,6 +77,10 @@ class _Call:
                     step = operation.send(await link.receive())
                 elif isinstance(step, Emit):
                     return step.item
+                elif isinstance(step, ToolCalled | ToolCancelled):
+                    assert self._answering is not None
+                    self._answering.take(step)
+                    step = next(operation)
                 else:
                     try:
                         piece = await self._pull()
@@ -77,6 +92,8 @@ class _Call:
             raise _Ended(stop.value) from None
 
     def leave(self) -> None:
+        if self._answering is not None:
+            self._answering.end()
         self._operation.close()
         self._link.leave()
 

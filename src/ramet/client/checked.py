@@ -9,6 +9,7 @@ from os import urandom
 from ramet.client import operations
 from ramet.client.operations import Forked, OnDisconnect, Operation, Record
 from ramet.client.sources import SMALL_BYTES, as_bytes
+from ramet.client.tools import Toolset
 from ramet.protocol import checks
 from ramet.protocol.forks import Diff
 from ramet.protocol.replays import ReplayEvent
@@ -26,21 +27,34 @@ class Checked:
         self._recorded = recorded  # cells get an id, under which the engine keeps their results
 
     def run(
-        self, code: str, language: str, timeout: float | None, on_disconnect: OnDisconnect = "keep"
+        self,
+        code: str,
+        language: str,
+        timeout: float | None,
+        on_disconnect: OnDisconnect = "keep",
+        tools: bool = False,
     ) -> Operation[Result]:
         cell = _cell(code, language, timeout)
-        return operations.run(self.sandbox_id, cell, language, timeout, self._record(on_disconnect))
+        return operations.run(self.sandbox_id, cell, language, timeout, self._record(on_disconnect), tools)
 
     def stream(
-        self, code: str, language: str, timeout: float | None, on_disconnect: OnDisconnect = "keep"
+        self,
+        code: str,
+        language: str,
+        timeout: float | None,
+        on_disconnect: OnDisconnect = "keep",
+        tools: bool = False,
     ) -> Operation[None]:
         cell = _cell(code, language, timeout)
-        return operations.stream(self.sandbox_id, cell, language, timeout, self._record(on_disconnect))
+        return operations.stream(self.sandbox_id, cell, language, timeout, self._record(on_disconnect), tools)
 
     def _record(self, on_disconnect: OnDisconnect) -> Record | None:
         if on_disconnect not in ("keep", "interrupt"):
             raise checks.invalid("on_disconnect", f"{on_disconnect!r:.100} is unknown", "'keep' or 'interrupt'")
         return Record(f"exe_{urandom(16).hex()}", on_disconnect) if self._recorded else None
+
+    def set_tools(self, tools: Toolset) -> Operation[None]:
+        return operations.set_tools(self.sandbox_id, tools.data)
 
     def result(self, execution_id: str, wait: bool) -> Operation[Result | None]:
         checks.check_flag(wait, "wait")

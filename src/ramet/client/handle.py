@@ -6,12 +6,17 @@ import os
 import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from ramet.client.checked import Checked
+from ramet.client.tools import NO_TOOLS, Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
 from ramet.protocol.checks import invalid
 from ramet.transport.seam import Engine
+
+if TYPE_CHECKING:
+    from ramet.client.answering import Answering
 
 
 def behind(error: BaseException | None) -> AbstractContextManager[None]:
@@ -51,8 +56,9 @@ class Handle(_Held):
 
     kind = calls.CLOSE
 
-    def __init__(self, engine: Engine, sandbox_id: str, *, owned: bool = True) -> None:
+    def __init__(self, engine: Engine, sandbox_id: str, *, owned: bool = True, tools: Toolset = NO_TOOLS) -> None:
         super().__init__(engine, sandbox_id, owned=owned)
+        self.tools = tools  # whose calls are answered from here
         self._checked = Checked(sandbox_id, recorded=engine.remote)
         self._merged_into: str | None = None
 
@@ -64,6 +70,15 @@ class Handle(_Held):
         if self.closed:
             raise SandboxClosed(f"sandbox {self.id} is closed")
         return self._checked
+
+    def answering(self, on_loop: bool = False) -> Answering | None:
+        """For a cell that is about to run, on an event loop or not: who answers its tool calls, if there are tools."""
+        if not self.tools:
+            return None
+        # Imported when needed: most programs have none.
+        from ramet.client.answering import Answering
+
+        return Answering(self, on_loop)
 
     def related(self, other: object, argument: str) -> Handle:
         """The handle of another sandbox of the same engine, given as an argument."""

@@ -6,6 +6,7 @@ A driver (``blocking`` or ``asynchronous``) performs the steps that an operation
     RECEIVE    give me the next frame
     PULL       give me the next piece of the data that is uploaded, None after the last; its error is thrown in
     Emit(x)    hand x to whoever iterates over this operation
+    ToolCalled, ToolCancelled    for whoever answers the calls of tools
 
 and the value it returns is the operation's result. Arguments are checked before, in ``checked``.
 """
@@ -13,10 +14,10 @@ and the value it returns is the operation's result. Arguments are checked before
 from __future__ import annotations
 
 import codecs
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from ramet.errors import FileNotFolder, FileNotFound, LimitReached, ProtocolError
 from ramet.protocol import calls, fields
@@ -39,6 +40,10 @@ from ramet.protocol.results import (
     Truncated,
 )
 from ramet.protocol.specs import SandboxSpec, ThawSpec
+
+if TYPE_CHECKING:
+    from ramet.protocol.tool_frames import FailureKind
+    from ramet.protocol.tool_values import EncodedValue
 
 Returned = TypeVar("Returned")
 
@@ -67,6 +72,31 @@ class Emit:
     item: object
 
 
+class ToolCalled(NamedTuple):
+    """Code in the sandbox calls a tool, and waits."""
+
+    call_id: str
+    tool: str
+    accepts: tuple[str, ...]
+    arguments: bytes  # JSON, as the code wrote it
+
+
+class ToolCancelled(NamedTuple):
+    """It does not wait any more."""
+
+    call_id: str
+
+
+class ToolFailure(NamedTuple):
+    """How a call failed, as the code that made it is told."""
+
+    kind: FailureKind
+    message: str
+
+
+ToolAnswer: TypeAlias = "EncodedValue | ToolFailure"
+
+
 class Forked(NamedTuple):
     """The children of a fork: the id of each and what it cost, and what all of them cost."""
 
@@ -84,7 +114,7 @@ class Record(NamedTuple):
     on_disconnect: OnDisconnect
 
 
-Step = bytes | Need | Emit
+Step = bytes | Need | Emit | ToolCalled | ToolCancelled
 Operation = Generator[Step, Frame | bytes | None, Returned]
 
 
@@ -146,26 +176,33 @@ def diff(sandbox_id: str, other_id: str, paths: tuple[str, ...] | None) -> Opera
 
 
 def run(
-    sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None, record: Record | None = None
+    sandbox_id: str,
+    code: bytes,
+    language: str,
+    timeout_seconds: float | None,
+    record: Record | None = None,
+    tools: bool = False,
 ) -> Operation[Result]:
-    header = {"sandbox": sandbox_id, "language": language, "timeout": timeout_seconds, "stream": False}
-    if record is not None:
-        header |= record._asdict()
-    frame = yield from ask(encode(calls.RUN, header, code), calls.RESULT)
+    """With ``tools`` somebody answers the calls of tools that this tells of."""
+    yield encode(calls.RUN, _run_header(sandbox_id, language, timeout_seconds, False, record, tools), code)
+    while (frame := (yield from next_frame())).kind != calls.RESULT:
+        yield _tool_step(frame) if tools else _refuse(frame)
     return calls.read_result(frame)
 
 
 def stream(
-    sandbox_id: str, code: bytes, language: str, timeout_seconds: float | None, record: Record | None = None
+    sandbox_id: str,
+    code: bytes,
+    language: str,
+    timeout_seconds: float | None,
+    record: Record | None = None,
+    tools: bool = False,
 ) -> Operation[None]:
-    """Emits the events of a cell."""
+    """Emits the events of a cell. ``tools`` as above."""
     # A piece may end in the middle of a character; the decoders keep the beginning until the rest comes.
     decoders = tuple(codecs.getincrementaldecoder("utf-8")("replace") for _ in _STREAMS)
     value: str | None = None
-    header = {"sandbox": sandbox_id, "language": language, "timeout": timeout_seconds, "stream": True}
-    if record is not None:
-        header |= record._asdict()
-    yield encode(calls.RUN, header, code)
+    yield encode(calls.RUN, _run_header(sandbox_id, language, timeout_seconds, True, record, tools), code)
     while True:
         frame = yield from next_frame()
         if frame.kind == calls.OUTPUT:
@@ -186,7 +223,65 @@ def stream(
             yield Emit(ExitEvent(result.exit_code, result))
             return
         else:
-            raise _unexpected(frame)
+            yield _tool_step(frame) if tools else _refuse(frame)
+
+
+def _run_header(
+    sandbox_id: str,
+    language: str,
+    timeout_seconds: float | None,
+    streamed: bool,
+    record: Record | None,
+    tools: bool,
+) -> Mapping[str, object]:
+    header = {"sandbox": sandbox_id, "language": language, "timeout": timeout_seconds, "stream": streamed}
+    if record is not None:
+        header |= record._asdict()
+    if tools:
+        header["tools"] = True
+    return header
+
+
+def _tool_step(frame: Frame) -> ToolCalled | ToolCancelled:
+    header = frame.header
+    if frame.kind == calls.TOOL_CALL:
+        call_id, name = fields.text(header, "call"), fields.text(header, "tool")
+        return ToolCalled(call_id, name, fields.texts(header, "accepts"), frame.blob)
+    if frame.kind == calls.TOOL_CANCELLED:
+        return ToolCancelled(fields.text(header, "call"))
+    raise _unexpected(frame)
+
+
+def set_tools(sandbox_id: str, tools: bytes) -> Operation[None]:
+    """In force for cells that begin after it."""
+    yield from ask(encode(calls.SET_TOOLS, {"sandbox": sandbox_id}, tools))
+
+
+def quiet_answer(sandbox_id: str, call_id: str, answer: ToolAnswer) -> bytes | None:
+    """A short answer as a frame of which nothing comes back; it may go over the connection that runs the cell."""
+    header: dict[str, object] = {"sandbox": sandbox_id, "call": call_id, "more": False, "quiet": True}
+    if isinstance(answer, ToolFailure):
+        return encode(calls.TOOL_ANSWER, {**header, "outcome": "error", **answer._asdict()})
+    if answer.size_bytes > calls.CHUNK_BYTES:
+        return None
+    return encode(calls.TOOL_ANSWER, {**header, "outcome": "value"}, answer.whole())
+
+
+def answer_tool(sandbox_id: str, call_id: str, answer: ToolAnswer) -> Operation[bool]:
+    """Answer a call, in pieces if that is long. False: nobody waited for it any more."""
+    header: dict[str, object] = {"sandbox": sandbox_id, "call": call_id, "outcome": "value", "more": False}
+    if isinstance(answer, ToolFailure):
+        header |= {"outcome": "error", **answer._asdict()}
+        frame = yield from ask(encode(calls.TOOL_ANSWER, header))
+    elif answer.size_bytes <= calls.CHUNK_BYTES:
+        frame = yield from ask(encode(calls.TOOL_ANSWER, header, answer.whole()))
+    else:
+        pieces = answer.pieces(calls.CHUNK_BYTES)
+        yield encode(calls.TOOL_ANSWER, {**header, "more": True}, next(pieces))
+        for piece in pieces:
+            yield encode(calls.CHUNK, {}, piece)
+        frame = yield from ask(encode(calls.END, {}))
+    return fields.flag(frame.header, "taken")
 
 
 def fetch(sandbox_id: str, execution_id: str, wait: bool) -> Operation[Result | None]:
@@ -387,6 +482,10 @@ def final(frame: Frame, expected: int = calls.ANSWER) -> Frame:
     if frame.kind != expected:
         raise _unexpected(frame)
     return frame
+
+
+def _refuse(frame: Frame) -> NoReturn:
+    raise _unexpected(frame)
 
 
 def _unexpected(frame: Frame) -> Exception:

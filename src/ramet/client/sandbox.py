@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -15,7 +15,9 @@ from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
 from ramet.client.terminals import Terminal
+from ramet.client.tools import AnyTool, Toolset, toolset
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
+from ramet.protocol import calls
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.listing import SandboxRow
@@ -52,9 +54,11 @@ class Sandbox:
         disk_mib: int | None = None,
         timeout_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
+        tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
     ) -> None:
+        given = toolset(tools)
         server = server_for(template, url, api_key)
         spec = sandbox_spec(
             template,
@@ -72,14 +76,35 @@ class Sandbox:
         )
         engine = server or engine_for(template)
         self._adopt(Handle(engine, blocking.perform(engine, operations.create(spec))))
+        if given:
+            try:
+                self._give(given)
+            except BaseException:
+                engine.forget(self.id, calls.CLOSE)
+                self._handle = None
+                raise
 
     @classmethod
-    def connect(cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None) -> Sandbox:
-        """A handle of a sandbox that exists, by its id. It may be forgotten: the sandbox then goes on."""
+    def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        tools: Iterable[AnyTool] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> Sandbox:
+        """A handle of a sandbox that exists, by its id. It may be forgotten: the sandbox then goes on.
+
+        With ``tools`` it is given these instead of those it has; calls are answered by whoever runs the cell.
+        """
         check_id(sandbox_id)
+        given = toolset(tools)
         engine = server_for(None, url, api_key) or default_engine()
         blocking.perform(engine, operations.info(sandbox_id))
-        return cls.__new__(cls)._adopt(Handle(engine, sandbox_id, owned=False))
+        sandbox = cls.__new__(cls)._adopt(Handle(engine, sandbox_id, owned=False))
+        if tools is not None:
+            sandbox._give(given)
+        return sandbox
 
     @classmethod
     def list_all(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxRow]:
@@ -113,7 +138,9 @@ class Sandbox:
 
         If the connection to a server breaks, the cell goes on, or is interrupted: ``on_disconnect`` says which.
         """
-        return blocking.perform(self._engine, self._open().run(code, language, timeout, on_disconnect))
+        handle = self._own()
+        cell = self._open().run(code, language, timeout, on_disconnect, bool(handle.tools))
+        return blocking.perform(self._engine, cell, answering=handle.answering())
 
     def run_code_stream(
         self,
@@ -127,7 +154,22 @@ class Sandbox:
 
         Closing the iterator early interrupts the cell.
         """
-        return blocking.iterate(self._engine, self._open().stream(code, language, timeout, on_disconnect))
+        handle = self._own()
+        cell = self._open().stream(code, language, timeout, on_disconnect, bool(handle.tools))
+        return blocking.iterate(self._engine, cell, handle.answering())
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools whose calls are answered from here."""
+        return self._own().tools.names
+
+    def set_tools(self, tools: Iterable[AnyTool]) -> None:
+        """Give the sandbox these tools instead of those it has, for cells that begin from now on."""
+        self._give(toolset(tools))
+
+    def _give(self, tools: Toolset) -> None:
+        blocking.perform(self._engine, self._open().set_tools(tools))
+        self._own().tools = tools
 
     @overload
     def result(self, execution_id: str, wait: Literal[True] = True) -> Result: ...
@@ -167,11 +209,12 @@ class Sandbox:
         With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would.
         """
         made = blocking.perform(self._engine, self._open().fork(n, reseed))
-        return Forks((Sandbox._of(self._engine, *child) for child in made.children), made.info)
+        tools = self._own().tools
+        return Forks((Sandbox._of(self._engine, tools, *child) for child in made.children), made.info)
 
     @classmethod
-    def _of(cls, engine: Engine, sandbox_id: str, fork_info: ForkInfo) -> Sandbox:
-        return Sandbox.__new__(Sandbox)._adopt(Handle(engine, sandbox_id), fork_info)
+    def _of(cls, engine: Engine, tools: Toolset, sandbox_id: str, fork_info: ForkInfo) -> Sandbox:
+        return Sandbox.__new__(Sandbox)._adopt(Handle(engine, sandbox_id, tools=tools), fork_info)
 
     def terminal(
         self,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ramet.engine.ladder import Ladder
 from ramet.errors import RametError
 from ramet.protocol.calls import Outcome
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import Truncated
+
+if TYPE_CHECKING:
+    from ramet.engine.tool_call import Answerer
+    from ramet.engine.tool_records import Records
 
 
 class Collected(NamedTuple):
@@ -57,6 +61,7 @@ class Cell:
     on_outcome: Callable[[Outcome], None]
     on_error: Callable[[RametError], None]
     execution: str = ""  # its id, if it has one
+    answerer: Answerer | None = None  # of its tool calls
     # The caller went away: nobody reads the outcome.
     abandoned: bool = False
     # From its start on, set by the REPL that runs it
@@ -64,3 +69,4 @@ class Cell:
     background: bytes = b""  # what was printed before it began
     began: float = 0.0
     ladder: Ladder | None = None  # only if it has a deadline or was interrupted
+    tool_records: Records | None = None  # only if it has called tools

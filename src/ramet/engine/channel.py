@@ -40,8 +40,8 @@ class Channel:
         self.reset = False
         self._paused = False
         self._draining = False
-        # Called once, when what is unsent has fallen to the given number of bytes.
-        self._when_sent: tuple[int, Callable[[], None]] | None = None
+        # Each called once, when what is unsent has fallen to the given number of bytes.
+        self._when_sent: list[tuple[int, Callable[[], None]]] = []
         self.unsent_bytes = 0
         self._loop.add_reader(sock, self._on_readable)
 
@@ -64,11 +64,11 @@ class Channel:
         self.unsent_bytes += len(data) - sent
 
     def when_sent(self, low_bytes: int, callback: Callable[[], None]) -> None:
-        """Call back as soon as at most so many bytes are unsent. One wait at a time."""
+        """Call back as soon as at most so many bytes are unsent."""
         if self.unsent_bytes <= low_bytes:
             self._loop.call_soon(callback)
         else:
-            self._when_sent = (low_bytes, callback)
+            self._when_sent.append((low_bytes, callback))
 
     def pause(self) -> None:
         """Read no more for now. Frames that came already wait inside."""
@@ -158,7 +158,10 @@ class Channel:
                 self._unsent.popleft()
         if not self._unsent:
             self._loop.remove_writer(self._socket)
-        if self._when_sent is not None and self.unsent_bytes <= self._when_sent[0]:
-            _, callback = self._when_sent
-            self._when_sent = None
-            callback()
+        if self._when_sent:
+            waiting, self._when_sent = self._when_sent, []
+            for low_bytes, callback in waiting:
+                if self.unsent_bytes <= low_bytes:
+                    callback()
+                else:
+                    self._when_sent.append((low_bytes, callback))

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals
+from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals, tool_calls
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.collecting import Collecting
@@ -17,7 +17,8 @@ from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.spill import FOLDER, Spill
 from ramet.engine.streaming import Streaming
-from ramet.engine.transfer import Transfer
+from ramet.engine.tool_call import Answerer
+from ramet.engine.transfer import Transfer, Upload
 from ramet.engine.tree import Tree
 from ramet.engine.turn import Caller
 from ramet.engine.watching import Watcher
@@ -41,7 +42,7 @@ class Connection:
         self._settings = registry.settings
         self._busy = False
         self._cell: tuple[Sandbox, Cell, Execution | None] | None = None
-        self._transfer: Transfer | None = None
+        self._transfer: Upload | None = None
         # An upload was refused: what its client sends until it hears of that goes nowhere.
         self._dropping = False
         self._caller: Caller | None = None
@@ -63,9 +64,12 @@ class Connection:
             elif self._dropping:
                 self._dropping = frame.kind == calls.CHUNK
             else:
-                raise ProtocolError("data for a file that is not being written")
+                raise ProtocolError("data for a file that is not being written, or an answer that is not being given")
             return
         if self._busy:
+            if frame.kind == calls.TOOL_ANSWER and frame.header.get("quiet") is True:
+                tool_calls.answer_quietly(frame, self._registry)
+                return
             raise ProtocolError("a request before the answer to the one before")
         self._busy = True
         self._told = ()
@@ -75,7 +79,7 @@ class Connection:
         except ProtocolError:
             raise
         except RametError as error:
-            self._dropping = frame.kind == calls.WRITE and frame.header.get("more") is True
+            self._dropping = frame.kind in (calls.WRITE, calls.TOOL_ANSWER) and frame.header.get("more") is True
             self._fail(error)
 
     def _begin(self, frame: Frame) -> None:
@@ -85,7 +89,7 @@ class Connection:
         elif frame.kind == calls.CREATE:
             self._perform(self._create(SandboxSpec.read(header), Allowance.read(header)))
         elif frame.kind == calls.FACTS:
-            self._perform(self._facts())
+            self._perform(self._serve(self._registry.facts()))
         elif frame.kind == calls.CLOSE:
             self._close(
                 fields.text(header, "sandbox"), fields.optional_text(header, "owner"), header.get("wait") is not False
@@ -106,6 +110,13 @@ class Connection:
             self._watch(fields.optional_text(header, "owner"))
         elif frame.kind in calls.TERMINAL_CALLS:
             self._terminal_call(frame)
+        elif frame.kind == calls.TOOL_ANSWER:
+            self._tool_answer(frame)
+        elif frame.kind == calls.SET_TOOLS:
+            self._perform(self._serve(tool_calls.give(frame, self._find(header))))
+        elif frame.kind == calls.TOOLS_GONE:
+            tool_calls.gone(frame, self._registry)
+            self._answer({})
         else:
             raise ProtocolError(f"a request of unknown kind {frame.kind}")
 
@@ -132,16 +143,18 @@ class Connection:
         )
         if execution is None:
             cell = Cell(language, code, timeout_seconds, sink, self._on_outcome, self._fail)
-            sandbox.submit(cell)
         else:
             cell = execution.cell = Cell(
                 language, code, timeout_seconds, sink, execution.on_outcome, execution.on_error, execution.id
             )
-            try:
-                sandbox.submit(cell)
-            except RametError:
+        if "tools" in header and fields.flag(header, "tools"):
+            cell.answerer = Answerer(self._channel, self._settings)
+        try:
+            sandbox.submit(cell)
+        except RametError:
+            if execution is not None:
                 sandbox.executions.drop(execution)  # it never was
-                raise
+            raise
         self._cell = (sandbox, cell, execution)
 
     def _begin_execution(self, sandbox: Sandbox, header: Mapping[str, object]) -> Execution | None:
@@ -157,10 +170,24 @@ class Connection:
         self._on_final(calls.encode_outcome(outcome))
 
     def _on_final(self, frame: bytes) -> None:
+        if self._cell is not None and (answerer := self._cell[1].answerer) is not None:
+            answerer.leave()
         self._cell = None
         self._stop_listening = None
         self._busy = False
         self._channel.send(frame)
+
+    def _tool_answer(self, frame: Frame) -> None:
+        if frame.header.get("quiet") is True:
+            self._busy = False
+            tool_calls.answer_quietly(frame, self._registry)
+        else:
+            self._transfer = tool_calls.answer(frame, self._registry, self._channel, self._on_answered)
+
+    def _on_answered(self, taken: bool) -> None:
+        self._transfer = None
+        self._busy = False
+        self._channel.send(tool_calls.TAKEN if taken else tool_calls.NOT_TAKEN)
 
     def _fetch(self, header: Mapping[str, object]) -> None:
         wait = fields.flag(header, "wait")
@@ -242,8 +269,8 @@ class Connection:
         self._stop_listening = None
         self._answer(answer)
 
-    async def _facts(self) -> None:
-        self._answer(await self._registry.facts())
+    async def _serve(self, work: Awaitable[dict[str, object]]) -> None:
+        self._answer(await work)
 
     def _close(self, sandbox_id: str, owner: str | None, wait: bool) -> None:
         if wait:
@@ -263,8 +290,8 @@ class Connection:
             tree = Tree(sandbox.body.root)
         except OSError as error:
             raise LimitReached(f"cannot open the files of sandbox {sandbox.id}: {error}") from None
-        self._transfer = Transfer(self._channel, self._registry.executor, self._settings)
-        self._perform(self._serve_files(call, tree, self._transfer, sandbox.file_call()))
+        transfer = self._transfer = Transfer(self._channel, self._registry.executor, self._settings)
+        self._perform(self._serve_files(call, tree, transfer, sandbox.file_call()))
 
     async def _serve_files(
         self, call: file_calls.FileCall, tree: Tree, transfer: Transfer, over: asyncio.Future[None]
@@ -327,6 +354,8 @@ class Connection:
     def _leave(self, sandbox: Sandbox, cell: Cell, execution: Execution | None) -> None:
         """Nobody waits for this cell any more."""
         cell.sink.abandon()
+        if cell.answerer is not None:
+            cell.answerer.leave()
         if execution is None:
             sandbox.abandon(cell)
             return

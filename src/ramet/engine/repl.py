@@ -65,6 +65,7 @@ class Repl:
         self._last_id = 0
         self._broken = False
         self._question: tuple[type[guest.Message], asyncio.Future[Any]] | None = None
+        self._told_tools: tuple[str, bytes] | None = None  # where they are called, and what they are
         self.alive = True
         self._channel = Channel(body.control, FROM_GUEST, self._on_frame, self._on_end_of_control)
         self._pipes = Pipes(body.stdout, body.stderr, settings.quiet_seconds, self._on_output)
@@ -162,6 +163,16 @@ class Repl:
             self._pipes.rest()
         if cell.timeout_seconds is not None:
             self._ladder(cell).begin_after(cell.timeout_seconds)
+
+    def tell_tools(self, socket_name: str, encoded: bytes) -> None:
+        """What the cells to come may call, if this REPL does not know it already."""
+        if self._told_tools != (socket_name, encoded):
+            self._told_tools = (socket_name, encoded)
+            self._channel.send(guest.tools(socket_name, encoded))
+
+    def take_output(self) -> None:
+        """Read what was printed until now."""
+        self._pipes.take_what_is_there()
 
     def interrupt(self) -> bool:
         """Interrupt the running cell. False if none runs."""

@@ -15,11 +15,13 @@ from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
 from ramet.engine.succession import Past, Retired
 from ramet.engine.terminals import Terminals
+from ramet.engine.tool_service import ToolService
 from ramet.engine.turn import Turn
 from ramet.errors import ExecutionCancelled, LimitReached, RametError, SandboxClosed, SandboxLost
 from ramet.protocol.bounding import Tail
 from ramet.protocol.calls import Outcome
 from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.tools import GivenTools
 
 
 class Sandbox:
@@ -54,7 +56,10 @@ class Sandbox:
         self._terminals: Terminals | None = None  # made when first asked for
         self.clock = Clock(spec.lifetime, self._in_use)
         self._past = Past() if past is None else replace(past)
-        self._reviving: asyncio.Task[None] | None = None
+        self.tools: ToolService | None = None  # made for one that is given some
+        if self._past.tools is not None:
+            self.tools = ToolService(body, settings, self._past.tools)
+        self._preparing: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._ended = f"sandbox {sandbox_id} is closed"  # what to say of it, once it is
 
@@ -99,6 +104,22 @@ class Sandbox:
     async def configure(self) -> None:
         await self.repl.configure(dict(self.spec.environment), self.spec.cwd)
 
+    async def give_tools(self, tools: GivenTools) -> None:
+        """In force for cells that begin from now on; no tools take all away."""
+        if self._closing is not None:
+            raise SandboxClosed(f"cannot give tools: {self._ended}")
+        self._past.tools = tools
+        if self.tools is None:
+            self.tools = ToolService(self.body, self._settings, tools)
+        self.tools.given = tools
+        while not (service := self.tools).ready:
+            try:
+                await service.open()  # now, so that no cell has to wait for it
+            except RametError:
+                if service is self.tools:
+                    raise
+                # Another body took the place of this one meanwhile.
+
     def submit(self, cell: Cell) -> None:
         """Run a cell now, or when those before it are over."""
         self._enqueue(cell, "run a cell")
@@ -134,7 +155,7 @@ class Sandbox:
         """Drop a waiting cell, which is told to its caller, or interrupt a running one. False if it is over."""
         if cell is self._current and self.repl.interrupt():
             return True
-        if cell is self._current and self._reviving is not None:
+        if cell is self._current and self._preparing is not None:
             cell.abandoned = True  # it will not begin when the new REPL is there
         elif cell in self._queue:
             self._unqueue(cell)
@@ -147,7 +168,7 @@ class Sandbox:
         """A turn is over, or was given up."""
         if turn is not self._current:
             self._unqueue(turn)
-        elif self._reviving is None:  # else the revival goes on, and then with the next in the queue
+        elif self._preparing is None:  # else the revival goes on, and then with the next in the queue
             self._next()
 
     def _unqueue(self, item: Cell | Turn) -> None:
@@ -190,12 +211,14 @@ class Sandbox:
         turn = self._current if isinstance(self._current, Turn) else None
         self._cancel_all()
         self.repl.detach()
+        if self.tools is not None:
+            self.tools.close()
         if self._terminals is not None:
             await self._terminals.close()
         if turn is not None:
             await turn.released.wait()
-        if self._reviving is not None:
-            await asyncio.wait([self._reviving])
+        if self._preparing is not None:
+            await asyncio.wait([self._preparing])
         await self.body.close()
 
     def _cancel_all(self) -> None:
@@ -235,6 +258,7 @@ class Sandbox:
         self.repl = Repl(body, self._settings, self._background, self.replay, self._on_cell_end, fresh=False)
         self._file_calls = set()
         self._past = self._past.joined_by(past)
+        self._renew_tools()
         return retired
 
     def take_over(self, winner: Sandbox) -> Retired:
@@ -247,6 +271,7 @@ class Sandbox:
         self.repl.replay = self.replay
         self._file_calls = winner._file_calls
         self._past = self._past.joined_by(winner._past)
+        self._renew_tools()
         self.replay.append(winner.replay)
         winner._dissolve(self)
         return retired
@@ -256,8 +281,15 @@ class Sandbox:
         own = self.spec
         return replace(spec, owner=own.owner, lifetime=own.lifetime, persistent=own.persistent)
 
+    def _renew_tools(self) -> None:
+        """The tool socket is in the network of one body."""
+        tools = self._past.tools
+        self.tools = None if tools is None else ToolService(self.body, self._settings, tools)
+
     def _retire(self, more: Terminals | None = None) -> Retired:
         self.repl.detach()
+        if self.tools is not None:
+            self.tools.close()
         terminals = [some for some in (self._terminals, more) if some is not None]
         self._terminals = None
         return Retired(self.body, terminals, self._file_calls, self._settings.retire_seconds)
@@ -269,25 +301,33 @@ class Sandbox:
         self._closing.set_result(None)
         self._tell_all(self._ended)
         self._current = None
+        if self.tools is not None:
+            self.tools.close()
         into.executions.adopt(self.executions)
 
     # The queue
 
     def _begin(self, item: Cell | Turn) -> None:
         self._current = item
-        if self.repl.alive or (isinstance(item, Turn) and not item.needs_repl):
+        if self.repl.alive and (self.tools is None or self.tools.ready or isinstance(item, Turn)):
             self._start(item)
+        elif isinstance(item, Turn) and not item.needs_repl:
+            item.begin()
         else:
-            self._reviving = asyncio.get_running_loop().create_task(self._revive(item))
+            self._preparing = asyncio.get_running_loop().create_task(self._prepare(item))
 
     def _start(self, item: Cell | Turn) -> None:
         if isinstance(item, Turn):
             item.begin()
             return
         self._past.cells += 1
+        if self.tools is not None:
+            self.tools.begin_cell(item, self.repl)
         self.repl.run(item, self._past.cells)
 
     def _on_cell_end(self, cell: Cell, ending: Ending) -> None:
+        if self.tools is not None:
+            self.tools.end_cell()
         # Nearly always at once; a large output has to reach its file first.
         cell.sink.collect(lambda collected: self._deliver(cell, ending, collected))
 
@@ -309,6 +349,9 @@ class Sandbox:
             rich=collected.rich,
             truncated=collected.truncated,
         )
+        if cell.tool_records is not None:
+            outcome.tool_calls = cell.tool_records.encoded()
+            outcome.tool_calls_dropped = cell.tool_records.dropped
         if not cell.abandoned:
             self._past.restarted = False
             cell.on_outcome(outcome)
@@ -321,26 +364,21 @@ class Sandbox:
         if self._queue and self._closing is None:
             self._begin(self._queue.popleft())
 
-    async def _revive(self, item: Cell | Turn) -> None:
-        """A fresh REPL in the same pod, then the cell or turn that needed it."""
+    async def _prepare(self, item: Cell | Turn) -> None:
+        """All that a cell or turn needs, then itself."""
         error: RametError | None = None
-        self.repl.detach()
         try:
-            await self.body.revive()
-            if self._closing is None:
-                self.repl = Repl(self.body, self._settings, self._background, self.replay, self._on_cell_end)
-                self._past.restarted = True
-                await self.configure()
+            if not self.repl.alive:
+                await self._revive()
+            if self.tools is not None and not self.tools.ready and self._closing is None:
+                await self.tools.open()
         except RametError as cause:
             error = cause
         except Exception as cause:
             error = SandboxLost(f"the REPL of sandbox {self.id} could not be started again: {cause}")
-        self._reviving = None
+        self._preparing = None
         if self._closing is not None or item is not self._current:
             return
-        if error is not None:
-            # Not configured is not usable: the next cell tries again from the start.
-            self.repl.detach()
         if item.abandoned:
             self._next()
         elif error is not None:
@@ -351,6 +389,20 @@ class Sandbox:
             self._next()
         else:
             self._start(item)
+
+    async def _revive(self) -> None:
+        """A fresh REPL in the same pod."""
+        self.repl.detach()
+        await self.body.revive()
+        if self._closing is not None:
+            return
+        self.repl = Repl(self.body, self._settings, self._background, self.replay, self._on_cell_end)
+        self._past.restarted = True
+        try:
+            await self.configure()
+        except BaseException:
+            self.repl.detach()  # not configured is not usable: the next cell tries again from the start
+            raise
 
 
 def merged_message(sandbox_id: str, into: str) -> str:

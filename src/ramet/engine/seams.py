@@ -72,6 +72,9 @@ class Body(Protocol):
     async def open_terminal(
         self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
     ) -> Session: ...
+    async def listen(self, name: str, backlog: int) -> socket.socket | None:
+        """A unix socket, not blocking, at an abstract name in the pod's own network. None: the name is taken there."""
+
     def usage(self) -> Mapping[str, int]: ...
     def walls(self) -> Mapping[str, object]: ...
     def unique_bytes(self) -> int:

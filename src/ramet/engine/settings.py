@@ -44,6 +44,11 @@ class Settings:
     retire_seconds: float = 60.0
     snapshots: int = 1000
     snapshots_of_an_owner: int = 200  # where there are several owners, one must not take the room of all
+    # Tool calls of a sandbox
+    tool_links: int = 64  # connections to its tool socket
+    all_tool_links: int = 2048  # to those of all sandboxes: each costs a descriptor. Beyond, a sandbox has only a few
+    few_tool_links: int = 4
+    tool_arguments_bytes: int = 32 * _MIB  # of large calls that are coming in; one is let in in any case
     # The last output of a sandbox
     replay_bytes: int = 1 * _MIB
     replay_pieces: int = 4000

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ramet.engine.seams import Body
 from ramet.engine.terminals import Terminals
+from ramet.protocol.tools import GivenTools
 
 
 @dataclass(slots=True)
@@ -17,10 +18,17 @@ class Past:
     cells: int = 0  # begun
     spills: int = 0  # begun
     restarted: bool = False  # the namespace was lost and nobody has been told yet
+    tools: GivenTools | None = None  # none were ever given
 
     def joined_by(self, other: Past) -> Past:
-        """For a sandbox that goes on as the other one: numbers that were seen in either are not given again."""
-        return Past(max(self.cells, other.cells), max(self.spills, other.spills), other.restarted)
+        """For a sandbox that goes on as the other one: numbers that were seen in either are not given again.
+
+        It keeps its own tools: those who answer them are the same as before. One that never had any takes them away.
+        """
+        tools = self.tools
+        if tools is None and other.tools is not None:
+            tools = GivenTools(())
+        return Past(max(self.cells, other.cells), max(self.spills, other.spills), other.restarted, tools)
 
 
 class Retired:

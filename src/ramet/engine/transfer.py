@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ramet.engine.channel import Channel
 from ramet.engine.settings import Settings
@@ -15,6 +15,15 @@ from ramet.protocol import calls
 from ramet.protocol.frames import Frame
 
 Answer = TypeVar("Answer")
+
+
+class Upload(Protocol):
+    """What takes the pieces that a client sends after its request."""
+
+    def received(self, frame: Frame) -> None: ...
+
+    def abandon(self) -> None:
+        """The client went away."""
 
 
 class Transfer:

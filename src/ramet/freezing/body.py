@@ -219,6 +219,10 @@ class Body:
         self._sessions.add(session)
         return session
 
+    async def listen(self, name: str, backlog: int) -> socket.socket | None:
+        """A unix socket at an abstract name in the pod's own network. None: somebody in there has the name."""
+        return await self.pod.listen(name, backlog)
+
     @contextlib.asynccontextmanager
     async def _entrance(self) -> AsyncIterator[None]:
         """Inside, this is the only one on its way into the pod, and nobody freezes it."""

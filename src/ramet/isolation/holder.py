@@ -56,7 +56,8 @@ def send_packet(channel: socket.socket, text: str, descriptors: Sequence[int] = 
     channel.sendmsg([os.fsencode(text)], rights)
 
 
-def _receive(channel: socket.socket) -> tuple[str, list[int]]:
+def receive_packet(channel: socket.socket) -> tuple[str, list[int]]:
+    """The opposite."""
     data, descriptors, _, _ = socket.recv_fds(channel, _PACKET_BYTES, 4)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
@@ -90,7 +91,7 @@ class Broker:
 
     def _ask(self, request: str) -> tuple[str, list[int]]:
         send_packet(self._channel, request)
-        return _receive(self._channel)
+        return receive_packet(self._channel)
 
 
 class Holder:
@@ -129,7 +130,7 @@ class Holder:
             raise HostNotCapable(
                 f"cannot make the namespaces of sandboxes: {done.stderr.strip()}", hint="run: ramet doctor"
             )
-        answer, _ = await asyncio.to_thread(_receive, ours)
+        answer, _ = await asyncio.to_thread(receive_packet, ours)
         if answer != "ready":
             raise HostNotCapable(
                 f"cannot make the base of sandboxes: {answer.removeprefix('error ')}", hint="run: ramet doctor"
@@ -144,7 +145,7 @@ class Holder:
 
     def _on_packet(self) -> None:
         try:
-            text, descriptors = _receive(self._channel)
+            text, descriptors = receive_packet(self._channel)
         except BlockingIOError:
             return
         except OSError:

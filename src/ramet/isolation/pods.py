@@ -11,9 +11,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ramet.errors import SandboxLost
+from ramet.errors import LimitReached, SandboxLost
 from ramet.isolation.cgroups import NONE, Delegation, PodGroup
-from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, send_packet
+from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, receive_packet, send_packet
 from ramet.isolation.layers import FileImage, PodFiles
 from ramet.isolation.threadwork import finish
 from ramet.protocol.specs import Interpreter, Limits, MountSpec
@@ -96,6 +96,7 @@ class Pod:
         self.namespaces = self.namespaces_of(self.init)
         self._command = command
         self._turn = asyncio.Lock()
+        self._answered: asyncio.Future[None] | None = None  # while a command is under way
         self._closed = False
 
     @staticmethod
@@ -135,15 +136,44 @@ class Pod:
         with contextlib.suppress(OSError):  # an init that is gone has taken the REPL along, which its owner will see
             send_packet(self._command, "C")
 
-    async def _tell(self, text: str, descriptors: Sequence[int]) -> None:
+    async def listen(self, name: str, backlog: int) -> socket.socket | None:
+        """A unix socket that listens in the pod's own network, at an abstract name. None: the name is taken there."""
+        try:
+            # To its end, whoever waits: its answer must not be taken for that to the next question.
+            answer, descriptors = await finish(self._tell(f"L unix {name} {backlog}", []), _discard)
+        except OSError as error:
+            raise SandboxLost(f"cannot listen in the sandbox: its pod has ended ({error.strerror})") from None
+        if answer == "ok" and len(descriptors) == 1:
+            return socket.socket(fileno=descriptors[0])
+        _discard((answer, descriptors))
+        if answer == "error taken":
+            return None
+        raise LimitReached(f"cannot listen in the sandbox: {answer.removeprefix('error ') or 'its pod has ended'}")
+
+    async def _tell(self, text: str, descriptors: Sequence[int]) -> tuple[str, list[int]]:
         async with self._turn:
             send_packet(self._command, text, descriptors)
+            loop = asyncio.get_running_loop()
+            answered = self._answered = loop.create_future()
+            loop.add_reader(self._command, _settle, answered)
             try:
                 async with asyncio.timeout(_INIT_SECONDS):
-                    await asyncio.get_running_loop().sock_recv(self._command, 16)
+                    await answered
+                return receive_packet(self._command)
             except TimeoutError:
-                self._command.close()  # a late answer must not be taken for that to the next question
+                self._hang_up()  # a late answer must not be taken for that to the next question
                 raise SandboxLost(f"the pod's init did not answer within {_INIT_SECONDS:.0f} seconds") from None
+            finally:
+                self._answered = None
+                if self._command.fileno() >= 0:
+                    loop.remove_reader(self._command)
+
+    def _hang_up(self) -> None:
+        if self._answered is not None:
+            asyncio.get_running_loop().remove_reader(self._command)
+            if not self._answered.done():
+                self._answered.set_exception(SandboxLost("the pod was closed"))
+        self._command.close()
 
     async def close(self) -> None:
         """The init leaves, the kernel ends what is left in its pid namespace, then the groups can go."""
@@ -151,7 +181,7 @@ class Pod:
             return
         self._closed = True
         self.ends.close()
-        self._command.close()
+        self._hang_up()
         await wait_for_end(self.handle.init_pidfd, _CLOSE_SECONDS)
         if self.group is not None:
             for _ in range(50):
@@ -167,6 +197,16 @@ def _number(pidfd: int) -> int:
     """The process behind a pidfd, in the engine's numbering."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
         return int(next((line.split()[1] for line in lines if line.startswith("Pid:")), "-1"))
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _discard(packet: tuple[str, list[int]]) -> None:
+    for descriptor in packet[1]:
+        os.close(descriptor)
 
 
 async def wait_for_end(pidfd: int, seconds: float) -> bool:

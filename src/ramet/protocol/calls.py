@@ -7,6 +7,8 @@ A connection carries one call at a time: a request, then answers up to a final o
     REPLAY     ->  [OUTPUT, EXITED ...] ANSWER        WRITE, CHUNK ... ABORT  ->  ERROR
     WATCH      ->  NEWS ... for ever                  LIST   ->  ENTRIES ... ANSWER
     TERMINAL_ATTACH, TERMINAL_READ  ->  TERMINAL_DATA ... ANSWER
+    RUN with tools  ->  [TOOL_CALL, TOOL_CANCELLED, OUTPUT, RICH ...] RESULT
+    TOOL_ANSWER [, CHUNK ... END | ABORT]  ->  ANSWER, or nothing if it is quiet
     others     ->  ANSWER
     anything   ->  ERROR instead of the final answer
 
@@ -27,6 +29,7 @@ from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 from ramet.protocol.guest import Rich, read_mimes
 from ramet.protocol.results import CellError, Result, RichResult, Truncated, decode_form
+from ramet.protocol.tool_records import read_records
 
 # client -> engine
 CREATE = 1
@@ -72,6 +75,12 @@ TERMINAL_RESIZE = 63
 TERMINAL_KILL = 64
 TERMINAL_LIST = 65
 TERMINAL_READ = 66
+# tools that code in a sandbox can call
+SET_TOOLS = 67
+# To a TOOL_CALL: a call of its own, beside the RUN that told of it. With "quiet" it has no answer itself: then it is in
+# one piece, and may come over the connection of the RUN too, even after its end.
+TOOL_ANSWER = 68
+TOOLS_GONE = 69  # nobody answers the tool calls of an execution any more
 # engine -> client
 ANSWER = 30
 ERROR = 31
@@ -84,6 +93,8 @@ NEWS = 37
 TERMINAL_DATA = 38
 HEARTBEAT = 39  # nothing new; a server puts it between the frames of a silent answer
 EXITED = 48  # in a replay: a cell has ended
+TOOL_CALL = 49  # in the answer to a RUN: its code calls a tool
+TOOL_CANCELLED = 59  # nobody waits for that call any more
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
 FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
@@ -119,6 +130,8 @@ class Outcome:
     background: bytes = b""
     rich: Sequence[Rich] = ()
     truncated: Truncated | None = field(default=None)
+    tool_calls: bytes = b""  # see ``tool_records``
+    tool_calls_dropped: int = 0
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -129,7 +142,8 @@ def encode_outcome(outcome: Outcome) -> bytes:
     )
     more = _unusual(outcome)
     text = f"{plain},{encode_header(more)[1:]}" if more else plain + "}"
-    parts = (outcome.stdout, outcome.stderr, outcome.background, *(rich.blob for rich in outcome.rich))
+    rich_parts = (rich.blob for rich in outcome.rich)
+    parts = (outcome.stdout, outcome.stderr, outcome.background, *rich_parts, outcome.tool_calls)
     return encode_text(RESULT, text, b"".join(parts))
 
 
@@ -149,6 +163,10 @@ def _unusual(outcome: Outcome) -> dict[str, object]:
         header["truncated"] = asdict(outcome.truncated)
     if outcome.rich:
         header["rich"] = [rich_header(rich) for rich in outcome.rich]
+    if outcome.tool_calls:
+        header["tool_calls"] = len(outcome.tool_calls)
+    if outcome.tool_calls_dropped:
+        header["tool_calls_dropped"] = outcome.tool_calls_dropped
     return header
 
 
@@ -189,6 +207,8 @@ def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
         error=None if error is None else CellError.read(error),
         duration_seconds=fields.number(header, "duration"),
         cell_id=fields.whole(header, "id"),
+        tool_calls=read_records(blob, fields.natural(header, "tool_calls")) if "tool_calls" in header else (),
+        tool_calls_dropped=fields.natural(header, "tool_calls_dropped") if "tool_calls_dropped" in header else 0,
     )
 
 

@@ -20,6 +20,7 @@ THAWED = 3  # to a copy of a sandbox that cannot find out by itself, or that is 
 ASK_LOOPS = 4
 ASK_NAMES = 5
 WAKE = 6  # to a copy that nobody has given a cell yet; no answer
+TOOLS = 7  # what code may call from now on, and where; no answer
 # guest -> engine
 READY = 1
 CONFIGURED = 2
@@ -120,6 +121,11 @@ def configure(environment: Mapping[str, str] | None, cwd: str | None) -> bytes:
 def run(cell_id: int, language: str, code: bytes) -> bytes:
     """``language`` is one of those that ``checks`` knows: nothing that JSON would have to escape."""
     return encode_text(RUN, f'{{"id":{cell_id},"language":"{language}"}}', code)
+
+
+def tools(socket_name: str, encoded: bytes) -> bytes:
+    """The tools of the cells to come, and the abstract name of the socket that calls are made at."""
+    return encode(TOOLS, {"socket": socket_name}, encoded)
 
 
 def read(frame: Frame) -> Message:

@@ -88,6 +88,17 @@ class RichResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallRecord:
+    """A call of a tool by the code of a cell. ``arguments`` is None where they were too long to keep."""
+
+    name: str
+    arguments: dict[str, object] | None
+    duration_seconds: float
+    outcome: str  # "ok", or how it failed: "error", "invalid", "timeout", "refused", "unknown", "gone", "cancelled"
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """How a cell ended, and all it printed and showed."""
 
@@ -105,6 +116,8 @@ class Result:
     error: CellError | None
     duration_seconds: float
     cell_id: int
+    tool_calls: tuple[ToolCallRecord, ...] = ()
+    tool_calls_dropped: int = 0  # more than are kept
 
     @property
     def ok(self) -> bool:

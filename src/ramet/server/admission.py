@@ -38,6 +38,8 @@ ALLOWED = frozenset(
         calls.CANCEL,
         calls.RESUME,
         calls.DISCARD,
+        calls.SET_TOOLS,
+        calls.TOOL_ANSWER,
     )
 )
 # Calls that make sandboxes: a repetition of one must not make them twice.

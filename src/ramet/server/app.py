@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
 
 from ramet.errors import RametError, SandboxClosed
 from ramet.server import admission, calling, errors
@@ -57,6 +58,13 @@ class Application:
         self.log = log
         self._door = Door(settings, records)
         self._router = Router(routes)
+        self._background: set[asyncio.Task[None]] = set()
+
+    def in_background(self, work: Coroutine[object, object, None]) -> None:
+        """Do what no request waits for. It must end by itself, and not raise."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(self._background.discard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.tool_frames import VALUE_BYTES_AT_MOST
+from ramet.protocol.tools import TOOLS_BYTES_AT_MOST
 from ramet.server import admission, errors, idempotency, making, outcomes
-from ramet.server.departures import ask, ends_with_client
+from ramet.server.departures import ask, ends_with_client, tells_of_departure
 from ramet.server.errors import Headers
 from ramet.server.exchange import ClientGone, Exchange, Route, too_large
 from ramet.server.idempotency import StoredAnswer
@@ -26,8 +28,9 @@ FRAMES_TYPE = "application/vnd.ramet.frames"
 _FRAMES: Headers = [(b"content-type", FRAMES_TYPE.encode("ascii"))]
 
 _PREFIX_BYTES = 10
-_LAST_OF_A_FILE = frozenset((calls.END, calls.ABORT))
-_OF_A_FILE = frozenset((calls.CHUNK, calls.END, calls.ABORT))
+_KIND_AT = 5
+_LAST_OF_AN_UPLOAD = frozenset((calls.END, calls.ABORT))
+_OF_AN_UPLOAD = frozenset((calls.CHUNK, calls.END, calls.ABORT))
 # Reading a header holds up everybody, here and in the engine: only those are long that must be.
 _HEADER_BYTES = 64 * 1024
 _LARGE_HEADERS = {
@@ -37,6 +40,15 @@ _LARGE_HEADERS = {
     calls.DIFF: 3 * 1024 * 1024,
 }
 _LARGEST_FRAME_BYTES = _PREFIX_BYTES + TO_ENGINE.header_bytes + TO_ENGINE.blob_bytes
+# Kinds whose frames are shorter than that, and those of which more frames follow.
+_FRAME_BYTES = {
+    calls.SET_TOOLS: _PREFIX_BYTES + _HEADER_BYTES + TOOLS_BYTES_AT_MOST,
+    calls.TOOL_ANSWER: _PREFIX_BYTES + _HEADER_BYTES + calls.CHUNK_BYTES,
+}
+_BODY_BYTES = {
+    calls.WRITE: None,  # the sandbox's disk limits it
+    calls.TOOL_ANSWER: VALUE_BYTES_AT_MOST + VALUE_BYTES_AT_MOST // 16,  # with what is between its pieces
+}
 
 
 async def call(exchange: Exchange) -> None:
@@ -54,8 +66,8 @@ async def call(exchange: Exchange) -> None:
     elif kind in admission.MAKING:
         await body.end()
         await _make(exchange, frame)
-    elif kind == calls.WRITE:
-        await _write(exchange, frame, body)
+    elif kind in (calls.WRITE, calls.TOOL_ANSWER):
+        await _upload(exchange, frame, body)
     else:
         await body.end()
         if kind == calls.SAVE:
@@ -87,7 +99,11 @@ async def _run(exchange: Exchange, frame: Frame, body: _Body) -> None:
         async with exchange.link.call() as engine:
             engine.send_nowait(encode(calls.RUN, header, frame.blob))
             headers = [*_FRAMES, (b"ramet-execution", execution.encode("ascii"))]
-            last = await _relay(exchange, engine, headers, keep)
+            if keep and header.get("tools") is True:
+                with tells_of_departure(exchange, header):
+                    last = await _pass_on(exchange, engine, headers)
+            else:
+                last = await _relay(exchange, engine, headers, keep)
             outcome = outcomes.of_last_frame(last)
     finally:
         exchange.gate.end_cell(owner)
@@ -144,23 +160,24 @@ async def _save(exchange: Exchange, frame: Frame) -> None:
     await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
 
 
-# Files
+# Files, and what tools return
 
 
-async def _write(exchange: Exchange, frame: Frame, body: _Body) -> None:
-    """A file, which may be of any size: its pieces go on as they come, no faster than the engine takes them."""
+async def _upload(exchange: Exchange, frame: Frame, body: _Body) -> None:
+    """Of any size: the pieces go on as they come, no faster than the engine takes them."""
     header = exchange.gate.header(exchange, frame.header)
+    header.pop("quiet", None)  # nothing would come back, and the request be left without an answer
     async with exchange.link.call() as engine:
-        engine.send_nowait(encode(calls.WRITE, header, frame.blob))
+        engine.send_nowait(encode(frame.kind, header, frame.blob))
         if header.get("more") is True:
-            pieces = FrameScanner(last=_LAST_OF_A_FILE, allowed=_OF_A_FILE)
+            pieces = FrameScanner(last=_LAST_OF_AN_UPLOAD, allowed=_OF_AN_UPLOAD)
             async for data in body.rest():
                 pieces.feed(data)
                 if engine.answer.final:
                     break  # it was refused; what is still on its way goes nowhere
                 await engine.send(data)
             if not pieces.final and not engine.answer.final:
-                raise ProtocolError("the body ended before the file did")
+                raise ProtocolError("the body ended before what is in it did")
         else:
             await body.end()
         await _relay(exchange, engine, _FRAMES, keep=False)
@@ -230,7 +247,7 @@ async def _stream(exchange: Exchange, engine: EngineCall, headers: Headers, data
 
 
 class _Body:
-    """The request's body: one frame, after which those of a file may follow."""
+    """The request's body: one frame, after which those of an upload may follow."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -244,14 +261,15 @@ class _Body:
         while len(data) < _PREFIX_BYTES:
             data += await self._piece_or_refuse()
         length = 4 + int.from_bytes(data[:4], "little")
-        if length > _LARGEST_FRAME_BYTES:
-            raise too_large(_LARGEST_FRAME_BYTES)
-        header_bytes = _LARGE_HEADERS.get(data[5], _HEADER_BYTES)
+        kind = data[_KIND_AT]
+        frame_bytes = _FRAME_BYTES.get(kind, _LARGEST_FRAME_BYTES)
+        if length > frame_bytes:
+            raise too_large(frame_bytes)
+        header_bytes = _LARGE_HEADERS.get(kind, _HEADER_BYTES)
         if int.from_bytes(data[6:_PREFIX_BYTES], "little") > header_bytes:
             raise ProtocolError(f"the header of such a frame may have at most {header_bytes} bytes")
-        if data[5] == calls.WRITE:
-            self._limit_bytes = None  # the sandbox's disk limits it
-        elif self._limit_bytes is not None:
+        self._limit_bytes = _BODY_BYTES.get(kind, frame_bytes)
+        if self._limit_bytes is not None:
             self._exchange.check_length(self._limit_bytes)
         if len(data) < length:
             parts = bytearray(data)

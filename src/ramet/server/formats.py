@@ -105,6 +105,8 @@ def result_fields(result: Result) -> dict[str, object]:
         "error": None if result.error is None else asdict(result.error),
         "duration_seconds": result.duration_seconds,
         "cell_id": result.cell_id,
+        "tool_calls": [asdict(call) for call in result.tool_calls],
+        "tool_calls_dropped": result.tool_calls_dropped,
     }
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from time import perf_counter
 from typing import Protocol
 
+from ramet.errors import ExecutionCancelled
 from ramet.protocol.frames import Frame
 from ramet.transport.exchange import Exchange
 
@@ -31,18 +33,19 @@ class Connections(Protocol):
 class BlockingLink:
     """No helper thread, no loop, no hand-over."""
 
-    __slots__ = ("_connection", "_engine", "_exchange")
+    __slots__ = ("_connection", "_engine", "_exchange", "_left")
 
     def __init__(self, engine: Connections, connection: socket.socket) -> None:
         self._engine = engine
         self._connection = connection
         self._exchange = Exchange()
+        self._left = False
 
     def send(self, data: bytes) -> None:
         try:
             self._connection.sendall(data)
         except OSError as error:
-            raise self._engine.lost() from error
+            raise self._broken() from error
 
     def receive(self) -> Frame:
         exchange = self._exchange
@@ -50,11 +53,14 @@ class BlockingLink:
             try:
                 data = self._look(exchange.wanted_bytes)
             except OSError as error:
-                raise self._engine.lost() from error
+                raise self._broken() from error
             if not data:
-                raise self._engine.lost()
+                raise self._broken()
             exchange.feed(data)
         return frame
+
+    def _broken(self) -> Exception:
+        return ExecutionCancelled("the call was given up") if self._left else self._engine.lost()
 
     def _look(self, count: int) -> bytes:
         """Look for the answer for a moment before sleeping: waking an idle processor costs as much as a short cell.
@@ -76,8 +82,11 @@ class BlockingLink:
     def leave(self) -> None:
         if self._exchange.over:
             self._engine.give_back(self._connection, blocking=True)
-        else:
-            self._connection.close()
+            return
+        self._left = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # another thread may be reading for us
+        self._connection.close()
 
 
 class AsyncLink:

@@ -12,7 +12,9 @@
 #include "copytree.h"
 #include "pod.h"
 #include <net/if.h>
+#include <stddef.h>
 #include <sys/ioctl.h>
+#include <sys/un.h>
 
 #define MAX_PLACES 48
 #define MAX_LAYERS 12
@@ -300,11 +302,46 @@ static void bring_loopback_up(void) {
     close(any);
 }
 
+/* A socket that listens in the pod's own network, for the engine: "L unix NAME BACKLOG", an abstract name. -1 with errno. */
+static int listen_in_pod(const char *request) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char kind[8], name[64];
+    int backlog;
+    if (sscanf(request, "L %7s %63s %d", kind, name, &backlog) != 3 || strcmp(kind, "unix")) {
+        errno = EINVAL;
+        return -1;
+    }
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+    memcpy(address.sun_path + 1, name, strlen(name)); /* the NUL before it makes it abstract */
+    int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (made < 0) return -1;
+    if (bind(made, (struct sockaddr *)&address, length) || listen(made, backlog)) {
+        int reason = errno;
+        close(made);
+        errno = reason;
+        return -1;
+    }
+    return made;
+}
+
+static ssize_t answer_listen(const char *request) {
+    char answer[128];
+    int made = listen_in_pod(request);
+    if (made < 0) {
+        int size = snprintf(answer, sizeof answer, "error %s", errno == EADDRINUSE ? "taken" : strerror(errno));
+        return send_packet(INIT_COMMAND, answer, (size_t)size, NULL, 0);
+    }
+    ssize_t sent = send_packet(INIT_COMMAND, "ok", 2, &made, 1);
+    close(made);
+    return sent;
+}
+
 /* pid 1 of the pod, holding every capability of the pod's user namespace and none outside it. It runs no foreign code: it
- * keeps descriptors for the next thaw, ends the pod's processes when told, and leaves when the engine closes its socket. */
+ * keeps descriptors for the next thaw, ends the pod's processes when told, makes sockets that listen in the pod's network,
+ * and leaves when the engine closes its socket. */
 static void run_init(struct pod *pod, int go, int done, const int *descriptors) {
     static const char *const zero[] = {"user", "pid", "uts", "ipc", "net", "mnt", "cgroup", "time"};
-    char byte, path[96], text[64];
+    char byte, path[96], text[128];
     int given[RAMET_MAX_DESCRIPTORS], count;
     if (read(go, &byte, 1) != 1) _exit(1);
     setsid();
@@ -336,6 +373,10 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
         for (int attempt = 0; text[0] == 'K' && attempt < 5000 && !kill(-1, SIGKILL); attempt++) usleep(200);
         if (text[0] == 'C') { /* the REPL has its lines: a copy here would hide that it closed them */
             close_range(INIT_FIRST_GIVEN, INIT_FIRST_GIVEN + LINES - 1, 0);
+            continue;
+        }
+        if (text[0] == 'L') {
+            if (answer_listen(text) < 0) _exit(0);
             continue;
         }
         for (int i = 0; i < count; i++) { /* 'F': descriptors for the next thaw, in the order of the first ones */

@@ -284,7 +284,8 @@ class Call:
     def _connect(self) -> Steps[None]:
         """An idle connection, or a new one."""
         connections = self._server.connections
-        if not self._entered and not self._urgent:
+        # An answer to a tool call is what other calls wait for: it must not wait for them.
+        if not self._entered and not self._urgent and self._request[0][_KIND] != calls.TOOL_ANSWER:
             self._turn = connections.enter()
             if self._turn is not None:
                 yield Wait(self._turn)

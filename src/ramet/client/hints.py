@@ -1,0 +1,219 @@
+"""Type hints as JSON sees them: the schema of a hint, what fits it, and how JSON becomes what the hint promises.
+
+str int float bool None Any          as they are
+list tuple set Sequence dict ...     of any of these
+Optional, Union, Literal, Enum       one of several
+TypedDict, dataclass, NamedTuple     an object with these fields
+pydantic models                      as pydantic describes them
+datetime, date, time, UUID, Path     a string
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping, Set
+from enum import Enum
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from ramet.client import forms
+from ramet.client.forms import ANYTHING, Form, JsonSchema, NotDescribable
+
+_SEQUENCES: Mapping[object, Callable[[Any], object]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Collection: list,
+    collections.abc.Iterable: list,
+    collections.abc.Set: frozenset,
+    collections.abc.MutableSet: set,
+}
+_MAPPINGS = frozenset((dict, collections.abc.Mapping, collections.abc.MutableMapping))
+_QUALIFIERS = (typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
+
+
+class Hints:
+    """Reads the hints of one function. Classes that contain themselves become ``definitions`` of its schema."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, JsonSchema] = {}
+        self._open: dict[type, str] = {}  # classes in hand, and the names they would have
+        self._recursive: set[type] = set()
+        self._forms: dict[type, Form] = {}  # of recursive classes, once they are known
+
+    def form(self, hint: object) -> Form:
+        """Raises NotDescribable."""
+        try:
+            known = forms.PLAIN.get(hint) or forms.TEXTS.get(hint)
+        except TypeError:
+            known = None  # not hashable, so none of these
+        if known is not None:
+            return known
+        origin = get_origin(hint)
+        if origin is Annotated:
+            inner, *notes = get_args(hint)
+            return _described(self.form(inner), notes)
+        if origin is Union or origin is types.UnionType:
+            return forms.one_of([self.form(option) for option in get_args(hint)])
+        if origin is Literal:
+            return forms.literal(get_args(hint))
+        if origin in _QUALIFIERS:
+            return self.form(get_args(hint)[0])
+        if (supertype := getattr(hint, "__supertype__", None)) is not None:
+            return self.form(supertype)  # a NewType
+        if isinstance(hint, typing.TypeVar):
+            return self.form(hint.__bound__) if hint.__bound__ is not None else ANYTHING
+        if type(hint).__name__ == "TypeAliasType" and hasattr(hint, "__value__"):
+            return self.form(hint.__value__)  # `type X = ...`, since Python 3.12
+        return self._container(origin or hint, get_args(hint)) or self._class(hint)
+
+    def _container(self, kind: object, arguments: tuple[object, ...]) -> Form | None:
+        try:
+            make = _SEQUENCES.get(kind)
+        except TypeError:
+            raise NotDescribable(f"{kind!r:.80} is not a type") from None
+        if make is not None:
+            return forms.array(self.form(arguments[0]) if arguments else ANYTHING, make)
+        if kind is tuple:
+            if not arguments:
+                return forms.array(ANYTHING, tuple)
+            if len(arguments) == 2 and arguments[1] is Ellipsis:
+                return forms.array(self.form(arguments[0]), tuple)
+            return forms.fixed_array([self.form(one) for one in arguments if one != ()])
+        if kind in _MAPPINGS:
+            if arguments and arguments[0] not in (str, Any):
+                raise NotDescribable(f"a mapping has keys of type {_name(arguments[0])}, and JSON has only str")
+            return forms.mapping(self.form(arguments[1]) if arguments else ANYTHING)
+        return None
+
+    def _class(self, hint: object) -> Form:
+        if not isinstance(hint, type):
+            hint = get_origin(hint) or hint  # a generic class of the user's own: its parameters are left open
+        if not isinstance(hint, type):
+            raise NotDescribable(f"{_name(hint)} has no counterpart in JSON")
+        if issubclass(hint, Enum):
+            return forms.enumeration(hint)
+        if issubclass(hint, PurePath) or hint.__name__ == "PathLike":
+            return forms.text(hint if issubclass(hint, PurePath) else Path)
+        if hasattr(hint, "model_json_schema") and hasattr(hint, "model_validate"):
+            return self._model(hint)
+        if issubclass(hint, dict) and hasattr(hint, "__optional_keys__"):
+            return self._record(hint, _optional_keys(hint), None)  # a TypedDict
+        if dataclasses.is_dataclass(hint):
+            optional = {one.name for one in dataclasses.fields(hint) if not _is_required(one)}
+            ignored = {one.name for one in dataclasses.fields(hint) if not one.init}
+            return self._record(hint, optional, lambda named: hint(**named), ignored)
+        if issubclass(hint, tuple) and hasattr(hint, "_field_defaults"):
+            return self._record(hint, set(hint._field_defaults), lambda named: hint(**named))
+        raise NotDescribable(f"{_name(hint)} has no counterpart in JSON")
+
+    def _record(
+        self,
+        kind: type,
+        optional: Set[str],
+        make: Callable[[dict[str, object]], object] | None,
+        ignored: Set[str] = frozenset(),
+    ) -> Form:
+        """A class with named fields. One that contains itself refers to itself by name."""
+        if kind in self._forms:
+            return self._forms[kind]
+        if kind in self._open:
+            self._recursive.add(kind)
+            reference = {"$ref": f"#/$defs/{self._open[kind]}"}
+            return Form(
+                reference,
+                "dict",
+                lambda value: self._forms[kind].fits(value),
+                lambda value: self._forms[kind].read(value),
+            )
+        self._open[kind] = self._free_name(kind.__name__)
+        try:
+            hints = type_hints(kind)
+            fields = {name: self.form(hint) for name, hint in hints.items() if _is_field(name, hint, ignored)}
+        finally:
+            name = self._open.pop(kind)
+        required = [field for field in fields if field not in optional]
+        schema: JsonSchema = {
+            "type": "object",
+            "properties": {field: form.schema for field, form in fields.items()},
+            "required": required,
+            "additionalProperties": False,
+        }
+        certain = all(form.certain for form in fields.values())
+        form = Form(schema, "dict", forms.fits_fields(fields, required), forms.reads_fields(fields, make), certain)
+        if kind in self._recursive:
+            self.definitions[name] = schema
+            form = self._forms[kind] = dataclasses.replace(form, schema={"$ref": f"#/$defs/{name}"})
+        return form
+
+    def _model(self, model: Any) -> Form:
+        """Of pydantic, which checks by itself, and better than we would."""
+        try:
+            schema: JsonSchema = model.model_json_schema()
+        except Exception as error:
+            raise NotDescribable(f"pydantic cannot describe {_name(model)}: {error}") from None
+        inside = schema.pop("$defs", {})
+        for name, definition in inside.items():
+            if self.definitions.setdefault(name, definition) != definition:
+                raise NotDescribable(f"there are two different classes {name}")
+        return Form(schema, "dict", lambda value: False, model.model_validate, certain=False)
+
+    def _free_name(self, name: str) -> str:
+        taken = {*self.definitions, *self._open.values()}
+        return name if name not in taken else f"{name}_{len(taken)}"
+
+
+def type_hints(thing: object) -> dict[str, object]:
+    """The hints of a function or class, with what is said about them. Raises NotDescribable."""
+    try:
+        return typing.get_type_hints(thing, include_extras=True)
+    except Exception as error:
+        # A name that exists only for type checkers, or only inside the function where it is used.
+        raise NotDescribable(f"its type hints cannot be resolved: {error}") from None
+
+
+def return_annotation(hint: object) -> str:
+    """What code in a sandbox gets, for its eyes only."""
+    try:
+        return Hints().form(hint).annotation
+    except NotDescribable:
+        return _name(hint)
+
+
+def _described(form: Form, notes: list[object]) -> Form:
+    """With what ``Annotated`` says of it: a string, or anything with a description, as pydantic's Field has."""
+    for note in notes:
+        told = note if isinstance(note, str) else getattr(note, "description", getattr(note, "documentation", None))
+        if isinstance(told, str) and told:
+            return dataclasses.replace(form, schema={**form.schema, "description": told})
+    return form
+
+
+def _optional_keys(kind: type) -> set[str]:
+    """Of a TypedDict. What it says itself is wrong where hints are strings: PEP 563 came before PEP 655."""
+    optional = set(getattr(kind, "__optional_keys__", ()))
+    for name, hint in type_hints(kind).items():
+        if get_origin(hint) is typing.NotRequired:
+            optional.add(name)
+        elif get_origin(hint) is typing.Required:
+            optional.discard(name)
+    return optional
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _is_field(name: str, hint: object, ignored: Set[str]) -> bool:
+    return name not in ignored and get_origin(hint) is not typing.ClassVar and hint is not dataclasses.KW_ONLY
+
+
+def _name(hint: object) -> str:
+    if isinstance(hint, type):
+        return hint.__name__
+    return str(hint).replace("typing.", "").replace("collections.abc.", "")

@@ -1,0 +1,235 @@
+"""Tools: functions of this program that code in a sandbox can call.
+
+What reads signatures and schemas is imported with the first tool: a program without any does without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ramet.errors import InvalidArgument
+from ramet.protocol.checks import invalid
+
+if TYPE_CHECKING:
+    from ramet.client.schemas import Signature
+
+Handler = Callable[..., object]
+
+_KEYS = ("name", "description", "input_schema", "handler", "calls_per_cell", "timeout_seconds")
+_ALLOWED = "a list of functions, ramet.Tool(...), or dicts with name, description, input_schema and handler"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """Who calls, for a handler that wants to know."""
+
+    sandbox_id: str
+    tool: str
+    call_id: str
+
+
+_current: ContextVar[tuple[str, str, str]] = ContextVar("ramet.current_tool_call")
+
+
+def current_tool_call() -> ToolCall:
+    """The call that is being answered here. LookupError outside of a tool."""
+    try:
+        return ToolCall(*_current.get())
+    except LookupError:
+        raise LookupError("no call of a tool is being answered here") from None
+
+
+def mark_tool_call(sandbox_id: str, tool: str, call_id: str) -> None:
+    """In a context of its own, in which a handler is about to run. Most do not ask, so no ToolCall is made yet."""
+    _current.set((sandbox_id, tool, call_id))
+
+
+class WrongArguments(Exception):
+    """They do not fit the schema; says which, and why."""
+
+
+class Tool:
+    """A function that code in a sandbox can call, under a name, with a schema, and within limits.
+
+    The schema comes from the type hints of the function unless one is given; then its handler gets the arguments as
+    they come, by name. What cannot be a tool is an InvalidArgument at once.
+    """
+
+    __slots__ = ("_check", "_signature", "handler", "is_async", "spec")
+
+    def __init__(
+        self,
+        handler: Handler,
+        name: str | None = None,
+        description: str | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        calls_per_cell: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        from inspect import iscoroutinefunction
+
+        from ramet.client.argument_checks import BadSchema, SchemaCheck
+        from ramet.client.forms import NotDescribable
+        from ramet.client.schemas import describe, description_of
+        from ramet.protocol.tools import ToolSpec, check_tools
+
+        if not callable(handler):
+            raise invalid("tools", f"{handler!r:.80} is not callable", _ALLOWED)
+        name = _name(handler) if name is None else _text(name, "name")
+        self.handler = handler
+        self.is_async = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
+        self._signature: Signature | None = None
+        if input_schema is None:
+            try:
+                self._signature = describe(handler)
+            except NotDescribable as error:
+                allowed = "hints of types that JSON has, or ramet.Tool(..., input_schema=...)"
+                raise _refused(name, str(error), allowed) from None
+            schema = self._signature.input_schema
+        else:
+            schema = _plain_schema(name, input_schema)
+        self._check = SchemaCheck(schema)
+        self.spec = ToolSpec(
+            name,
+            description_of(handler) if description is None else _text(description, "description"),
+            schema,
+            None if self._signature is None else self._signature.parameters,
+            None if self._signature is None else self._signature.returns,
+            _whole(name, calls_per_cell),
+            timeout_seconds,
+        )
+        check_tools([self.spec])
+        if input_schema is not None:
+            try:
+                self._check.prove()
+            except BadSchema as error:
+                problem = f"its input_schema is not a JSON schema: {error}"
+                raise _refused(name, problem, "a JSON schema of an object") from None
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def bind(self, data: bytes) -> Callable[[], object]:
+        """The call of the handler with these arguments, a JSON object. Raises WrongArguments before any of it runs."""
+        try:
+            arguments = json.loads(data)
+        except (ValueError, RecursionError):
+            raise WrongArguments("they are not JSON") from None
+        if not isinstance(arguments, dict):
+            raise WrongArguments("they are not an object")
+        handler, signature = self.handler, self._signature
+        if signature is None:
+            self._check.check(arguments)
+            return lambda: handler(**arguments)
+        if not signature.fits(arguments):
+            self._check.check(arguments)
+        try:
+            positional, named = signature.read(arguments)
+        except Exception as error:
+            raise WrongArguments(str(error)) from None
+        return lambda: handler(*positional, **named)
+
+
+# What a user may give: a function, a Tool, or a dict with a schema and a handler.
+AnyTool = Handler | Tool | Mapping[str, Any]
+
+
+class Toolset:
+    """The tools of a sandbox, with what answers their calls. Never changes."""
+
+    __slots__ = ("_by_name", "data", "names")
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        tools = tuple(tools)
+        self.data = _encoded(tools) if tools else b"[]"
+        self._by_name = {tool.name: tool for tool in tools}
+        self.names = tuple(self._by_name)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def __repr__(self) -> str:
+        return f"<Toolset {', '.join(self.names) or 'empty'}>"
+
+    def find(self, name: str) -> Tool | None:
+        return self._by_name.get(name)
+
+
+def _encoded(tools: tuple[Tool, ...]) -> bytes:
+    from ramet.protocol.tools import check_size, check_tools, encode_tools
+
+    specs = [tool.spec for tool in tools]
+    check_tools(specs)
+    data = encode_tools(specs)
+    check_size(data)
+    return data
+
+
+NO_TOOLS = Toolset()
+
+
+def toolset(tools: Iterable[AnyTool] | None) -> Toolset:
+    """What a user gave as ``tools``. Raises InvalidArgument."""
+    if tools is None:
+        return NO_TOOLS
+    if isinstance(tools, str | bytes | Mapping | Tool) or not isinstance(tools, Iterable):
+        raise invalid("tools", f"is a {type(tools).__name__}", _ALLOWED)
+    return Toolset(_tool(one) for one in tools)
+
+
+def _tool(given: object) -> Tool:
+    if isinstance(given, Tool):
+        return given
+    if not isinstance(given, Mapping):
+        if callable(given):
+            return Tool(given)
+        raise invalid("tools", f"there is a {type(given).__name__} in it", _ALLOWED)
+    for key in given:
+        if key not in _KEYS:
+            raise invalid("tools", f"{key!r:.80} is unknown in a tool", ", ".join(_KEYS))
+    for key in ("name", "handler"):
+        if given.get(key) is None:
+            raise invalid("tools", f"a tool has no {key}", _ALLOWED)
+    return Tool(**given)
+
+
+def _name(handler: object) -> str:
+    name = getattr(handler, "__name__", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise invalid("tools", f"{handler!r:.80} has no name", "ramet.Tool(function, name='...')")
+    return name
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise invalid("tools", f"the {what} of a tool is a {type(value).__name__}", "a string")
+    return value
+
+
+def _whole(name: str, calls_per_cell: object) -> int | None:
+    if calls_per_cell is None or type(calls_per_cell) is int:
+        return calls_per_cell
+    raise _refused(name, f"calls_per_cell is a {type(calls_per_cell).__name__}", "None, or a whole number")
+
+
+def _plain_schema(name: str, schema: object) -> dict[str, Any]:
+    """A copy that nobody else can change."""
+    if not isinstance(schema, Mapping):
+        raise _refused(name, f"its input_schema is a {type(schema).__name__}", "a dict with a JSON schema")
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _refused(name, f"its input_schema is not JSON: {error}", "a dict with a JSON schema") from None
+    return copied
+
+
+def _refused(name: str, why: str, allowed: str) -> InvalidArgument:
+    return invalid("tools", f"{name!r:.80} cannot be a tool: {why}", allowed)

@@ -1,0 +1,191 @@
+"""One connection to a sandbox's tool socket: a call, its answer, and again. Trusts nothing it reads."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ramet.engine.channel import Channel
+from ramet.errors import ProtocolError
+from ramet.protocol import fields, tool_frames
+from ramet.protocol.frames import Frame, encode, encode_header, encode_text
+
+if TYPE_CHECKING:
+    from ramet.engine.tool_call import ToolCall
+
+_SMALL_BYTES = 256 * 1024  # of a frame that needs no room of the sandbox's
+_ACCEPTS_AT_MOST = 16
+_ACCEPTED_CHARACTERS_AT_MOST = 64
+_MESSAGE_CHARACTERS_AT_MOST = 64 * 1024
+
+_WHOLE = '{"outcome":"value","more":false}'
+_FIRST = '{"outcome":"value","more":true}'
+_NEXT = '{"more":true}'
+_LAST = '{"more":false}'
+
+
+class Room:
+    """Memory of a sandbox for large calls that are coming in. They wait for it in the order in which they came."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held: dict[Link, int] = {}
+        self._waiting: dict[Link, int] = {}
+
+    def take(self, link: Link, count: int) -> bool:
+        """False: not now; the link is told to go on when there is room."""
+        if not self._waiting and self._fits(count):
+            self._held[link] = count
+            return True
+        self._waiting[link] = count
+        return False
+
+    def leave(self, link: Link) -> None:
+        self._held.pop(link, None)
+        self._waiting.pop(link, None)
+        for waiting, count in tuple(self._waiting.items()):
+            if not self._fits(count):
+                return
+            del self._waiting[waiting]
+            self._held[waiting] = count
+            waiting.go_on()
+
+    def _fits(self, count: int) -> bool:
+        return not self._held or sum(self._held.values()) + count <= self._limit_bytes
+
+
+class Link:
+    """Owns its socket. ``on_call`` is given the name, what is accepted (JSON) and the arguments of each call."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        room: Room,
+        on_call: Callable[[Link, str, str, bytes], None],
+        on_end: Callable[[Link], None],
+    ) -> None:
+        self._socket = sock
+        self._room = room
+        self._in_room = False
+        self._on_call = on_call
+        self._on_end = on_end
+        self.call: ToolCall | None = None  # that waits for its answer
+        self.used = perf_counter()
+        self._accepts: object = None
+        self._accepts_text = "[]"
+        self.channel = _LinkChannel(sock, self._on_frame, self._on_channel_end, self._on_large)
+
+    def idle_since(self, moment: float) -> bool:
+        """Nothing would be lost with it: whoever finds it closed can make the call over another one."""
+        return self.call is None and self.used < moment and not self.channel.busy and not self._has_news()
+
+    def _has_news(self) -> bool:
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def go_on(self) -> None:
+        """There is room for its call now."""
+        self.channel.resume()
+
+    def passed_on(self) -> None:
+        """Its call is not in memory here any more."""
+        if self._in_room:
+            self._in_room = False
+            self._room.leave(self)
+
+    # The answer
+
+    def value(self, data: bytes, more: bool) -> None:
+        """The whole value, or its first part."""
+        self.channel.send(encode_text(tool_frames.ANSWER, _FIRST if more else _WHOLE, data))
+
+    def part(self, data: bytes, more: bool) -> None:
+        self.channel.send(encode_text(tool_frames.MORE, _NEXT if more else _LAST, data))
+
+    def failure(self, kind: str, message: str) -> None:
+        header = {"outcome": "error", "kind": kind, "message": message[:_MESSAGE_CHARACTERS_AT_MOST], "more": False}
+        self.channel.send(encode(tool_frames.ANSWER, header))
+
+    def over(self) -> None:
+        """Its call has been answered: the next one may come."""
+        self.call = None
+        self.used = perf_counter()
+
+    def close(self) -> None:
+        """Without a word to anybody."""
+        self.channel.detach()
+        self._socket.close()
+        self.passed_on()
+        self._room.leave(self)
+
+    # What comes from the sandbox
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind != tool_frames.CALL:
+            raise ProtocolError(f"a frame of kind {frame.kind} at a tool socket")
+        self._check_answered()
+        header = frame.header
+        accepts = header.get("accepts")
+        if accepts != self._accepts:
+            self._accepts_text = _read_accepts(header)
+            self._accepts = accepts
+        self._on_call(self, fields.text(header, "tool"), self._accepts_text, frame.blob)
+
+    def _on_large(self, missing_bytes: int) -> None:
+        self._check_answered()
+        if not self._in_room:
+            self._in_room = True
+            if not self._room.take(self, missing_bytes):
+                self.channel.pause()
+
+    def _check_answered(self) -> None:
+        """One that does not read its answers must not pile them up here."""
+        if self.call is not None or self.channel.unsent_bytes:
+            raise ProtocolError("a call before the answer to the one before was read")
+
+    def _on_channel_end(self, error: ProtocolError | None) -> None:
+        self.close()
+        self._on_end(self)
+
+
+class _LinkChannel(Channel):
+    """A channel that tells when a large frame has begun."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[ProtocolError | None], None],
+        on_large: Callable[[int], None],
+    ) -> None:
+        super().__init__(sock, tool_frames.FROM_SANDBOX, on_frame, on_end)
+        self._on_large = on_large
+
+    @property
+    def busy(self) -> bool:
+        """In the middle of a frame, in or out."""
+        return self._decoder.in_frame or self.unsent_bytes > 0
+
+    def _on_readable(self) -> None:
+        super()._on_readable()
+        missing_bytes = self._decoder.missing_bytes
+        if missing_bytes > _SMALL_BYTES and not self.detached:
+            try:
+                self._on_large(missing_bytes)
+            except ProtocolError as error:
+                self._end(error)
+
+
+def _read_accepts(header: Mapping[str, object]) -> str:
+    """As JSON. What a sandbox says it can read; passed on to whoever encodes the value."""
+    names = fields.texts(header, "accepts") if "accepts" in header else ()
+    if len(names) > _ACCEPTS_AT_MOST or any(len(name) > _ACCEPTED_CHARACTERS_AT_MOST for name in names):
+        raise ProtocolError("a call that accepts too much")
+    return encode_header(names)

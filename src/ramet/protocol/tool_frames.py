@@ -1,0 +1,28 @@
+"""The frames between a tool function in a sandbox and the engine, over the sandbox's tool socket.
+
+    CALL  ->  ANSWER [MORE ...]
+
+A connection carries one call at a time, any number one after the other. The engine trusts nothing that comes here: any
+process of the sandbox may have written it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ramet.protocol.frames import Bounds
+
+# sandbox -> engine
+CALL = 1
+# engine -> sandbox
+ANSWER = 2
+MORE = 3
+
+# How a call failed: the tool raised; its arguments are wrong; too late; not allowed now; no such tool; nobody is there
+# to answer any more; nobody waits any more.
+FailureKind = Literal["error", "invalid", "timeout", "refused", "unknown", "gone", "cancelled"]
+FAILURE_KINDS: frozenset[str] = frozenset(get_args(FailureKind))
+
+# A header is a name and a few words: none that is worth parsing is longer.
+FROM_SANDBOX = Bounds(header_bytes=8 * 1024, blob_bytes=16 * 1024 * 1024)
+VALUE_BYTES_AT_MOST = 1024 * 1024 * 1024

@@ -1,0 +1,217 @@
+"""What a tool returned, as it travels to the code that called it.
+
+    u32 LE       length            the rest
+    | length J | {"value": V, "attachments": [[kind, length], ...]} | attachment 0 | attachment 1 ...
+
+V is JSON, except that ``{"$ramet": n}`` stands for attachment n, and that a dict which has such a key itself is written
+as ``{"$ramet": "dict", "items": [[key, V], ...]}``. Bytes stay bytes, tables and arrays travel in formats of their own
+(``tool_tables``), and what has no counterpart inside a sandbox is refused with the place where it was found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, time
+from enum import Enum
+from pathlib import PurePath
+from struct import Struct
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from ramet.protocol import tool_tables
+from ramet.protocol.tool_frames import VALUE_BYTES_AT_MOST
+from ramet.protocol.tool_tables import Attachment, Cells
+
+Container = TypeVar("Container")
+
+MARK = "$ramet"
+# A JSON parser inside has to follow, in a stack that may be deep already.
+_LEVELS_AT_MOST = 400
+_LENGTH = Struct("<I")
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+_NAMES = frozenset((str,))
+_SEQUENCES = (list, tuple, set, frozenset)
+_BYTES = (bytes, bytearray, memoryview)
+
+_in_utf8 = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_in_ascii = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class CannotCross(Exception):
+    """There is no way to give this to code in a sandbox."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self._problem = problem
+        self._steps: list[str] = []
+
+    def __str__(self) -> str:
+        place = "result" + "".join(reversed(self._steps))
+        return f"the tool returned something that cannot cross: {place} {self._problem}"
+
+    def inside(self, key: object) -> CannotCross:
+        """Seen from one level further out."""
+        self._steps.append(f"[{key!r:.80}]")
+        return self
+
+
+class EncodedValue(NamedTuple):
+    """A value in as many buffers as it has parts, so that nothing long is copied to be put behind something else."""
+
+    buffers: tuple[bytes | memoryview, ...]
+    size_bytes: int
+
+    def whole(self) -> bytes:
+        return b"".join(self.buffers)
+
+    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
+        """All of it, cut into pieces of this size."""
+        held: list[bytes | memoryview] = []
+        missing = piece_bytes
+        for buffer in self.buffers:
+            view = memoryview(buffer)
+            while len(view) >= missing:
+                yield b"".join((*held, view[:missing]))
+                view = view[missing:]
+                held, missing = [], piece_bytes
+            if view:
+                held.append(view)
+                missing -= len(view)
+        if held:
+            yield b"".join(held)
+
+
+def encode_value(value: object, accepts: Collection[str] = ()) -> EncodedValue:
+    """A value for a caller that can read these formats. Raises CannotCross."""
+    writer = _Writer(accepts)
+    try:
+        plain = writer.plain(value)
+        text = _text({"value": plain, "attachments": writer.described()})
+    except RecursionError:
+        raise CannotCross("is nested too deeply") from None
+    except ValueError as error:
+        raise CannotCross(f"is not possible in JSON: {error}") from None  # such as a number of 5000 digits
+    buffers = (_LENGTH.pack(len(text)), text, *(one.data for one in writer.attachments))
+    size_bytes = sum(map(len, buffers))
+    if size_bytes > VALUE_BYTES_AT_MOST:
+        raise CannotCross(f"has {size_bytes} bytes, and at most {VALUE_BYTES_AT_MOST} are possible")
+    return EncodedValue(buffers, size_bytes)
+
+
+def _text(value: object) -> bytes:
+    try:
+        return _in_utf8(value).encode("utf-8")
+    except UnicodeEncodeError:
+        return _in_ascii(value).encode("ascii")  # half a surrogate pair, which only an escape can tell
+
+
+class _Writer:
+    """Turns one value into JSON and attachments."""
+
+    def __init__(self, accepts: Collection[str]) -> None:
+        self._accepts = accepts
+        self._above: set[int] = set()  # identities of the containers around the one in hand
+        self.attachments: list[Attachment] = []
+
+    def described(self) -> list[list[object]]:
+        return [[one.kind, len(one.data)] for one in self.attachments]
+
+    def plain(self, value: object) -> object:
+        """Most values have nothing to be turned into anything: they are looked through once, and stay what they are."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, dict):
+            if (
+                kind is dict
+                and _PLAIN.issuperset(map(type, value.values()))
+                and _NAMES.issuperset(map(type, value))
+                and MARK not in value
+            ):
+                return value
+            return self._within(value, self._mapping)
+        if isinstance(value, _SEQUENCES):
+            return self._within(value, self._sequence)
+        if isinstance(value, _BYTES):
+            # What can be changed is copied: it may be, by its owner, while it is on its way.
+            return self._attach(Attachment("bytes", value if isinstance(value, bytes) else bytes(value)))
+        return self._other(value)
+
+    def _within(self, container: Container, write: Callable[[Container], object]) -> object:
+        if id(container) in self._above:
+            raise CannotCross("contains itself")
+        if len(self._above) >= _LEVELS_AT_MOST:
+            raise CannotCross("is nested too deeply")
+        self._above.add(id(container))
+        try:
+            return write(container)
+        finally:
+            self._above.discard(id(container))
+
+    def _sequence(self, values: Collection[object]) -> object:
+        if _PLAIN.issuperset(map(type, values)):
+            return values if isinstance(values, (list, tuple)) else list(values)
+        written: list[object] = []
+        try:
+            for value in values:
+                written.append(self.plain(value))
+        except CannotCross as error:
+            raise error.inside(len(written)) from None
+        return written
+
+    def _mapping(self, values: Mapping[Any, object]) -> object:
+        for key in values:
+            if not isinstance(key, str):
+                raise CannotCross(f"has the key {key!r:.80}, which is {_a(key)} and not a str")
+        if MARK in values:
+            return {MARK: "dict", "items": [[key, self._item(key, value)] for key, value in values.items()]}
+        return {key: self._item(key, value) for key, value in values.items()}
+
+    def _fields(self, value: Any) -> object:
+        return self._mapping({field.name: getattr(value, field.name) for field in fields(value)})
+
+    def _item(self, key: object, value: object) -> object:
+        try:
+            return self.plain(value)
+        except CannotCross as error:
+            raise error.inside(key) from None
+
+    def _other(self, value: object) -> object:
+        if isinstance(value, Enum):
+            return self.plain(value.value)
+        if isinstance(value, (str, int, float)):
+            return value  # of a class of its own
+        if isinstance(value, (date, time)):  # a datetime is a date
+            return value.isoformat()
+        if isinstance(value, (UUID, PurePath)):
+            return str(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._within(value, self._fields)
+        dump = getattr(type(value), "model_dump", None)
+        if dump is not None and hasattr(type(value), "model_fields"):
+            return self.plain(dump(value, mode="json"))
+        table = tool_tables.attachment(value, self._accepts, self._cells)
+        if isinstance(table, Attachment):
+            return self._attach(table)
+        if isinstance(table, Cells):
+            return self.plain(table.values)
+        raise CannotCross(f"is {_a(value)}")
+
+    def _cells(self, rows: object) -> bytes:
+        """The JSON of a table's cells, in which there are no attachments."""
+        writer = _Writer(())
+        plain = writer.plain(rows)
+        if writer.attachments:
+            raise CannotCross("is a table with bytes in it, which cross only where both sides have pyarrow")
+        return _text(plain)
+
+    def _attach(self, attachment: Attachment) -> object:
+        self.attachments.append(attachment)
+        return {MARK: len(self.attachments) - 1}
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"

@@ -1,0 +1,163 @@
+"""Tools as a sandbox is given them: a name, a schema, limits. What answers a call stays with the client."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ramet.errors import InvalidArgument, ProtocolError
+from ramet.protocol import fields
+from ramet.protocol.checks import check_timeout, invalid
+
+TOOLS_AT_MOST = 1000
+TOOLS_BYTES_AT_MOST = 1024 * 1024
+_CALLS_AT_MOST = 1_000_000_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the function that a tool is in the sandbox."""
+
+    name: str
+    required: bool
+    default: object = None  # JSON
+    annotation: str | None = None
+
+    def plain(self) -> dict[str, object]:
+        plain: dict[str, object] = {"name": self.name, "required": self.required}
+        if not self.required:
+            plain["default"] = self.default
+        if self.annotation is not None:
+            plain["annotation"] = self.annotation
+        return plain
+
+    @classmethod
+    def read(cls, value: object) -> Parameter:
+        if not isinstance(value, dict):
+            raise ProtocolError("a parameter of a tool is an object")
+        return cls(
+            fields.text(value, "name"),
+            fields.flag(value, "required"),
+            value.get("default"),
+            fields.optional_text(value, "annotation"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """One tool. Without ``parameters`` the properties of its schema are its parameters."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, object]
+    parameters: tuple[Parameter, ...] | None = None
+    returns: str | None = None
+    calls_per_cell: int | None = None
+    timeout_seconds: float | None = None
+
+    def plain(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": self.input_schema,
+            "parameters": None if self.parameters is None else [one.plain() for one in self.parameters],
+            "returns": self.returns,
+            "calls_per_cell": self.calls_per_cell,
+            "timeout_seconds": self.timeout_seconds,
+        }
+
+    @classmethod
+    def read(cls, value: object) -> ToolSpec:
+        if not isinstance(value, dict):
+            raise ProtocolError("a tool is an object")
+        parameters = None if value.get("parameters") is None else fields.array(value, "parameters")
+        return cls(
+            fields.text(value, "name"),
+            fields.text(value, "description"),
+            fields.mapping(value, "input_schema"),
+            None if parameters is None else tuple(Parameter.read(one) for one in parameters),
+            fields.optional_text(value, "returns"),
+            fields.optional_whole(value, "calls_per_cell"),
+            fields.optional_number(value, "timeout_seconds"),
+        )
+
+
+class GivenTools:
+    """All tools of a sandbox. The same ones are the same object, or have the same ``encoded``."""
+
+    __slots__ = ("by_name", "encoded")
+
+    def __init__(self, tools: Sequence[ToolSpec]) -> None:
+        self.by_name: Mapping[str, ToolSpec] = {tool.name: tool for tool in tools}
+        self.encoded = encode_tools(tools)
+
+    def __repr__(self) -> str:
+        return f"<GivenTools {', '.join(self.by_name) or 'none'}>"
+
+
+def encode_tools(tools: Sequence[ToolSpec]) -> bytes:
+    """All tools of a sandbox, as they travel."""
+    return json.dumps([tool.plain() for tool in tools], separators=(",", ":")).encode("ascii")
+
+
+def read_tools(data: bytes) -> tuple[ToolSpec, ...]:
+    """The opposite. Whether they are allowed is another question: ``check_tools``."""
+    if len(data) > TOOLS_BYTES_AT_MOST:
+        raise _too_large(len(data))
+    try:
+        values = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ProtocolError("tools that are not JSON") from None
+    if not isinstance(values, list):
+        raise ProtocolError("tools are an array")
+    return tuple(ToolSpec.read(value) for value in values)
+
+
+def check_tools(tools: Sequence[ToolSpec]) -> None:
+    """Raise InvalidArgument for a tool that no sandbox can be given."""
+    if len(tools) > TOOLS_AT_MOST:
+        raise invalid("tools", f"are {len(tools)}", f"at most {TOOLS_AT_MOST}")
+    taken: dict[str, str] = {}
+    for tool in tools:
+        _check(tool)
+        function = python_name(tool.name)
+        if function in taken:
+            raise invalid(
+                "tools",
+                f"{taken[function]!r} and {tool.name!r} would be the same function",
+                "names that differ in Python too",
+            )
+        taken[function] = tool.name
+
+
+def check_size(data: bytes) -> None:
+    """Raise for tools that are too large to be sent."""
+    if len(data) > TOOLS_BYTES_AT_MOST:
+        raise _too_large(len(data))
+
+
+def python_name(name: str) -> str:
+    """What a tool is called in Python code."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if plain[:1].isdigit():
+        plain = f"_{plain}"
+    return f"{plain}_" if keyword.iskeyword(plain) else plain
+
+
+def _check(tool: ToolSpec) -> None:
+    if _NAME.fullmatch(tool.name) is None:
+        raise invalid("tools", f"the name {tool.name!r:.80} is not possible", "1 to 64 letters, digits, _ and -")
+    kind = tool.input_schema.get("type", "object")
+    if kind != "object":
+        raise invalid("tools", f"the schema of {tool.name!r} is of type {kind!r:.80}", "a schema of type 'object'")
+    if tool.calls_per_cell is not None and not 0 <= tool.calls_per_cell <= _CALLS_AT_MOST:
+        raise invalid("tools", f"calls_per_cell of {tool.name!r} is {tool.calls_per_cell}", f"0 to {_CALLS_AT_MOST}")
+    check_timeout(tool.timeout_seconds, f"timeout_seconds of tool {tool.name!r}")
+
+
+def _too_large(count: int) -> InvalidArgument:
+    return invalid("tools", f"are {count} bytes of JSON", f"at most {TOOLS_BYTES_AT_MOST} bytes")

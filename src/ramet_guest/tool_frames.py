@@ -1,0 +1,119 @@
+"""Frames on the tool socket, and how an answer is put together from them.
+
+u32 length of all that follows | u8 version | u8 kind | u32 header length | header (JSON) | blob
+
+CALL    ->  tool, formats that can be read; blob: the arguments, a JSON object
+ANSWER  <-  value or error; blob: the value, or its first part
+MORE    <-  blob: the next part
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from ramet_guest import tool_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1
+CALL = 1
+ANSWER = 2
+MORE = 3
+
+# The engine takes no more.
+ARGUMENT_BYTES_AT_MOST = 16 << 20
+# One read for nearly every answer.
+READ_BYTES = 64 << 10
+
+_PREFIX = Struct("<IBBI")
+_AFTER_LENGTH = _PREFIX.size - 4
+
+
+class NotUnderstood(Exception):
+    """What came is no answer."""
+
+
+def pack(kind: int, header: bytes, blob: bytes) -> bytes:
+    length = len(header)
+    return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length) + header + blob
+
+
+class Answer:
+    """An answer on its way: bytes are read into `space()`, `received` says how many came, until it is `complete`."""
+
+    def __init__(self, begun: bytes) -> None:
+        self.header: dict[str, Any] = {}
+        self.value = memoryview(b"")
+        self.complete = False
+        # Frames of which not even the header has come as a whole, and where more of them is read.
+        self._unread = begun
+        self._scratch = bytearray()
+        # The parts of the value so far. Grows by whole parts; the last one is filled in as it comes.
+        self._parts = bytearray()
+        self._missing = 0
+        self._more = True
+        if not begun:
+            raise NotUnderstood
+        self._read()
+
+    def space(self) -> memoryview:
+        """Where the next bytes go. To be released before `received`: what is looked at cannot grow."""
+        if self._missing:
+            return memoryview(self._parts)[-self._missing :]
+        if not self._scratch:
+            self._scratch = bytearray(READ_BYTES)
+        return memoryview(self._scratch)
+
+    def received(self, count: int) -> None:
+        if count == 0:
+            raise NotUnderstood  # the other side has hung up
+        if self._missing:
+            self._missing -= count
+            self._finish_if_whole()
+        else:
+            self._unread += memoryview(self._scratch)[:count]
+            self._read()
+
+    def _read(self) -> None:
+        """Takes frames off what is unread."""
+        while not self._missing and not self.complete and len(self._unread) >= _PREFIX.size:
+            data = self._unread
+            length, version, kind, header_length = _PREFIX.unpack_from(data)
+            start, end = _PREFIX.size + header_length, 4 + length
+            if version != VERSION or kind != (MORE if self.header else ANSWER) or start > end:
+                raise NotUnderstood
+            if len(data) < start:
+                return
+            header = read_header(data[_PREFIX.size : start])
+            self.header = self.header or header
+            self._more = header.get("more") is True
+            part = memoryview(data)[start:end]
+            self._missing = end - start - len(part)
+            self._unread = data[end:]
+            if self._missing or self._more or self._parts:
+                self._parts += part
+                self._parts += bytes(self._missing)
+                self._finish_if_whole()
+            else:
+                # The usual answer: one frame, in one read.
+                self.value = part
+                self.complete = True
+        if self.complete and self._unread:
+            raise NotUnderstood
+
+    def _finish_if_whole(self) -> None:
+        if not self._missing and not self._more:
+            self.value = memoryview(self._parts)
+            self.complete = True
+
+
+def read_header(data: bytes) -> dict[str, Any]:
+    try:
+        header = tool_json.read(data.decode())
+    except ValueError:
+        raise NotUnderstood from None
+    if type(header) is not dict or not header:
+        raise NotUnderstood
+    return header

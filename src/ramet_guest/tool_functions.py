@@ -1,0 +1,143 @@
+"""The function that a tool is in Python code: an ordinary one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from inspect import Parameter, Signature
+from types import FunctionType
+from typing import Any
+
+from ramet_guest import tool_arguments, tool_calls
+from ramet_guest.tool_formats import formats
+from ramet_guest.tool_frames import CALL, pack
+from ramet_guest.tool_schemas import properties_of, types_of
+from ramet_guest.tool_signatures import document, python_name, signature_of
+
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_modules = sys.modules
+
+
+class Tool:
+    """What a call needs to know."""
+
+    __slots__ = ("first_is_object", "function", "header", "name", "omitted_if_none", "order")
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.name: str = given["name"]
+        self.function = python_name(self.name)
+        self.header = b'{"tool":"%s","accepts":' % self.name.encode("ascii")
+        schema: dict[str, Any] = given["input_schema"]
+        properties = properties_of(schema)
+        shown = signature_of(given).parameters.values()
+        self.order = tuple(one.name for one in shown if one.kind is Parameter.POSITIONAL_OR_KEYWORD)
+        self.first_is_object = bool(self.order) and takes_objects(properties.get(self.order[0], {}), schema)
+        # The signature shows None where no default is known: None then means that nothing is given.
+        self.omitted_if_none = frozenset(
+            one.name
+            for one in shown
+            if one.default is None and "null" not in (types_of(properties.get(one.name, {}), schema) or ("null",))
+        )
+
+    def request(self, positional: tuple[Any, ...], named: dict[str, Any]) -> bytes:
+        """The frame of a call. Raises TypeError for arguments that cannot be."""
+        arguments = tool_arguments.gather(self.function, self.order, self.first_is_object, positional, named)
+        if self.omitted_if_none and any(value is None for value in arguments.values()):
+            arguments = {
+                name: value
+                for name, value in arguments.items()
+                if value is not None or name not in self.omitted_if_none
+            }
+        blob = tool_arguments.encode(self.function, self.name, arguments)
+        formats.look()
+        return pack(CALL, self.header + formats.encoded + b"}", blob)
+
+
+# By what was told of each. A function holds the text and not the tool, see below.
+_tools: dict[str, Tool] = {}
+
+
+def make_function(given: dict[str, Any], list_path: str) -> FunctionType:
+    """The function of a tool as it was given; `list_path` is the file that names the tool socket."""
+    told = json.dumps(given)
+    folder = _PACKAGE_FOLDER
+
+    # What it needs is found from plain text alone, so that it works where cloudpickle takes it: in the workers of
+    # joblib, which are programs of their own and have never heard of this package.
+    def call(*arguments: Any, **named: Any) -> Any:
+        import sys
+
+        module: Any = sys.modules.get("ramet_guest.tool_functions")
+        if module is None:
+            from importlib import import_module
+
+            sys.path.append(folder)
+            try:
+                module = import_module("ramet_guest.tool_functions")
+            finally:
+                sys.path.remove(folder)
+            module.begin_in_a_strange_process(list_path)
+        return module.call(told, arguments, named)
+
+    name = python_name(given["name"])
+    call.__name__ = call.__qualname__ = name
+    # So that forked processes find it by its name.
+    call.__module__ = "__main__"
+    call.__code__ = call.__code__.replace(co_name=name, co_qualname=name)
+    call.__doc__ = document(given)
+    signature = signature_of(given)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {
+        one.name: one.annotation for one in signature.parameters.values() if one.annotation is not Parameter.empty
+    }
+    if signature.return_annotation is not Signature.empty:
+        call.__annotations__["return"] = signature.return_annotation
+    assert isinstance(call, FunctionType)
+    return call
+
+
+def forget() -> None:
+    """Other tools are given. Who kept a function can call it all the same, and is told by the engine."""
+    _tools.clear()
+
+
+def begin_in_a_strange_process(list_path: str) -> None:
+    with open(list_path, encoding="utf-8") as file:
+        tool_calls.connections.use(json.load(file)["socket"])
+
+
+def call(told: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Waits for the value, or gives a coroutine where an event loop is running."""
+    tool = _tools.get(told)
+    if tool is None:
+        tool = _tools[told] = Tool(json.loads(told))
+    request = tool.request(arguments, named)
+    events = _modules.get("asyncio.events")
+    if events is not None and events._get_running_loop() is not None:
+        return awaitable(tool, request)
+    value, error = tool_calls.call(tool.name, request)
+    if error is not None:
+        raise error
+    return value
+
+
+def awaitable(tool: Tool, request: bytes) -> Any:
+    coroutine: Any = wait(tool.name, request)
+    # What asyncio says of a coroutine that nobody awaited.
+    coroutine.__name__ = coroutine.__qualname__ = tool.function
+    return coroutine
+
+
+async def wait(tool: str, request: bytes) -> Any:
+    from ramet_guest import tool_awaiting  # asyncio is there already
+
+    value, error = await tool_awaiting.call(tool, request)
+    if error is not None:
+        raise error
+    return value
+
+
+def takes_objects(schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    kinds = types_of(schema, root)
+    return not kinds or "object" in kinds

@@ -1,0 +1,132 @@
+"""What a tool returned, made of the bytes that came.
+
+    u32 LE length of the JSON | {"value": V, "attachments": [[kind, length], ...]} | attachment 0 | attachment 1 ...
+
+In V, {"$ramet": n} stands for attachment n, and {"$ramet": "dict", "items": [[key, V], ...]} for a dict that has such a
+key itself. Libraries are imported when an attachment needs them; `plain` does without any.
+"""
+
+from __future__ import annotations
+
+from ramet_guest import tool_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MARK = "$ramet"
+
+
+def decode(blob: bytes | bytearray | memoryview, plain: bool = False) -> Any:
+    view = memoryview(blob)
+    start = 4 + int.from_bytes(view[:4], "little")
+    text = str(view[4:start], "utf-8")
+    described = tool_json.read(text)
+    value, kinds = described["value"], described["attachments"]
+    if not kinds and MARK not in text:
+        return value
+    attachments = []
+    for kind, length in kinds:
+        end = start + length
+        if end > len(view):
+            raise ValueError("an attachment is cut short")
+        attachments.append(attachment(kind, view[start:end], plain))
+        start = end
+    return restored(value, attachments)
+
+
+def restored(value: Any, attachments: list[Any]) -> Any:
+    """The value with what stands for something else replaced, in place: values of a hundred megabytes come here."""
+    whole = [value]
+    waiting: list[Any] = [whole]
+    while waiting:
+        container = waiting.pop()
+        for key, inside in enumerate(container) if type(container) is list else list(container.items()):
+            if type(inside) is dict and MARK in inside:
+                mark = inside[MARK]
+                if type(mark) is int:
+                    container[key] = attachments[mark]
+                    continue
+                container[key] = inside = dict(inside["items"])
+            if type(inside) is list or type(inside) is dict:
+                waiting.append(inside)
+    return whole[0]
+
+
+def attachment(kind: str, data: memoryview, plain: bool) -> Any:
+    if kind == "bytes":
+        return bytes(data)
+    if kind == "npy":
+        return of_array(data)
+    encoding, _, library = kind.partition(":")
+    if encoding == "records":
+        return of_records(library, tool_json.read(str(data, "utf-8")), plain)
+    if encoding == "arrow":
+        return of_arrow(library, data)
+    raise ValueError(f"an attachment of the kind {kind!r}, which is unknown here")
+
+
+# Tables: of the library they came from if it is there, else of pandas, else as a list of rows.
+
+
+def of_records(library: str, table: dict[str, list[Any]], plain: bool) -> Any:
+    columns, rows = table["columns"], table["data"]
+    if plain:
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def pandas() -> Any:
+        return library_called("pandas").DataFrame(rows, columns=columns)
+
+    def polars() -> Any:
+        return library_called("polars").DataFrame(rows, schema=columns, orient="row", infer_schema_length=None)
+
+    def arrow() -> Any:
+        return library_called("pyarrow").table(
+            [[row[place] for row in rows] for place in range(len(columns))], names=columns
+        )
+
+    own = {"polars": polars, "table": arrow}.get(library, pandas)
+    return first_possible(own, pandas, lambda: of_records(library, table, plain=True))
+
+
+def of_arrow(library: str, data: memoryview) -> Any:
+    table: Any = library_called("pyarrow.ipc").open_stream(data).read_all()
+
+    def polars() -> Any:
+        return library_called("polars").from_arrow(table)
+
+    own = {"pandas": table.to_pandas, "polars": polars}.get(library, lambda: table)
+    return first_possible(own, table.to_pandas, table.to_pylist)
+
+
+def library_called(name: str) -> Any:
+    from importlib import import_module
+
+    return import_module(name)
+
+
+def first_possible(*ways: Callable[[], Any]) -> Any:
+    for way in ways[:-1]:
+        try:
+            return way()
+        except ImportError:
+            continue
+    return ways[-1]()
+
+
+def of_array(data: memoryview) -> Any:
+    """Of what numpy.save wrote, which must not be a pickle."""
+    return library_called("numpy.lib.format").read_array(Reader(data), allow_pickle=False)
+
+
+class Reader:
+    """A file over bytes that are there already: BytesIO would copy all of them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._place = 0
+
+    def read(self, count: int) -> bytes:
+        start, self._place = self._place, self._place + count
+        return bytes(self._data[start : self._place])
