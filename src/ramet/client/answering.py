@@ -9,6 +9,7 @@ be and forgotten if not; the engine forgets the calls by itself.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
 from contextvars import Context, copy_context
@@ -26,6 +27,7 @@ from ramet.errors import LimitReached, OutcomeUnknown, RametError, Unreachable
 # The engine takes one answer to a call and says so of any other: one that may have been lost is sent again. After the
 # last pause the code inside is left to its timeout: nothing else can be done about a way that stays cut.
 _PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+_QUICK_SECONDS = 0.002
 _LOST_ON_THE_WAY = (OutcomeUnknown, Unreachable, LimitReached)
 
 
@@ -102,11 +104,21 @@ class UnderWay:
 
     # In a thread
 
+    @property
+    def quick(self) -> bool:
+        return self._tool is not None and self._tool.quick
+
     def run(self, sender: Sender | None = None) -> None:
-        """Answer it, over ``sender`` if there is one and the answer is short. Raises nothing."""
+        """Answer it, over ``sender`` if there is one and the answer is short. Raises nothing.
+
+        In the main thread Ctrl-C is the caller's, not the tool's.
+        """
         if self._given_up:
             return
+        began = time.perf_counter()
         answer = self._context.run(self._answer)
+        if self._tool is not None:
+            self._tool.quick = time.perf_counter() - began < _QUICK_SECONDS
         if sender is None or not self._send_quietly(answer, sender):
             self._send(answer)
         self._answering.over(self._step.call_id)
@@ -123,6 +135,8 @@ class UnderWay:
                 value = asyncio.run_coroutine_threadsafe(value, loop).result()
             return encoded(value, step.accepts)
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             return failure(error, step.tool)
 
     def _send_quietly(self, answer: ToolAnswer, sender: Sender) -> bool:

@@ -1,12 +1,12 @@
-"""Reads on for a caller whose cell calls tools, in a thread of the workers, where the tools run as well.
+"""Runs a cell whose code calls tools, in the caller's thread as long as they are quick.
 
-    caller       RUN -> first TOOL_CALL, then waits for the end
-    attendant    tool -> TOOL_ANSWER -> next TOOL_CALL -> tool -> TOOL_ANSWER ... RESULT
+    quick tools    RUN -> TOOL_CALL -> tool -> TOOL_ANSWER -> TOOL_CALL -> tool -> TOOL_ANSWER ... RESULT
+    others         the same, but each tool runs in a thread of the workers, and this one goes on reading
 
-A tool that is quick runs in the very thread that has read its call: to hand it to another one costs as much as all the
-rest, since one thread of Python waits for the other. One that is not quick must not keep others waiting: after a
-moment another thread goes on reading, and from then on it only reads. The caller itself runs no tool, so it returns as
-soon as the cell has ended, whatever a tool still does.
+To hand a call to another thread costs more than all the rest of it, since one thread of Python waits for the other. So
+a tool that took hardly any time when it was called last runs in the very thread that has read its call. Should it take
+long after all, it must not keep other calls waiting: after a moment another thread goes on reading in this one's
+place, which comes back to hear of the end.
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ class Sender(Protocol):
 class Call(Protocol):
     """A call of a tool that runs in a thread."""
 
+    @property
+    def quick(self) -> bool:
+        """The tool took hardly any time when it was called last."""
+
     def run(self, sender: Sender | None = None) -> None:
-        """Answer it: this way if the answer is short, else over a link of its own."""
+        """Answer it: this way if the answer is short, else over a link of its own. Raises nothing.
+
+        Only a KeyboardInterrupt, which may hit the main thread anywhere, comes through.
+        """
 
 
 class Answering(Protocol):
@@ -52,7 +59,7 @@ class Answering(Protocol):
 
 
 class Attendance:
-    """The rest of one call, from its first tool call on. Made and waited for by the caller."""
+    """One call, from its first tool call on. Made and waited for by the caller."""
 
     def __init__(self, link: Link, operation: Operation[Any], answering: Answering) -> None:
         self._link = _SharedLink(link)
@@ -63,16 +70,16 @@ class Attendance:
         self._value: object = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        # Of the thread that reads: who is relieved has another number than this.
+        # Of the thread that reads: who was relieved has another number than this.
         self._reader = 0
-        self._only_reads = False
+        self._relieved = False
         self._busy_since: float | None = None  # with a tool, in the thread that reads
 
     def result(self, step: Step) -> Any:
         """What the operation returns, from this step on."""
-        workers.submit(lambda: self._attend(0, step))
         watch.add(self)
         try:
+            self._read(0, step)
             self._over.acquire()
         finally:
             watch.remove(self)
@@ -81,18 +88,19 @@ class Attendance:
         return self._value
 
     def relieve_if_busy(self, now: float) -> bool:
-        """Have another thread go on reading if this one is still at a tool. True if a tool has run of late."""
+        """Have another thread go on reading if this one has long been at a tool. True if it is at one."""
         with self._lock:
             since = self._busy_since
             if since is None or now - since < _MOMENT_SECONDS:
                 return since is not None
             self._busy_since = None
-            self._only_reads = True
+            self._relieved = True
             self._reader = reader = self._reader + 1
-        workers.submit(lambda: self._attend(reader, None))
+        workers.submit(lambda: self._read(reader, None))
         return True
 
-    def _attend(self, reader: int, step: Step | None) -> None:
+    def _read(self, reader: int, step: Step | None) -> None:
+        """Up to the end, or until another thread reads."""
         operation, link = self._operation, self._link
         try:
             if step is None:
@@ -103,7 +111,7 @@ class Attendance:
                     continue
                 if isinstance(step, ToolCalled):
                     if not self._answer(step, reader):
-                        return  # another reads now
+                        return
                 elif isinstance(step, ToolCancelled):
                     self._answering.take(step)
                 elif isinstance(step, bytes):
@@ -120,15 +128,18 @@ class Attendance:
         call = self._answering.accept(step)
         if call is None:
             return True
-        if self._only_reads:
+        if self._relieved or not call.quick:
             workers.submit(lambda: call.run(self._link))
             return True
         self._busy_since = perf_counter()
         watch.wake()
-        call.run(self._link)  # raises nothing
-        with self._lock:
-            self._busy_since = None
-            return self._reader == reader
+        try:
+            call.run(self._link)
+        finally:
+            with self._lock:
+                self._busy_since = None
+                still = self._reader == reader
+        return still
 
 
 class _SharedLink:

@@ -59,7 +59,7 @@ class Tool:
     they come, by name. What cannot be a tool is an InvalidArgument at once.
     """
 
-    __slots__ = ("_check", "_signature", "handler", "is_async", "spec")
+    __slots__ = ("_check", "_signature", "handler", "is_async", "quick", "spec")
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Tool:
             raise invalid("tools", f"{handler!r:.80} is not callable", _ALLOWED)
         name = _name(handler) if name is None else _text(name, "name")
         self.handler = handler
+        self.quick = False  # it took hardly any time when it was called last
         self.is_async = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
         self._signature: Signature | None = None
         if input_schema is None:

@@ -1,0 +1,141 @@
+"""Requests that come again: nothing runs twice for them.
+
+The published client repeats a request whose answer it did not get, and nothing in it says that it does. One that goes
+on with code is known by the container, the cells that are open and the calls that it answers: the first makes the
+answer, every later one is given that answer, also while it is being made. Nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ramet.gateway.answers import AnswerRefused
+from ramet.gateway.credentials import Caller
+from ramet.gateway.encoding import to_json
+from ramet.gateway.growing import GrowingMessage
+from ramet.gateway.requests import MessagesRequest
+from ramet.gateway.services import Services
+from ramet.gateway.turns import Turn
+from ramet.gateway.upstream import Said
+
+_KEPT = 2_000
+# Turns that failed half-way: the published client comes again within seconds.
+_FAILED_KEPT = 200
+_FAILED_SECONDS = 120.0
+
+
+class Answered(Protocol):
+    """An answer, be it whole or on its way."""
+
+    @property
+    def message(self) -> GrowingMessage: ...
+    @property
+    def said(self) -> Said: ...
+
+
+@dataclass(frozen=True)
+class _Whole:
+    message: GrowingMessage
+    said: Said
+
+
+@dataclass(frozen=True)
+class _Key:
+    owner: str
+    container_id: str | None
+    cells: tuple[str, ...]
+    answered: frozenset[str]
+    direct: bytes
+    """Digest of results that are for the model. With others it is another conversation, which has to run for itself."""
+
+
+@dataclass
+class _Kept:
+    answer: Turn | _Whole
+    answers: bytes
+    until: float = 0.0
+    task: asyncio.Task[Any] | None = None
+
+
+class Continuations:
+    """Owns the turns that go on with code, and for some time the answers that came of them."""
+
+    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+        self._services = services
+        self._clock = clock
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, bytes], tuple[float, Turn]] = OrderedDict()
+
+    def join(self, request: MessagesRequest, owner: str, caller: Caller) -> Answered:
+        """The answer to this request, begun or whole. Nothing here waits: of two requests at once one is first."""
+        self._forget()
+        key, answers = _key(request, owner), _digest(asdict(answer) for answer in request.calls.answers)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = _Kept(Turn(self._services, request, owner, caller), answers)
+        elif kept.answers != answers:
+            raise AnswerRefused("these calls were answered before, and differently: the code has gone on with that")
+        else:
+            self._services.metrics.continued_again()
+        kept.until = self._clock() + self._services.settings.continuation_seconds
+        self._kept.move_to_end(key)
+        turn = kept.answer
+        if isinstance(turn, Turn):
+            if turn.failed:
+                turn.carry_on(request, caller)
+                kept.task = None
+            if kept.task is None:
+                kept.task = self._services.spawn(self._run(kept, turn), "continuation")
+        return turn
+
+    def begin(self, request: MessagesRequest, owner: str, caller: Caller) -> tuple[Turn, asyncio.Task[Any]]:
+        """A turn of its own, and its task. If this request failed before, after code had run: that turn, carried on."""
+        key = (owner, request.digest)
+        until, turn = self._failed.pop(key, (0.0, None))
+        if turn is None or until <= self._clock():
+            turn = Turn(self._services, request, owner, caller)
+        else:
+            turn.carry_on(request, caller)
+        return turn, self._services.spawn(self._run_alone(key, turn), "turn")
+
+    async def _run_alone(self, key: tuple[str, bytes], turn: Turn) -> None:
+        await turn.run()
+        now = self._clock()
+        while self._failed and (len(self._failed) >= _FAILED_KEPT or next(iter(self._failed.values()))[0] <= now):
+            self._failed.popitem(last=False)
+        if turn.failed and turn.has_run_code:
+            self._failed[key] = now + _FAILED_SECONDS, turn
+
+    async def _run(self, kept: _Kept, turn: Turn) -> None:
+        await turn.run()
+        if not turn.failed:
+            kept.answer = _Whole(turn.message, turn.said)  # without the history, which is long
+
+    def _forget(self) -> None:
+        now = self._clock()
+        for key in list(self._kept):
+            kept = self._kept[key]
+            if kept.until > now and len(self._kept) <= _KEPT:
+                break
+            if kept.task is None or kept.task.done():
+                del self._kept[key]
+            else:
+                self._kept.move_to_end(key)
+                break
+
+
+def _key(request: MessagesRequest, owner: str) -> _Key:
+    calls = request.calls
+    direct = b"" if calls.answers else _digest(request.messages[-1:])
+    cells = tuple(str(cell.get("id")) for cell in calls.cells)
+    return _Key(owner, request.container_id, cells, calls.answered_ids, direct)
+
+
+def _digest(values: Iterable[Any]) -> bytes:
+    return hashlib.sha256(to_json(list(values))).digest()

@@ -1,0 +1,49 @@
+"""The headers of a request to the upstream: whose key, which version of the API, which betas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ramet.gateway.settings import GatewaySettings
+
+_DEFAULT_VERSION = "2023-06-01"
+# What the gateway does itself. An upstream refuses betas that it does not know.
+_OWN_BETAS = ("code-execution-", "files-api-", "message-threads-", "programmatic-tool-calling-", "skills-")
+_CREDENTIALS = ("authorization", "x-api-key")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """On whose behalf the upstream is asked."""
+
+    headers: Mapping[str, str] = field(repr=False)
+    query: str = ""
+
+
+def upstream_headers(settings: GatewaySettings, client: Mapping[str, str]) -> dict[str, str]:
+    """From the client's headers: nothing of them goes on but credentials and what begins with ``anthropic-``."""
+    headers = {name: value for name, value in client.items() if name.startswith("anthropic-")}
+    headers.setdefault("anthropic-version", _DEFAULT_VERSION)
+    betas = upstream_betas(headers.pop("anthropic-beta", ""))
+    if betas:
+        headers["anthropic-beta"] = ",".join(betas)
+    if settings.upstream_key is not None:
+        headers.update(_with_key(settings.upstream_key))
+    elif not settings.keys:
+        headers.update({name: client[name] for name in _CREDENTIALS if client.get(name)})
+    return headers
+
+
+def upstream_betas(header: str) -> list[str]:
+    betas = [beta.strip() for beta in header.split(",")]
+    return [beta for beta in dict.fromkeys(betas) if beta and not beta.startswith(_OWN_BETAS)]
+
+
+def _with_key(key: str) -> dict[str, str]:
+    """Servers of open models read the one, the API's own the other; that one takes a bearer for a token of a login."""
+    if key.startswith("sk-ant-oat"):
+        return {"authorization": f"Bearer {key}"}
+    if key.startswith("sk-ant-"):
+        return {"x-api-key": key}
+    return {"x-api-key": key, "authorization": f"Bearer {key}"}

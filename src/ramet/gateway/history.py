@@ -1,0 +1,134 @@
+"""What a client's history says of calls that are still open: cells that have not run to their end, and their answers.
+
+A request can come in the middle of things:
+
+    assistant [server_tool_use A, tool_use p]   user [tool_result p]           the code of A waits for p
+    assistant [server_tool_use A, tool_use X]   user [tool_result X]           A has not begun: it waited for the client
+    assistant [server_tool_use A, B, tool_use p]  user [tool_result p]         after A, B runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ramet.gateway.errors import invalid
+from ramet.gateway.kinds import (
+    AnyBlock,
+    Message,
+    calling_cell,
+    content_blocks,
+    is_own_result,
+    is_own_use,
+    is_programmatic,
+)
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """What the client's tool returned to code."""
+
+    tool_use_id: str
+    content: str | list[dict[str, Any]]
+    is_error: bool
+
+
+@dataclass(frozen=True)
+class OpenCalls:
+    """Where a request comes in."""
+
+    cells: tuple[AnyBlock, ...] = ()
+    """Calls of code execution without a result, in the order in which they were made."""
+    answers: tuple[ToolAnswer, ...] = ()
+    """Results for the code of the first of them."""
+    waiting_cell: str | None = None
+    """The id of the cell that the answers are for."""
+
+    @property
+    def answered_ids(self) -> frozenset[str]:
+        return frozenset(answer.tool_use_id for answer in self.answers)
+
+
+def open_calls(messages: Sequence[Message]) -> OpenCalls:
+    """Of the history of a request. Raises what the API says to a history that leaves a call of code unanswered."""
+    # What is said of tools on the way is not part of the exchange.
+    messages = [message for message in messages if message.get("role") != "system"]
+    callers = _check_answers(messages)
+    blocks = [block for message in messages for block in content_blocks(message)]
+    resolved = {block.get("tool_use_id") for block in blocks if is_own_result(block)}
+    # Results for code that has ended since are history.
+    answers = [answer for answer in _answers(messages, callers) if callers[answer.tool_use_id] not in resolved]
+    if answers and not _is_results_only(messages[-1]):
+        raise invalid("messages: results of tools that code has called must be sent alone, without other content")
+    cells: list[AnyBlock] = []
+    for message in _tail(messages):
+        if message.get("role") == "assistant":
+            cells += [
+                block for block in content_blocks(message) if is_own_use(block) and block.get("id") not in resolved
+            ]
+    waiting = {callers[answer.tool_use_id] for answer in answers} & {str(cell.get("id")) for cell in cells}
+    if not waiting:
+        return OpenCalls(tuple(cells))
+    cell_id = min(waiting)
+    mine = tuple(answer for answer in answers if callers[answer.tool_use_id] == cell_id)
+    return OpenCalls(tuple(cells), mine, cell_id)
+
+
+def _check_answers(messages: Sequence[Message]) -> dict[str, str]:
+    """Every call that code made has its result right behind it. Gives the cell of each such call."""
+    callers: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        calls = [block for block in content_blocks(message) if is_programmatic(block)]
+        if not calls or message.get("role") != "assistant":
+            continue
+        answered = {block.get("tool_use_id") for block in _user_blocks_after(messages, index)}
+        missing = [str(call.get("id")) for call in calls if call.get("id") not in answered]
+        if missing:
+            raise invalid(
+                f"messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
+                "next message."
+            )
+        callers.update({str(call.get("id")): calling_cell(call) or "" for call in calls})
+    return callers
+
+
+def _user_blocks_after(messages: Sequence[Message], index: int) -> list[AnyBlock]:
+    """Of the user's turn behind a message, which may be in several pieces."""
+    blocks: list[AnyBlock] = []
+    for message in messages[index + 1 :]:
+        if message.get("role") != "user":
+            break
+        blocks += content_blocks(message)
+    return [block for block in blocks if block.get("type") == "tool_result"]
+
+
+def _tail(messages: Sequence[Message]) -> Sequence[Message]:
+    """The end of a history in which the user has said nothing but what tools returned."""
+    start = len(messages)
+    while start and (messages[start - 1].get("role") == "assistant" or _is_results_only(messages[start - 1])):
+        start -= 1
+    return messages[start:]
+
+
+def _is_results_only(message: Message) -> bool:
+    blocks = content_blocks(message)
+    return message.get("role") == "user" and bool(blocks) and all(b.get("type") == "tool_result" for b in blocks)
+
+
+def _answers(messages: Sequence[Message], callers: dict[str, str]) -> list[ToolAnswer]:
+    """Of the user's last turn, to code."""
+    last = max((index for index, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
+    return [
+        ToolAnswer(str(block["tool_use_id"]), _content(block), bool(block.get("is_error")))
+        for block in _user_blocks_after(messages, last)
+        if block.get("tool_use_id") in callers
+    ]
+
+
+def _content(block: AnyBlock) -> str | list[dict[str, Any]]:
+    content = block.get("content")
+    if isinstance(content, list):
+        return [one for one in content if isinstance(one, dict)]
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,71 @@
+"""Pictures and documents that messages name by the id of an uploaded file: the upstream gets what is in the file.
+
+The files are the gateway's own; the upstream knows nothing of them. An id that is not of one of them stays as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from ramet.gateway.errors import ApiError, invalid
+from ramet.gateway.file_refusals import FileUnknown
+from ramet.gateway.file_store import FileStore
+from ramet.gateway.kinds import AnyBlock, Message
+
+_BYTES_AT_MOST = 32 << 20
+
+
+async def inlined(messages: Sequence[Message], files: FileStore, owner: str) -> tuple[Message, ...]:
+    """The messages with the contents of files in place of their ids."""
+    found = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and _names_a_file(content):
+            message = {**message, "content": [await _block(block, files, owner) for block in content]}
+        found.append(message)
+    return tuple(found)
+
+
+def _names_a_file(content: list[Any]) -> bool:
+    return any(
+        _file_id(block) is not None
+        or (isinstance(block, dict) and isinstance(block.get("content"), list) and _names_a_file(block["content"]))
+        for block in content
+    )
+
+
+def _file_id(block: object) -> str | None:
+    if not isinstance(block, dict) or block.get("type") not in ("image", "document"):
+        return None
+    source = block.get("source")
+    file_id = source.get("file_id") if isinstance(source, dict) and source.get("type") == "file" else None
+    return file_id if isinstance(file_id, str) else None
+
+
+async def _block(block: Any, files: FileStore, owner: str) -> Any:
+    file_id = _file_id(block)
+    if file_id is not None:
+        return {**block, "source": await _source(block, file_id, files, owner)}
+    if isinstance(block, dict) and isinstance(block.get("content"), list):
+        return {**block, "content": [await _block(one, files, owner) for one in block["content"]]}
+    return block
+
+
+async def _source(block: AnyBlock, file_id: str, files: FileStore, owner: str) -> dict[str, Any]:
+    try:
+        row = files.get(owner, file_id)
+    except FileUnknown:
+        source: dict[str, Any] = block["source"]
+        return source
+    if row.size_bytes > _BYTES_AT_MOST:
+        raise ApiError(413, f"file {file_id} is longer than {_BYTES_AT_MOST} bytes, and too long for a message")
+    data = b"".join([piece async for piece in files.content(owner, file_id)])
+    if block["type"] == "document" and row.mime_type.startswith("text/"):
+        return {"type": "text", "media_type": "text/plain", "data": data.decode("utf-8", "replace")}
+    if block["type"] == "document" and row.mime_type != "application/pdf":
+        raise invalid(
+            f"file {file_id} is {row.mime_type}: a document is a PDF or a text; use container_upload for others"
+        )
+    return {"type": "base64", "media_type": row.mime_type, "data": base64.b64encode(data).decode("ascii")}

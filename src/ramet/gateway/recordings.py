@@ -1,0 +1,41 @@
+"""An answer as it is made, for everybody who wants it: from its beginning, at each one's own pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from ramet.gateway.errors import ApiError
+
+
+class Recording:
+    """The events of one attempt at an answer. Whoever makes the answer writes; any number of readers follow."""
+
+    def __init__(self, events: Iterable[dict[str, Any]] = ()) -> None:
+        self.events: list[dict[str, Any]] = list(events)
+        self.over = False
+        self.error: ApiError | None = None
+        self._news = asyncio.Event()
+
+    def add(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self._tell()
+
+    def end(self, error: ApiError | None = None) -> None:
+        if not self.over:
+            self.over, self.error = True, error
+            self._tell()
+
+    async def beyond(self, seen: int) -> None:
+        """Until there are more events than that, or it is over."""
+        while len(self.events) <= seen and not self.over:
+            await self._news.wait()
+
+    async def ended(self) -> None:
+        while not self.over:
+            await self._news.wait()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()

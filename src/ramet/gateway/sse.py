@@ -1,0 +1,87 @@
+"""Server-sent events, read from bytes as they arrive and written.
+
+Reads what the standard allows (https://html.spec.whatwg.org/multipage/server-sent-events.html): any of three line ends,
+comments, data over several lines. What an upstream sends is not trusted: a line has a bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ramet.gateway.encoding import to_json
+
+_EVENT_BYTES_AT_MOST = 32 << 20
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+@dataclass(frozen=True)
+class ServerEvent:
+    name: str
+    data: str
+
+
+class EventTooLong(Exception):
+    """More bytes without an end of line, or of an event, than anything sensible has."""
+
+
+class EventReader:
+    """Bytes in, events out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = ""
+        self._data: list[str] = []
+        self._size = 0
+        self._first = True
+
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        data = self._rest + piece
+        if self._first and len(data) >= 3:
+            self._first = False
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        lines = _LINE_END.split(data)
+        self._rest = lines.pop()
+        if data.endswith(b"\r") and lines:
+            # The other half of this end of line may be on its way.
+            self._rest = lines.pop() + b"\r"
+        if len(self._rest) > _EVENT_BYTES_AT_MOST:
+            raise EventTooLong
+        return [event for line in lines if (event := self._line(line)) is not None]
+
+    def end(self) -> list[ServerEvent]:
+        """Nothing more comes. The empty line behind the last event is often forgotten."""
+        rest, self._rest = self._rest.rstrip(b"\r"), b""
+        events = [self._line(rest) if rest else None, self._line(b"")]
+        return [event for event in events if event is not None]
+
+    def _line(self, line: bytes) -> ServerEvent | None:
+        if not line:
+            return self._dispatch()
+        if line.startswith(b":"):
+            return None
+        name, _, value = line.partition(b":")
+        text = value.removeprefix(b" ").decode("utf-8", "replace")
+        if name == b"event":
+            self._name = text
+        elif name == b"data":
+            self._size += len(line)
+            if self._size > _EVENT_BYTES_AT_MOST:
+                raise EventTooLong
+            self._data.append(text)
+        return None
+
+    def _dispatch(self) -> ServerEvent | None:
+        name, data = self._name, self._data
+        self._name, self._data, self._size = "", [], 0
+        return ServerEvent(name, "\n".join(data)) if data else None
+
+
+def encode(event: Mapping[str, Any]) -> bytes:
+    """An event of the API, which is named as its data's type."""
+    return b"event: " + str(event["type"]).encode("ascii", "replace") + b"\ndata: " + to_json(event) + b"\n\n"
+
+
+PING = encode({"type": "ping"})

@@ -1,0 +1,160 @@
+"""The command `ramet gateway`, started and stopped as a person does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anthropic
+import httpx
+import pytest
+
+from tests.gateway.clients import CODE_TOOL, KEY, Asking, results, said, texts, user, weather_tool
+from tests.gateway.upstreams import ScriptedUpstream, python, says
+
+_WAIT_SECONDS = 90
+_COMMAND = (sys.executable, "-m", "ramet.cli.main", "gateway")
+
+
+class Started:
+    def __init__(self, process: subprocess.Popen[bytes], said: str) -> None:
+        self.process = process
+        self.said = said
+        found = re.search(r"http://[^\s/\"]+", said)
+        assert found is not None, said
+        self.url = found[0]
+
+
+@contextmanager
+def started(folder: Path, upstream: str, *options: str, **variables: str) -> Iterator[Started]:
+    """Until it says how to reach it; what it logs goes to a file."""
+    command = [*_COMMAND, "--upstream", upstream, "--port", "0", "--files", str(folder / "files"), *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **variables}
+        )
+    try:
+        yield Started(process, _announcement(process, folder / "log"))
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(_WAIT_SECONDS)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _announcement(process: subprocess.Popen[bytes], log: Path) -> str:
+    assert process.stdout is not None
+    text, until = b"", time.monotonic() + _WAIT_SECONDS
+    while b"messages=[...]" not in text:
+        ready, _, _ = select.select([process.stdout], [], [], max(until - time.monotonic(), 0))
+        piece = os.read(process.stdout.fileno(), 65536) if ready else b""
+        text += piece
+        assert piece, f"the gateway did not start; it said: {text.decode()} {log.read_text()}"
+    return text.decode()
+
+
+def refused(*options: str, **variables: str) -> str:
+    done = subprocess.run(
+        [*_COMMAND, *options],
+        capture_output=True,
+        text=True,
+        timeout=_WAIT_SECONDS,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_it_says_how_to_connect_serves_and_ends_in_order(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    with started(tmp_path, upstream.url, "--log-format", "json") as gateway:
+        assert gateway.said.splitlines()[0] == f"Ramet's gateway serves {gateway.url}"
+        assert f'client = anthropic.Anthropic(base_url="{gateway.url}", api_key="your key")' in gateway.said
+        upstream.will(says(python("print(await get_weather(location='A'))")), says("It rains."))
+        with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
+            ask, question, tools = Asking(client, stream=True), user("secret-question"), [CODE_TOOL, weather_tool()]
+            first = ask([question], tools)
+            history = [question, said(first), results(first, "secret-result")]
+            assert texts(ask(history, tools, container=first.container.id)) == "It rains."
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(_WAIT_SECONDS) == 0
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["request", "request", "stopping", "stopped"]
+    assert (lines[0]["route"], lines[0]["status"]) == ("/v1/messages", 200)
+    for secret in (KEY, "secret-question", "secret-result", "get_weather"):
+        assert secret not in (tmp_path / "log").read_text()
+
+
+def test_a_second_signal_hurries_it_and_clients_are_told(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    with started(tmp_path, upstream.url) as gateway:
+        upstream.will(says(python("while True: pass")))
+        body = {"model": "m", "messages": [user("x")], "tools": [CODE_TOOL], "stream": True}
+        with httpx.stream("POST", f"{gateway.url}/v1/messages", json=body, timeout=_WAIT_SECONDS) as answer:
+            lines = answer.iter_lines()
+            assert any("content_block_stop" in line for line in lines)  # up to there
+            gateway.process.send_signal(signal.SIGTERM)
+            until = time.monotonic() + _WAIT_SECONDS
+            while "stopping" not in (tmp_path / "log").read_text():
+                assert time.monotonic() < until
+            gateway.process.send_signal(signal.SIGTERM)
+            assert any("the gateway is stopping" in line for line in lines)
+        assert gateway.process.wait(_WAIT_SECONDS) == 0
+
+
+def test_keys_come_from_variables(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    options = ("--api-key-env", "OURS", "--upstream-key-env", "THEIRS", "--host", "0.0.0.0")
+    with started(tmp_path, upstream.url, *options, OURS="one, two", THEIRS="sk-ant-api-three") as gateway:
+        assert "any key" not in gateway.said
+        upstream.will(says("hello"))
+        with anthropic.Anthropic(base_url=gateway.url, api_key="two", max_retries=0) as client:
+            Asking(client, stream=False)("hi")
+        with anthropic.Anthropic(base_url=gateway.url, api_key="wrong", max_retries=0) as client:
+            with pytest.raises(anthropic.AuthenticationError):
+                Asking(client, stream=False)("hi")
+    assert upstream.samples[0].headers["x-api-key"] == "sk-ant-api-three"
+    log = (tmp_path / "log").read_text()
+    assert not re.search(r"\bone\b|\btwo\b|three|wrong", log)
+
+
+def test_without_keys_it_listens_on_this_machine_only() -> None:
+    error = refused("--upstream", "http://127.0.0.1:9", "--host", "0.0.0.0", "--port", "0")
+    assert "without keys everybody there could run code" in error
+    assert "hint: " in error
+    assert "--api-key-env" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--upstream", "nonsense"), "'nonsense' is not the URL of a server"),
+        (("--upstream", "http://x", "--api-key-env", "NOT_THERE"), "has no variable NOT_THERE"),
+        (("--upstream", "http://x", "--upstream-key-env", "NOT_THERE"), "has no variable NOT_THERE"),
+        (("--upstream", "http://x", "--port", "0", "--template", "no such template"), "template"),
+    ],
+)
+def test_what_is_wrong_with_its_options_is_said(options: tuple[str, ...], what: str, tmp_path: Path) -> None:
+    assert what in refused(*options, "--files", str(tmp_path))
+
+
+def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util, sys\n"
+        "found = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'httpx' else found(name, *more)\n"
+        "sys.modules['httpx'] = None\n"
+    )
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    error = refused("--upstream", "http://127.0.0.1:9", PYTHONPATH=path)
+    assert "needs httpx, which is not installed" in error
+    assert "pip install 'ramet[gateway]'" in error
