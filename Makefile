@@ -72,7 +72,7 @@ clean:  ## remove .venv, build products and caches
 # Dependencies apart from the project, so that a change of the source costs one short build. They are read from
 # pyproject.toml, the only place that names them.
 .venv/requirements.txt: pyproject.toml .venv/made
-	@$(BIN)/python -c 'import itertools, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); extras = t["project"]["optional-dependencies"]; print(*t["build-system"]["requires"], *t["project"]["dependencies"], *extras["datasci"], *extras["dev"], sep="\n")' > $@
+	@$(BIN)/python -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); extras = t["project"]["optional-dependencies"]; print(*t["build-system"]["requires"], *t["project"]["dependencies"], *(one for name, some in extras.items() if name != "bench" for one in some), sep="\n")' > $@
 
 .venv/dependencies: .venv/requirements.txt
 	$(BIN)/python -m pip install -q -r $<

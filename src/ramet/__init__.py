@@ -6,7 +6,8 @@
         sandbox.run_code("x = 6")
         print(sandbox.run_code("print(x * 7)").stdout)
 
-Everything public is here and in ``ramet.errors``. Nothing inside the package imports this module.
+Everything public is here and in ``ramet.errors``. Inside the package only the doors that are users like any other
+(``gateway``, ``mcp``, ``integrations``) import this module.
 """
 
 from ramet.client.arguments import Mount, Template

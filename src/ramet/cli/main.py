@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from ramet.cli import completion, doctor, fork, keys, logs, ps, rm, run, serve, shell, top
+from ramet.cli import completion, doctor, fork, gateway, keys, logs, mcp, ps, rm, run, serve, shell, top
 from ramet.cli.output import print_error
 from ramet.errors import RametError
 
@@ -19,6 +19,8 @@ examples:
   ramet shell             a REPL in a sandbox
   ramet serve             sandboxes over HTTP; then in another terminal:
   ramet ps                what is running there
+  ramet gateway --upstream URL    Claude's code execution for programs that speak the Messages API
+  ramet mcp               sandboxes for MCP clients
   ramet doctor            what this machine can do for a sandbox, and how to mend what is missing
 
 `ramet COMMAND --help` shows more examples.
@@ -34,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ramet {version('ramet')}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for module in (run, shell, ps, top, logs, fork, rm, serve, keys, doctor):
+    for module in (run, shell, ps, top, logs, fork, rm, serve, keys, gateway, mcp, doctor):
         module.add_command(commands)
     completion.add_command(commands, parser)
     return parser

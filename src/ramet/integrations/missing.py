@@ -1,0 +1,8 @@
+"""What is said when the framework of an integration is not installed."""
+
+from __future__ import annotations
+
+
+def missing(package: str, extra: str) -> ImportError:
+    """The error to raise, from the one that importing the package raised."""
+    return ImportError(f"the package {package} is not installed\n\nhint: pip install 'ramet[{extra}]'", name=package)

@@ -1,0 +1,112 @@
+"""How a model reads what a tool did: one text, and the images beside it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ramet import Result, RichResult
+from ramet.integrations.bounding import bounded
+
+# Guesses: some 5000 tokens for what was printed, a third of it for each of the others.
+PRINTED_CHARACTERS = 20_000
+OTHER_CHARACTERS = 7_000
+# What providers take: 5 MB for an image in base64, 20 images or so in a message.
+IMAGE_BYTES = 3_500_000
+IMAGE_COUNT = 16
+_IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture for a model that can see."""
+
+    media_type: str
+    data: bytes = field(repr=False)
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.data).decode("ascii")
+
+    @property
+    def url(self) -> str:
+        return f"data:{self.media_type};base64,{self.base64}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a model is told. ``failed``: the code or the file operation did not do what it was to do."""
+
+    text: str
+    images: tuple[Image, ...] = ()
+    failed: bool = False
+    result: Result | None = None  # of a cell
+
+
+def show(result: Result, stdout: str | None = None, stderr: str | None = None) -> Shown:
+    """A cell's result: what it printed, what it displayed, its value, its error, and what became of the REPL.
+
+    ``stdout`` and ``stderr`` stand for those of the result; they were bounded before.
+    """
+    images, left_out = _images(result)
+    printed = bounded(result.stdout, PRINTED_CHARACTERS) if stdout is None else stdout
+    complained = bounded(result.stderr, OTHER_CHARACTERS) if stderr is None else stderr
+    parts = [
+        printed.rstrip("\n"),
+        *(bounded(text, OTHER_CHARACTERS) for text in _displayed(result)),
+        _titled("value", bounded(result.value or "", OTHER_CHARACTERS)),
+        _titled("stderr", complained.rstrip("\n")),
+        _titled("printed since the cell before", bounded(result.background, OTHER_CHARACTERS).rstrip("\n")),
+        *_notes(result, len(images), left_out),
+    ]
+    text = "\n".join(part for part in parts if part)
+    return Shown(text or "(no output)", images, not result.ok, result)
+
+
+def _titled(title: str, text: str) -> str:
+    if not text:
+        return ""
+    return f"{title}:\n{text}" if "\n" in text else f"{title}: {text}"
+
+
+def _displayed(result: Result) -> Iterator[str]:
+    """Text of displayed objects that have no picture: of a figure it only says that it is one."""
+    for one in result.results:
+        if one.what == "display" and one.text and _image(one) is None:
+            yield one.text
+
+
+def _images(result: Result) -> tuple[tuple[Image, ...], int]:
+    """Those that fit, and how many do not."""
+    found = [image for one in result.results if (image := _image(one)) is not None]
+    fitting = [image for image in found if len(image.data) <= IMAGE_BYTES][:IMAGE_COUNT]
+    return tuple(fitting), len(found) - len(fitting)
+
+
+def _image(one: RichResult) -> Image | None:
+    for media_type in _IMAGE_TYPES:
+        data = one.data.get(media_type)
+        if isinstance(data, bytes):
+            return Image(media_type, data)
+    return None
+
+
+def _notes(result: Result, images: int, images_left_out: int) -> Iterator[str]:
+    if images:
+        yield f"({images} image{'s' if images > 1 else ''})"
+    if images_left_out:
+        yield f"({images_left_out} images left out: more than {IMAGE_COUNT}, or larger than {IMAGE_BYTES} bytes)"
+    if result.truncated is not None:
+        paths = [path for path in (result.truncated.stdout_path, result.truncated.stderr_path) if path is not None]
+        yield f"(more was printed than is kept{'; all of it is in ' + ' and '.join(paths) if paths else ''})"
+    if result.cause == "timeout":
+        yield f"(interrupted at its timeout, after {result.duration_seconds:.1f} seconds)"
+    elif result.interrupted:
+        yield "(interrupted)"
+    if result.state == "lost":
+        yield f"(Python ended: {result.cause}. Its variables are gone, files are kept; the next cell starts afresh)"
+    elif result.exit_code != 0 and result.error is None:
+        yield f"(exit code {result.exit_code})"
+    if result.restarted:
+        yield "(this cell ran in a fresh Python, as the one before had ended: earlier variables are gone)"

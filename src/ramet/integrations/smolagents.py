@@ -1,0 +1,151 @@
+"""A sandbox as what runs the code of a smolagents CodeAgent.
+
+    with SandboxExecutor() as executor:
+        CodeAgent(tools=[...], model=model, executor=executor, additional_authorized_imports=["*"]).run("...")
+
+The agent's tools run here, in your process; its code calls them from inside. What the code may import is not checked:
+the walls of the sandbox are what holds it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ramet import Result, Sandbox, Tool
+from ramet.integrations.bounding import bounded
+from ramet.integrations.missing import missing
+from ramet.integrations.results import OTHER_CHARACTERS, PRINTED_CHARACTERS
+
+try:
+    import PIL.Image
+    from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
+    from smolagents.serialization import SafeSerializer
+except ImportError as error:
+    raise missing("smolagents", "smolagents") from error
+
+_INSIDE = Path(__file__).with_name("smolagents_inside.py")
+# Types of smolagents that JSON schema has no word for.
+_NO_SCHEMA = ("any", "image", "audio")
+
+
+class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no types
+    """Runs an agent's code in a sandbox: one of its own, made with ``options``, or one that it is given.
+
+    A sandbox that it was given stays open. Its tools are replaced by the agent's.
+    """
+
+    def __init__(self, sandbox: Sandbox | None = None, *, timeout_seconds: float | None = None, **options: Any) -> None:
+        self._owned = sandbox is None
+        self.sandbox = Sandbox(**options) if sandbox is None else sandbox
+        self.state: dict[str, str] = {}  # where the agent looks for what a failed cell printed
+        self._timeout_seconds = timeout_seconds
+        self._tools: list[Tool] = []
+        self._answers: list[object] = []  # of the cell that runs
+        self._prepared = False  # the sandbox has a final_answer
+
+    def send_tools(self, tools: dict[str, Any]) -> None:
+        """Make the agent's tools, and the agents it manages, functions of the sandbox."""
+        self._tools = [_given(name, tool) for name, tool in tools.items() if name != "final_answer"]
+        final_answer = tools.get("final_answer")
+        if final_answer is not None:
+            self._tools.append(Tool(self._taking(final_answer), name="ramet_final_answer"))
+        self.sandbox.set_tools(self._tools)
+        self._prepared = final_answer is None
+
+    def send_variables(self, variables: dict[str, Any]) -> None:
+        """Make them variables of the sandbox. They cross as results of tools do."""
+        if not variables:
+            return
+        given = Tool(lambda: variables, name="ramet_variables", description="Variables of the agent")
+        self.sandbox.set_tools([*self._tools, given])
+        try:
+            result = self.sandbox.run_code("globals().update(ramet_variables())")
+        finally:
+            self.sandbox.set_tools(self._tools)
+        if not result.ok:
+            raise InterpreterError(_failure(result))
+
+    def __call__(self, code_action: str) -> CodeOutput:
+        """Run a cell. An error in it is raised, for the agent to tell its model."""
+        if not self._prepared:
+            self._prepare()
+        self._answers.clear()
+        result = self.sandbox.run_code(code_action, timeout=self._timeout_seconds)
+        self._prepared = result.state == "kept"
+        logs = bounded(result.stdout + (result.stderr if result.ok else ""), PRINTED_CHARACTERS)
+        self.state["_print_outputs"] = logs
+        if self._answers:
+            return CodeOutput(output=self._answers[0], logs=logs, is_final_answer=True)
+        if not result.ok:
+            raise InterpreterError(_failure(result))
+        return CodeOutput(output=_output(result), logs=logs, is_final_answer=False)
+
+    def cleanup(self) -> None:
+        """Close the sandbox, if it is its own. The agent's ``cleanup`` calls this."""
+        if self._owned:
+            self.sandbox.close()
+
+    def __enter__(self) -> SandboxExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cleanup()
+
+    def _prepare(self) -> None:
+        result = self.sandbox.run_code(_INSIDE.read_text("utf-8"))
+        if not result.ok:
+            raise InterpreterError(_failure(result))
+        self._prepared = True
+
+    def _taking(self, final_answer: Callable[..., object]) -> Callable[..., None]:
+        def ramet_final_answer(arguments: list[Any], named: dict[str, Any]) -> None:
+            positional = [SafeSerializer.from_json_safe(one) for one in arguments]
+            by_name = {name: SafeSerializer.from_json_safe(one) for name, one in named.items()}
+            self._answers.append(final_answer(*positional, **by_name))
+
+        return ramet_final_answer
+
+
+def _given(name: str, tool: Any) -> Tool:
+    """A tool of smolagents, or an agent that is managed: both say what they take in the same way."""
+    inputs: Mapping[str, Mapping[str, Any]] = tool.inputs
+
+    def handler(**arguments: Any) -> object:
+        return tool(**arguments)
+
+    schema = {
+        "type": "object",
+        "properties": {one: _schema(about) for one, about in inputs.items()},
+        "required": [one for one, about in inputs.items() if not about.get("nullable")],
+    }
+    return Tool(handler, name=name, description=tool.description, input_schema=schema)
+
+
+def _schema(about: Mapping[str, Any]) -> dict[str, Any]:
+    types = about["type"] if isinstance(about["type"], list) else [about["type"]]
+    schema: dict[str, Any] = {"description": str(about.get("description", ""))}
+    if not any(one in _NO_SCHEMA for one in types):
+        schema["type"] = [*types, "null"] if about.get("nullable") and "null" not in types else types
+    return schema
+
+
+def _output(result: Result) -> object:
+    """The value of the last expression: its picture, or its text."""
+    for one in result.results:
+        if one.what == "value" and one.png is not None:
+            return PIL.Image.open(io.BytesIO(one.png))
+    return result.value
+
+
+def _failure(result: Result) -> str:
+    if result.state == "lost":
+        return f"Python ended: {result.cause}. Its variables are gone, files are kept; the next code starts afresh."
+    if result.cause == "timeout":
+        return f"Interrupted at its timeout, after {result.duration_seconds:.1f} seconds."
+    return bounded(result.stderr, OTHER_CHARACTERS).rstrip("\n") or f"exit code {result.exit_code}"

@@ -1,0 +1,134 @@
+"""The tools that every framework is given: what they are called, what a model is told of them, what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ramet import FileError, InvalidArgument
+from ramet.integrations.faces import AnySandbox, Face, awaiting_face, finished, waiting_face
+from ramet.integrations.reading import list_files, read_file, write_file
+from ramet.integrations.results import PRINTED_CHARACTERS, Shown, show
+
+RUN_PYTHON = f"""\
+Run Python code in a sandbox that keeps its state, like cells of one notebook: variables, imports, functions, files \
+and threads stay for the next call. Work in small steps, look at what came back, and build on the variables that are \
+there instead of computing or loading anything again. The value of the last expression comes back, print() shows the \
+rest, and matplotlib figures come back as images. Keep large data in variables and print only what you need to see: \
+more than {PRINTED_CHARACTERS} characters are cut in the middle. Top-level await, %magics and !shell commands work. An \
+exception ends the call and keeps all variables. There is no internet, no input(), and no access to the user's \
+machine."""
+
+RUN_BASH = """\
+Run a bash script in the same sandbox as run_python: same files, same current folder and environment. Each call is a \
+fresh shell, so cd and shell variables do not stay; files do. Its exit code is told when it is not 0."""
+
+LIST_FILES = "List a folder of the sandbox. Relative paths are below /root, where code starts too."
+
+READ_FILE = f"""\
+Read a text file of the sandbox, or see an image. More than {PRINTED_CHARACTERS} characters are cut in the middle: ask \
+for some lines with first_line and line_count, or look into the file with code."""
+
+WRITE_FILE = "Write a text file in the sandbox, with the folders above it. What was there is replaced."
+
+Schema = dict[str, Any]
+_TIMEOUT: Schema = {
+    "type": "number",
+    "exclusiveMinimum": 0,
+    "description": "Interrupt the code after so many seconds. Variables are kept.",
+}
+_PATH: Schema = {"type": "string", "description": "Absolute, or relative to /root"}
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTool:
+    """A tool over a sandbox, as any framework can offer it."""
+
+    name: str
+    description: str
+    input_schema: Schema
+    action: Callable[[Face, Mapping[str, Any]], Awaitable[Shown]]
+
+    async def acall(self, sandbox: AnySandbox, arguments: object) -> Shown:
+        """Do it, on an event loop. What the model did wrong is told to it; what broke here is raised."""
+        return await self._call(awaiting_face(sandbox), arguments)
+
+    def call(self, sandbox: AnySandbox, arguments: object) -> Shown:
+        """The same for a program that waits; the sandbox is a Sandbox."""
+        return finished(self._call(waiting_face(sandbox), arguments))
+
+    async def _call(self, face: Face, arguments: object) -> Shown:
+        problem = _problem(self.input_schema, arguments)
+        if problem is not None:
+            return Shown(problem, failed=True)
+        try:
+            return await self.action(face, cast("Mapping[str, Any]", arguments))
+        except (FileError, InvalidArgument) as error:
+            return Shown(str(error), failed=True)
+
+
+def sandbox_tools(timeout_seconds: float | None = None) -> tuple[SandboxTool, ...]:
+    """All of them. ``timeout_seconds`` is for code of which the model does not say how long it may run."""
+
+    async def run_python(face: Face, given: Mapping[str, Any]) -> Shown:
+        return show(await face.run(given["code"], "python", _given(given, "timeout_seconds", timeout_seconds)))
+
+    async def run_bash(face: Face, given: Mapping[str, Any]) -> Shown:
+        return show(await face.run(given["command"], "bash", _given(given, "timeout_seconds", timeout_seconds)))
+
+    async def files(face: Face, given: Mapping[str, Any]) -> Shown:
+        return await list_files(face, _given(given, "path", "."))
+
+    async def read(face: Face, given: Mapping[str, Any]) -> Shown:
+        return await read_file(face, given["path"], _given(given, "first_line", 1), given.get("line_count"))
+
+    async def write(face: Face, given: Mapping[str, Any]) -> Shown:
+        return await write_file(face, given["path"], given["content"].encode("utf-8", "surrogatepass"))
+
+    code: Schema = {"type": "string", "description": "Python source of one cell"}
+    command: Schema = {"type": "string", "description": "A bash script of one or more lines"}
+    line: Schema = {"type": "integer", "minimum": 1}
+    return (
+        SandboxTool("run_python", RUN_PYTHON, _schema(["code"], code=code, timeout_seconds=_TIMEOUT), run_python),
+        SandboxTool("run_bash", RUN_BASH, _schema(["command"], command=command, timeout_seconds=_TIMEOUT), run_bash),
+        SandboxTool("list_files", LIST_FILES, _schema([], path=_PATH), files),
+        SandboxTool("read_file", READ_FILE, _schema(["path"], path=_PATH, first_line=line, line_count=line), read),
+        SandboxTool(
+            "write_file", WRITE_FILE, _schema(["path", "content"], path=_PATH, content={"type": "string"}), write
+        ),
+    )
+
+
+def _schema(required: list[str], **properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _given(arguments: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Models say null for what they leave out."""
+    value = arguments.get(name)
+    return default if value is None else value
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "number": (int, float), "integer": (int,)}
+
+
+def _problem(schema: Schema, arguments: object) -> str | None:
+    """What is wrong with arguments that a model made up, for that model to read."""
+    if not isinstance(arguments, dict):
+        return "the arguments are to be an object"
+    for name in schema["required"]:
+        if arguments.get(name) is None:
+            return f"{name}: is missing"
+    for name, value in arguments.items():
+        about = schema["properties"].get(name)
+        if about is None:
+            return f"{name}: there is no such argument; allowed: {', '.join(schema['properties'])}"
+        if value is None:
+            continue
+        if not isinstance(value, _TYPES[about["type"]]) or isinstance(value, bool):
+            return f"{name}: is to be a {about['type']}"
+        least, above = about.get("minimum"), about.get("exclusiveMinimum")
+        if (least is not None and value < least) or (above is not None and value <= above):
+            return f"{name}: {value} is too small"
+    return None

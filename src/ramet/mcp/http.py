@@ -1,0 +1,169 @@
+"""MCP over streamable HTTP: many clients, each with sessions of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ramet import InvalidArgument
+from ramet.mcp.keeping import ManySessions
+from ramet.mcp.server import make_server
+from ramet.mcp.sessions import SandboxSettings
+
+PATH = "/mcp"
+_BODY_BYTES = 64 * 1024 * 1024  # of a request: files come as base64 in JSON
+_SESSIONS = 1000
+_GRACE_SECONDS = 5  # for requests under way when told to stop
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Where to listen, and who may come."""
+
+    host: str = "127.0.0.1"
+    port: int = 7090
+    keys: tuple[str, ...] = ()  # none: anybody who can connect, which is for loopback addresses only
+    allowed_hosts: tuple[str, ...] = ()  # names under which it is reached besides those of loopback
+    idle_seconds: float = 1800
+
+    @property
+    def loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def serve_http(settings: HttpSettings, sandboxes: SandboxSettings, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C. ``announce`` is told the URL as soon as clients can connect."""
+    if not settings.loopback and not settings.keys:
+        raise InvalidArgument(
+            f"host: {settings.host} can be reached from other machines, and no key is set",
+            hint="export RAMET_MCP_KEY=$(openssl rand -hex 32) and add --api-key-env RAMET_MCP_KEY",
+        )
+    with _listener(settings) as listener:
+        config = uvicorn.Config(
+            make_app(settings, sandboxes),
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        # uvicorn catches both while it serves, stops, and raises them again: being told to stop is no failure.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(0))
+        announce(f"http://{host}:{listener.getsockname()[1]}{PATH}")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(settings: HttpSettings) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise InvalidArgument(
+            f"host, port: cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        ) from error
+
+
+def make_app(settings: HttpSettings, sandboxes: SandboxSettings) -> Starlette:
+    sessions = ManySessions(sandboxes, settings.idle_seconds)
+    manager = StreamableHTTPSessionManager(
+        make_server(sessions.running, prefers_handshake=True),
+        security_settings=_security(settings),
+        session_idle_timeout=settings.idle_seconds,
+        max_request_body_size=_BODY_BYTES,
+        max_sessions=_SESSIONS,
+    )
+    endpoint: ASGIApp = _Watched(manager.handle_request, sessions)
+    middleware = []
+    if settings.keys:
+        endpoint = RequireAuthMiddleware(endpoint, required_scopes=[])
+        middleware.append(Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(_Keys(settings.keys))))
+    return Starlette(routes=[Route(PATH, endpoint=endpoint)], middleware=middleware, lifespan=lambda _: manager.run())
+
+
+def _security(settings: HttpSettings) -> TransportSecuritySettings:
+    """Against web pages: a browser names the host it thinks it talks to, and the page that made it.
+
+    A server for other machines cannot know all its names; there the key is what a page does not have.
+    """
+    names = ["127.0.0.1", "localhost", "[::1]", *settings.allowed_hosts]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=settings.loopback or bool(settings.allowed_hosts),
+        allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+        allowed_origins=[
+            form
+            for name in names
+            for scheme in ("http", "https")
+            for form in (f"{scheme}://{name}", f"{scheme}://{name}:*")
+        ],
+    )
+
+
+class _Keys:
+    """Keys that clients present as bearer tokens."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        presented = _digest(token)
+        # All are compared, so that the time it takes says nothing.
+        matching = [known for known in self._digests if hmac.compare_digest(known, presented)]
+        if not matching:
+            return None
+        return AccessToken(token=token, client_id=matching[0].hex()[:16], scopes=[])
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+class _Watched:
+    """Tells the sessions which of them have a request under way, and which were ended by their client."""
+
+    def __init__(self, app: ASGIApp, sessions: ManySessions) -> None:
+        self._app = app
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session_id = next((value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER), None)
+        if session_id is None:
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def watching(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        with self._sessions.request(session_id):
+            await self._app(scope, receive, watching)
+        if scope["method"] == "DELETE" and status == 200:
+            await self._sessions.end(session_id)
+
+
+_HEADER = b"mcp-session-id"

@@ -1,0 +1,135 @@
+"""The MCP server: tools over sessions, whichever way its requests arrive."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+
+from mcp import MCPError, types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from ramet import EngineClosed, EngineLost, RametError, SandboxClosed
+from ramet.integrations.results import Shown
+from ramet.mcp.actions import Call
+from ramet.mcp.answers import answer
+from ramet.mcp.cells import Report
+from ramet.mcp.keeping import Caller, Keeping
+from ramet.mcp.tools import INSTRUCTIONS, TOOLS, Tool
+
+Context = ServerRequestContext[Keeping]
+
+_log = logging.getLogger(__name__)
+_BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def make_server(
+    running: Callable[[], AbstractAsyncContextManager[Keeping]], *, prefers_handshake: bool = False
+) -> Server[Keeping]:
+    """A server whose sessions are kept by what ``running`` gives, for as long as it runs.
+
+    ``prefers_handshake``: of the versions that a client speaks it is to take one with sessions.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Keeping]) -> AsyncIterator[Keeping]:
+        async with running() as keeping:
+            yield keeping
+
+    server: Server[Keeping] = Server(
+        "ramet",
+        title="Ramet sandboxes",
+        version=version("ramet"),
+        instructions=INSTRUCTIONS,
+        lifespan=lifespan,
+        on_list_tools=_list_tools,
+        on_call_tool=_call_tool,
+    )
+    if prefers_handshake:
+        server.add_request_handler("server/discover", types.RequestParams, partial(_discover, server))
+    return server
+
+
+async def _discover(server: Server[Keeping], context: Context, params: types.RequestParams) -> types.DiscoverResult:
+    """Names the versions that have sessions, so that a client which speaks several takes one of them.
+
+    A later version is served all the same, to whoever asks for it.
+    """
+    return types.DiscoverResult(
+        supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS),
+        capabilities=server.get_capabilities(),
+        instructions=INSTRUCTIONS,
+    )
+
+
+async def _list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    return types.ListToolsResult(tools=[tool.face() for tool in TOOLS])
+
+
+async def _call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    tool = _BY_NAME.get(params.name)
+    if tool is None:
+        raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}")
+    try:
+        return await _called(tool, context, params.arguments or {})
+    except ValidationError as error:
+        return answer(Shown(_explained(error), failed=True))
+    except RametError as error:
+        return answer(Shown(str(error), failed=True))
+
+
+async def _called(tool: Tool, context: Context, given: dict[str, object]) -> types.CallToolResult:
+    arguments = tool.arguments.model_validate(given)
+    async with context.lifespan_context.session(_caller(context), arguments.named) as session:
+        call = Call(session, _report(context))
+        try:
+            made = await tool.action(call, arguments)
+        except (SandboxClosed, EngineClosed, EngineLost):
+            await session.infos()  # forgets those that have ended, so that the next call gets a new default
+            raise
+        _tell_which(made, call, arguments.named)
+        return made
+
+
+def _caller(context: Context) -> Caller:
+    """Known over HTTP only: the key, and the session of a client that made a handshake."""
+    request = context.request
+    if request is None:
+        return Caller()
+    user = request.scope.get("user")
+    owner = user.access_token.client_id if isinstance(user, AuthenticatedUser) else ""
+    if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+        return Caller(owner, request.headers.get("mcp-session-id"))
+    # Later versions have no sessions: such a header would be a stranger's.
+    return Caller(owner)
+
+
+def _report(context: Context) -> Report | None:
+    if context.meta is None or context.meta.get("progress_token") is None:
+        return None
+
+    async def report(count: float, text: str) -> None:
+        await context.session.report_progress(count, message=text)
+
+    return report
+
+
+def _tell_which(made: types.CallToolResult, call: Call, named: str | None) -> None:
+    """Which sandbox it was. A client without a session learns it from the text too: it must name it from now on."""
+    if call.sandbox_id is None:
+        return
+    facts = {} if made.meta is None else dict(made.meta.get("ramet", {}))
+    made.meta = {"ramet": {**facts, "sandbox": call.sandbox_id}}
+    if call.session.found_by_id and named is None:
+        note = f"(sandbox {call.sandbox_id}: give this id as `sandbox` in the next calls to go on with this state)"
+        made.content.append(types.TextContent(text=note))
+
+
+def _explained(error: ValidationError) -> str:
+    """Which arguments are wrong, one in a line, for the model that wrote them."""
+    return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

@@ -1,0 +1,173 @@
+"""What one client has: its sandboxes and snapshots. Nobody else sees them, and they end with its session."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from ramet import (
+    AsyncForks,
+    AsyncSandbox,
+    AsyncSnapshot,
+    EngineClosed,
+    EngineLost,
+    InvalidArgument,
+    LimitReached,
+    RametError,
+    SandboxClosed,
+    SandboxInfo,
+)
+
+SANDBOXES = 64  # of one session
+SNAPSHOTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """How sandboxes are made."""
+
+    template: str = "default"
+    memory_mib: int | None = None
+    url: str | None = None  # of a Ramet server; None: in an engine of this process
+    idle_seconds: float = 1800  # at a server, which must know when nobody comes back
+
+    async def make(self, snapshot: AsyncSnapshot | None = None) -> AsyncSandbox:
+        idle_seconds = None if self.url is None else self.idle_seconds
+        if snapshot is not None:
+            return await AsyncSandbox.create(snapshot, idle_timeout_seconds=idle_seconds)
+        return await AsyncSandbox.create(
+            self.template, memory_mib=self.memory_mib, url=self.url, idle_timeout_seconds=idle_seconds
+        )
+
+
+class Session:
+    """Owns sandboxes and snapshots until it is closed. The default sandbox is made when one is first needed."""
+
+    def __init__(self, settings: SandboxSettings, owner: str = "", found_by_id: bool = False) -> None:
+        self.owner = owner  # which key; empty where none is needed
+        self.found_by_id = found_by_id  # its client must name a sandbox to come back to it
+        self.used_at = 0.0  # of the loop's clock; kept by whoever closes idle sessions
+        self.holders = 0  # calls under way that it must outlive
+        self._settings = settings
+        self._sandboxes: dict[str, AsyncSandbox] = {}
+        self._snapshots: dict[str, AsyncSnapshot] = {}
+        self._default: str | None = None
+        self._making_default = asyncio.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<Session {state}, {len(self._sandboxes)} sandboxes, {len(self._snapshots)} snapshots>"
+
+    def __contains__(self, some_id: object) -> bool:
+        return some_id in self._sandboxes or some_id in self._snapshots
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._sandboxes and not self._snapshots
+
+    @property
+    def default_id(self) -> str | None:
+        return self._default
+
+    @property
+    def snapshot_ids(self) -> list[str]:
+        return list(self._snapshots)
+
+    async def sandbox(self, sandbox_id: str | None) -> AsyncSandbox:
+        """The one with this id, or the default one."""
+        if sandbox_id is not None:
+            return self._known(sandbox_id)
+        async with self._making_default:
+            if self._default is None:
+                self._default = (await self.create()).id
+            return self._sandboxes[self._default]
+
+    async def create(self, snapshot_id: str | None = None) -> AsyncSandbox:
+        """A new one, beside those that are there."""
+        self._check_room(1)
+        snapshot = None if snapshot_id is None else self._known_snapshot(snapshot_id)
+        made = await self._settings.make(snapshot)
+        await self._check_still_open(made)
+        self._sandboxes[made.id] = made
+        return made
+
+    async def fork(self, sandbox: AsyncSandbox, n: int, reseed: bool) -> list[AsyncSandbox]:
+        self._check_room(n)
+        children = await sandbox.fork(n, reseed)
+        await self._check_still_open(children)
+        self._sandboxes.update((child.id, child) for child in children)
+        return children
+
+    async def merge(self, sandbox: AsyncSandbox, winner_id: str) -> None:
+        await sandbox.merge_into(self._known(winner_id, "winner"))
+        self.forget(winner_id)
+
+    async def snapshot(self, sandbox: AsyncSandbox) -> AsyncSnapshot:
+        if len(self._snapshots) >= SNAPSHOTS:
+            raise LimitReached(f"this session has {SNAPSHOTS} snapshots, which is its limit")
+        snapshot = await sandbox.snapshot()
+        await self._check_still_open(snapshot)
+        self._snapshots[snapshot.id] = snapshot
+        return snapshot
+
+    async def restore(self, sandbox: AsyncSandbox, snapshot_id: str) -> None:
+        await sandbox.restore(self._known_snapshot(snapshot_id))
+
+    async def close_sandbox(self, sandbox_id: str) -> None:
+        await self._known(sandbox_id).close()
+        self.forget(sandbox_id)
+
+    def forget(self, sandbox_id: str) -> None:
+        """It is no more, by whatever way it ended."""
+        self._sandboxes.pop(sandbox_id, None)
+        if self._default == sandbox_id:
+            self._default = None
+
+    async def infos(self) -> list[SandboxInfo]:
+        """Of all that live, the oldest first. Some may have ended by themselves."""
+        found = []
+        for sandbox in list(self._sandboxes.values()):
+            try:
+                found.append(await sandbox.info())
+            except (SandboxClosed, EngineLost, EngineClosed):
+                self.forget(sandbox.id)
+        return found
+
+    async def close(self) -> None:
+        """End everything. What fails to end is gone already, or its server will end it."""
+        self._closed = True
+        held: list[AsyncSandbox | AsyncSnapshot] = [*self._sandboxes.values(), *self._snapshots.values()]
+        self._sandboxes.clear()
+        self._snapshots.clear()
+        self._default = None
+        for error in await asyncio.gather(*(one.close() for one in held), return_exceptions=True):
+            if isinstance(error, BaseException) and not isinstance(error, RametError):
+                raise error
+
+    async def _check_still_open(self, made: AsyncSandbox | AsyncForks | AsyncSnapshot) -> None:
+        """What was made while the session ended is nobody's."""
+        if self._closed:
+            await made.close()
+            raise SandboxClosed("the session has ended")
+
+    def _check_room(self, n: int) -> None:
+        if len(self._sandboxes) + n > SANDBOXES:
+            raise LimitReached(
+                f"this session has {len(self._sandboxes)} sandboxes, and may have {SANDBOXES}",
+                hint="close some with close_sandbox",
+            )
+
+    def _known(self, sandbox_id: str, argument: str = "sandbox") -> AsyncSandbox:
+        if sandbox_id not in self._sandboxes:
+            raise InvalidArgument(
+                f"{argument}: this session has no sandbox {sandbox_id!r}", hint="list_sandboxes shows those it has"
+            )
+        return self._sandboxes[sandbox_id]
+
+    def _known_snapshot(self, snapshot_id: str) -> AsyncSnapshot:
+        if snapshot_id not in self._snapshots:
+            raise InvalidArgument(
+                f"snapshot: this session has no snapshot {snapshot_id!r}", hint="list_sandboxes shows those it has"
+            )
+        return self._snapshots[snapshot_id]

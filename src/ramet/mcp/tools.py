@@ -1,0 +1,139 @@
+"""The tools as a client is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mcp import types
+from pydantic import BaseModel
+
+from ramet.integrations import toolbox
+from ramet.mcp import actions, answers, arguments
+from ramet.mcp.actions import Call
+
+INSTRUCTIONS = """\
+Python sandboxes that keep their state. run_python works like the cells of one notebook: variables, imports and files \
+stay between calls, so work in small steps and build on what is there. Before something risky or something you may \
+want to try in several ways, fork the sandbox: each fork is a full copy of the live state, variables and threads \
+included, made in milliseconds. Run a variant in each, compare with diff, and keep the best with merge_into. snapshot \
+and restore go back in time. The sandboxes have no internet and cannot see the user's files: bring data in with \
+write_file, look at it with read_file and list_files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One of them: its face for clients, and what it does."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[arguments.Arguments]
+    action: Callable[[Call, Any], Awaitable[types.CallToolResult]]
+    structure: type[BaseModel] | None = None
+    reads_only: bool = False
+    destroys: bool = False
+
+    def face(self) -> types.Tool:
+        return types.Tool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema=self.arguments.schema_for_models(),
+            output_schema=None if self.structure is None else self.structure.model_json_schema(mode="serialization"),
+            annotations=types.ToolAnnotations(
+                read_only_hint=self.reads_only,
+                destructive_hint=self.destroys,
+                open_world_hint=False,
+            ),
+        )
+
+
+TOOLS = (
+    Tool("run_python", "Run Python", toolbox.RUN_PYTHON, arguments.RunPython, actions.run_python),
+    Tool("run_bash", "Run bash", toolbox.RUN_BASH, arguments.RunBash, actions.run_bash),
+    Tool(
+        "fork",
+        "Fork a sandbox",
+        "Make copies of a sandbox as it is now: memory, variables, files, threads. Each goes its own way from here; "
+        "the original is not touched. Use it to try several approaches from the same prepared state, or to try "
+        "something risky. Gives the ids of the forks, for the argument `sandbox` of the other tools.",
+        arguments.Fork,
+        actions.fork,
+        answers.Children,
+    ),
+    Tool(
+        "diff",
+        "Compare two sandboxes",
+        "Which variables and files of another sandbox differ from those of this one, for instance what a fork did.",
+        arguments.Diff,
+        actions.diff,
+        answers.Differences,
+        reads_only=True,
+    ),
+    Tool(
+        "merge_into",
+        "Keep a fork",
+        "Let a sandbox become what one of its forks is: keep the best attempt under the original's id. What the "
+        "sandbox was is given up, and the winner's id is no more. Other forks stay; close those you do not need.",
+        arguments.MergeInto,
+        actions.merge_into,
+        answers.MadeSandbox,
+        destroys=True,
+    ),
+    Tool(
+        "snapshot",
+        "Take a snapshot",
+        "Freeze a sandbox as it is, to go back to with restore or to make others from with create_sandbox.",
+        arguments.Snapshot,
+        actions.snapshot,
+        answers.TakenSnapshot,
+    ),
+    Tool(
+        "restore",
+        "Go back to a snapshot",
+        "Bring a sandbox back to the state of a snapshot, variables and files. What it was until now is given up.",
+        arguments.Restore,
+        actions.restore,
+        answers.TakenSnapshot,
+        destroys=True,
+    ),
+    Tool(
+        "list_files",
+        "List files",
+        toolbox.LIST_FILES,
+        arguments.ListFiles,
+        actions.list_files,
+        answers.ListedFiles,
+        reads_only=True,
+    ),
+    Tool("read_file", "Read a file", toolbox.READ_FILE, arguments.ReadFile, actions.read, reads_only=True),
+    Tool("write_file", "Write a file", toolbox.WRITE_FILE, arguments.WriteFile, actions.write, destroys=True),
+    Tool(
+        "list_sandboxes",
+        "List sandboxes",
+        "Your sandboxes, forks and snapshots, with their ids.",
+        arguments.ListSandboxes,
+        actions.list_sandboxes,
+        answers.ListedSandboxes,
+        reads_only=True,
+    ),
+    Tool(
+        "create_sandbox",
+        "Make a sandbox",
+        "Make another sandbox, empty or from a snapshot. The default one is made by itself: you need this only for "
+        "something that is to be kept apart.",
+        arguments.CreateSandbox,
+        actions.create_sandbox,
+        answers.MadeSandbox,
+    ),
+    Tool(
+        "close_sandbox",
+        "Close a sandbox",
+        "End a sandbox or fork that is not needed any more. Its variables and files are gone.",
+        arguments.CloseSandbox,
+        actions.close_sandbox,
+        destroys=True,
+    ),
+)
