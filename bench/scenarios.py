@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench import crowd, fork_scenarios, ours, server_scenarios
+from bench import crowd, fork_scenarios, ours, server_scenarios, tool_scenarios
 from bench.bubblewrap import bubblewrap_run
 from bench.in_process import in_process
 from bench.jupyter import kernel_start_and_first_cell, kernel_warm_cell
@@ -144,4 +144,8 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "http-fork": server_scenarios.http_fork,
     "http-stream": server_scenarios.http_stream,
     "http-mixed": server_scenarios.http_mixed,
+    "tool-call": tool_scenarios.tool_call,
+    "tool-calls": tool_scenarios.tool_calls,
+    "gateway-turn": tool_scenarios.gateway_turn,
+    "gateway-crowd": tool_scenarios.gateway_crowd,
 }
