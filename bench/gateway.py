@@ -3,8 +3,6 @@
 import http.client
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -13,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from bench.measure import Sample, Unavailable
+from bench.measure import Sample
+from bench.process import announcing_program
 from bench.upstream import CODE, PRINTED
 from ramet import Sandbox
 
-_START_SECONDS = 60
 _TOOL = {"type": "code_execution_20260120", "name": "code_execution"}
 
 
@@ -32,33 +30,12 @@ class Places:
 @contextmanager
 def running() -> Iterator[Places]:
     with ExitStack() as stack:
-        model = stack.enter_context(_program("bench.upstream"))
-        proxy = stack.enter_context(_program("bench.upstream", model))
+        model = stack.enter_context(announcing_program("bench.upstream"))
+        proxy = stack.enter_context(announcing_program("bench.upstream", model))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ramet-bench-"))
         options = ["--upstream", model, "--port", "0", "--files", folder]
-        gateway = stack.enter_context(_program("ramet.cli.main", "gateway", *options))
+        gateway = stack.enter_context(announcing_program("ramet.cli.main", "gateway", *options))
         yield Places(gateway, proxy)
-
-
-@contextmanager
-def _program(module: str, *arguments: str) -> Iterator[str]:
-    """The address that a program prints; it ends with the block."""
-    command = [sys.executable, "-m", module, *arguments]
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert program.stdout is not None
-    watchdog = threading.Timer(_START_SECONDS, program.kill)
-    watchdog.start()
-    try:
-        url = next((word for line in program.stdout for word in line.split() if word.startswith("http://")), None)
-        watchdog.cancel()
-        if url is None:
-            raise Unavailable(f"python -m {module} did not start")
-        threading.Thread(target=program.stdout.read, daemon=True).start()
-        yield url.rstrip("/")
-    finally:
-        watchdog.cancel()
-        program.terminate()
-        program.wait(_START_SECONDS)
 
 
 class _Client:

@@ -4,7 +4,6 @@ import functools
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -13,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Sample, Unavailable, per_cell_in_a_burst
+from bench.process import announcing_program
 from ramet import Sandbox
 
-_START_SECONDS = 60
 _STREAM_BYTES = 100_000_000
 _PIECE_BYTES = 65536
 
@@ -24,22 +23,8 @@ _PIECE_BYTES = 65536
 def running() -> Iterator[str]:
     """The URL of a server that ends with the block."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as state:
-        command = [sys.executable, "-m", "ramet.cli.main", "serve", "--port", "0", "--state", state]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert server.stdout is not None
-        watchdog = threading.Timer(_START_SECONDS, server.kill)
-        watchdog.start()
-        try:
-            url = next((word for line in server.stdout for word in line.split() if word.startswith("http://")), None)
-            watchdog.cancel()
-            if url is None:
-                raise Unavailable("the server did not start")
-            threading.Thread(target=server.stdout.read, daemon=True).start()
-            yield url.rstrip("/")
-        finally:
-            watchdog.cancel()
-            server.terminate()
-            server.wait(_START_SECONDS)
+        with announcing_program("ramet.cli.main", "serve", "--port", "0", "--state", state) as url:
+            yield url
 
 
 @contextmanager

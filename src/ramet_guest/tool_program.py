@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PROGRAM = "ramet-tool"
 FAILED = 1
-MISUSED = 2
 _KIND_OF_FILE = 0o170000
 _REGULAR, _PIPE, _SOCKET = 0o100000, 0o010000, 0o140000
 
@@ -34,7 +33,7 @@ def main(words: list[str], list_of_tools: str) -> NoReturn:
         sys.exit(run(name, words[1:], list_of_tools))
     except Misuse as error:
         say(f"{name}: {error}\n\nhint: {name} --help")
-        sys.exit(MISUSED)
+        sys.exit(FAILED)
 
 
 def run(name: str, words: list[str], list_of_tools: str) -> int:

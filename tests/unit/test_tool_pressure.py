@@ -279,6 +279,13 @@ async def test_code_that_never_reads_its_answers_cannot_pile_them_up(scene: Scen
         await code.send(many)
 
 
+async def test_calls_that_come_in_one_piece_are_not_served(scene: Scene) -> None:
+    """All of them would be refused in one go, and everybody else wait meanwhile."""
+    code = scene.code()
+    await code.send(encode(tool_frames.CALL, {"tool": "look", "accepts": []}, b"{}") * 2)
+    assert await code.ended()
+
+
 async def test_records_are_bounded_in_number_and_size() -> None:
     records = Records()
     for number in range(1500):

@@ -12,7 +12,7 @@ from ramet.protocol.calls import Outcome
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import ToolCallRecord
-from ramet.protocol.tool_records import encode_record
+from ramet.protocol.tool_records import encode_record, read_records
 from ramet.protocol.tools import (
     GivenTools,
     Parameter,
@@ -127,6 +127,12 @@ def test_a_result_without_tool_calls_does_not_speak_of_them() -> None:
 def test_records_that_are_none_are_a_breach(tail: bytes) -> None:
     with pytest.raises(ProtocolError):
         calls.read_result(travelled(Outcome(cell_id=1, exit_code=0, state="kept", tool_calls=tail)))
+
+
+@pytest.mark.parametrize("arguments", ['{"x": NaN}', '{"x": -Infinity}', '{"x": 1e999}', "[1]", "{", "[" * 100_000])
+def test_arguments_that_are_none_are_not_shown_in_a_record(arguments: str) -> None:
+    data = f"[{encode_record('look', arguments, 0.1, 'invalid', None)}]".encode()
+    assert read_records(data, len(data))[0].arguments is None
 
 
 def test_records_longer_than_the_result_are_a_breach() -> None:

@@ -23,6 +23,7 @@ from ramet import InvalidArgument, Tool
 from ramet.client.forms import ANYTHING, Form
 from ramet.client.hints import Hints
 from ramet.client.tools import WrongArguments, toolset
+from ramet.protocol.tools import encode_tools
 
 
 class Color(Enum):
@@ -328,6 +329,20 @@ def test_methods_partials_and_callable_objects_are_tools() -> None:
     assert Tool(shop, name="shop").spec.description == "Sell one by itself."
 
 
+def test_what_a_partial_has_given_by_name_is_neither_told_nor_changed() -> None:
+    """A key of the host, for instance."""
+
+    def fetch(sku: str, key: str = "", **more: object) -> tuple[str, str, dict[str, object]]:
+        return sku, key, more
+
+    tool = Tool(functools.partial(functools.partial(fetch, key="secret"), shop="ours"), name="fetch")
+    assert b"secret" not in encode_tools([tool.spec])
+    assert tool.bind(b'{"sku": "A", "x": 1}')() == ("A", "secret", {"shop": "ours", "x": 1})
+    for name in ("key", "shop"):
+        with pytest.raises(WrongArguments, match=f"{name}: it is not for callers to give"):
+            tool.bind(json.dumps({"sku": "A", name: "mine"}).encode())
+
+
 def test_coroutines_are_known_in_any_form() -> None:
     class Waiting:
         async def __call__(self) -> None: ...
@@ -489,6 +504,16 @@ def test_the_handler_of_a_schema_gets_its_arguments_by_name_as_they_come() -> No
         tool.bind(b"{}")
 
 
+def test_equal_items_are_found_among_very_many() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    tool = Tool(lambda x: len(x), name="n", input_schema=schema)
+    many: list[object] = [[number] if number % 2 else {"a": number, "b": True} for number in range(20_000)]
+    assert tool.bind(json.dumps({"x": [*many, 1, True, "1", [1, 0], 0, False, None, "", [], {}]}).encode())() == 20_010
+    for twice in ({"b": True, "a": 0}, [1.0], [1]):
+        with pytest.raises(WrongArguments, match="has non-unique elements"):
+            tool.bind(json.dumps({"x": [*many, twice]}).encode())
+
+
 def test_the_dialect_is_the_one_that_the_schema_names() -> None:
     draft4 = {
         "$schema": "http://json-schema.org/draft-04/schema#",
@@ -505,6 +530,30 @@ def test_the_dialect_is_the_one_that_the_schema_names() -> None:
 def test_arguments_that_are_no_object_are_wrong(data: bytes) -> None:
     with pytest.raises(WrongArguments, match="they are not"):
         Tool(hinted(int)).bind(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"x": NaN}',
+        b'{"x": -Infinity}',
+        b'{"x": 1e999}',
+        '{"x": 1}'.encode("utf-16"),
+        '{"x": 1}'.encode("utf-16-le"),
+        b'\xef\xbb\xbf{"x": 1}',
+        b'{"x": "\xed\xa0\x80"}',
+    ],
+)
+def test_what_only_python_takes_for_json_reaches_no_handler(data: bytes) -> None:
+    """And a record of it would not show it."""
+    with pytest.raises(WrongArguments, match="they are not JSON"):
+        Tool(hinted(Any)).bind(data)
+
+
+def test_arguments_that_are_nested_too_deeply_are_wrong() -> None:
+    data = b'{"x": ' + b'{"value": 1, "children": [' * 400 + b"]}" * 400 + b"}"
+    with pytest.raises(WrongArguments):
+        Tool(hinted(Node)).bind(data)
 
 
 def test_a_very_long_value_is_not_told_back_in_full() -> None:

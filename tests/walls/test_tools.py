@@ -161,6 +161,40 @@ threads = [threading.Thread(target=flood) for _ in range(8)]
     still_calls(line, answers, attacked)
 
 
+def test_calls_by_the_hundred_in_one_piece_delay_nobody_for_long(
+    line: Line, answers: Line, attacked: str, neighbour_still_answers: Check
+) -> None:
+    code = """
+burst = packed(1, {"tool": "x"}, b"") * 180
+def flood():
+    while True:
+        held = [raw for raw in (connected() for _ in range(60)) if raw is not None]
+        alive = True
+        while alive and held:
+            for raw in held:
+                alive = pushed(raw, burst) >= 0 and alive
+                try:
+                    alive = raw.recv(1 << 20) != b"" and alive
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    alive = False
+        [raw.close() for raw in held]
+import os
+flooding = os.fork()
+if not flooding:
+    flood()
+"""
+    begin(line, attacked, code, tools=False)
+    assert line.frame().kind == calls.RESULT
+    for _ in range(20):
+        neighbour_still_answers()
+    begin(line, attacked, "os.kill(flooding, 9); os.waitpid(flooding, 0)", tools=False)
+    assert line.frame().kind == calls.RESULT
+    neighbour_still_answers()
+    still_calls(line, answers, attacked)
+
+
 def test_huge_calls_to_a_client_that_does_not_read_take_little_of_the_engine(
     line: Line, answers: Line, attacked: str, neighbour_still_answers: Check
 ) -> None:

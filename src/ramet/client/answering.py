@@ -18,9 +18,10 @@ from typing import Any
 from ramet.client import asynchronous, blocking, operations
 from ramet.client.answers import encoded, failure, is_small
 from ramet.client.attending import Sender
+from ramet.client.current_call import mark_tool_call
 from ramet.client.handle import Handle
 from ramet.client.operations import ToolAnswer, ToolCalled, ToolCancelled, ToolFailure
-from ramet.client.tools import Tool, mark_tool_call
+from ramet.client.tools import Tool
 from ramet.client.workers import loop_thread, workers
 from ramet.errors import LimitReached, OutcomeUnknown, RametError, Unreachable
 
@@ -34,13 +35,15 @@ _LOST_ON_THE_WAY = (OutcomeUnknown, Unreachable, LimitReached)
 class Answering:
     """The calls of one cell that are being answered. Used by the thread, or on the loop, that runs the cell."""
 
-    def __init__(self, handle: Handle, on_loop: bool) -> None:
+    def __init__(self, handle: Handle, on_loop: bool, patient: bool = False) -> None:
         self.handle = handle
         self._on_loop = on_loop
         self.loop: asyncio.AbstractEventLoop | None = None  # the caller's own, if it has one
         # As they are now. The cell may begin after others have been given, which are then looked for in the handle.
         self._tools = handle.tools
         self._context = copy_context()
+        # A tool may run in the thread of a caller who waits for its end, and in which no loop would be in its way.
+        self.patient = patient and asyncio._get_running_loop() is None
         self._under_way: dict[str, UnderWay] = {}
 
     def take(self, step: ToolCalled | ToolCancelled) -> None:
@@ -48,7 +51,7 @@ class Answering:
         if isinstance(step, ToolCalled):
             call = self.accept(step)
             if call is not None:
-                workers.submit(call.run)
+                workers.submit(call.run, self.handle.id)
         elif (given_up := self._under_way.pop(step.call_id, None)) is not None:
             given_up.give_up()
 
@@ -105,8 +108,13 @@ class UnderWay:
     # In a thread
 
     @property
+    def sandbox_id(self) -> str:
+        return self._answering.handle.id
+
+    @property
     def quick(self) -> bool:
-        return self._tool is not None and self._tool.quick
+        tool = self._tool
+        return tool is not None and tool.quick and tool.spec.timeout_seconds is None and self._answering.patient
 
     def run(self, sender: Sender | None = None) -> None:
         """Answer it, over ``sender`` if there is one and the answer is short. Raises nothing.
@@ -127,7 +135,7 @@ class UnderWay:
         tool, step = self._tool, self._step
         if tool is None:
             return _no_handler(step)
-        self._mark()
+        self._mark(threading.get_ident())
         try:
             value = tool.bind(step.arguments)()
             if isinstance(value, Coroutine):
@@ -172,6 +180,8 @@ class UnderWay:
             self._task = loop.create_task(self._run_on_loop(), context=self._context)
 
     async def _run_on_loop(self) -> None:
+        if self._given_up:
+            return  # before there was a task that could have been cancelled
         try:
             answer = await self._answer_on_loop()
             await self._send_on_loop(answer)
@@ -182,7 +192,7 @@ class UnderWay:
     async def _answer_on_loop(self) -> ToolAnswer:
         tool, step = self._tool, self._step
         assert tool is not None
-        self._mark()
+        self._mark(asyncio.current_task())
         try:
             value: Any = await tool.bind(step.arguments)()  # type: ignore[misc]
             if is_small(value):
@@ -206,9 +216,9 @@ class UnderWay:
             except RametError:
                 return
 
-    def _mark(self) -> None:
+    def _mark(self, runner: object) -> None:
         step = self._step
-        mark_tool_call(self._answering.handle.id, step.tool, step.call_id)
+        mark_tool_call(self._answering.handle.id, step.tool, step.call_id, runner)
 
 
 def _no_handler(step: ToolCalled) -> ToolFailure:

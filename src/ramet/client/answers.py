@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from subprocess import SubprocessError
 
 from ramet.client.operations import ToolAnswer, ToolFailure
 from ramet.client.tools import WrongArguments
 from ramet.errors import RametError
+from ramet.protocol.frames import encode_header
 from ramet.protocol.tool_frames import FailureKind
 from ramet.protocol.tool_values import CannotCross, encode_value
 
 MESSAGE_CHARACTERS_AT_MOST = 10_000
+# In the header of an answer, in which some characters take twelve bytes; a server takes none longer than 64 KiB.
+_MESSAGE_BYTES_AT_MOST = 60_000
+# A path as Python and its libraries put it into messages about files.
+_PATH = re.compile(r"(['\"])/[^'\"\n]*\1|^/\S*$")
 # To write more than this takes longer than others on an event loop should wait.
 _SMALL_CHARACTERS = 64 * 1024
 _SMALL_COUNT = 500
@@ -34,21 +41,24 @@ def _message(error: BaseException) -> str:
     """What the error says, without the paths of the host that Python itself puts into messages."""
     if isinstance(error, RametError):
         return error.message
-    if isinstance(error, OSError) and error.strerror:
-        return str(error.strerror)
     try:
-        text = str(error)
+        text = str((isinstance(error, OSError) and error.strerror) or error)
     except Exception:
         return ""
+    if isinstance(error, (OSError, SubprocessError)):
+        text = _PATH.sub(lambda found: "'...'" if found[1] else "", text)
+    if isinstance(error, SyntaxError):
+        return error.msg
     if isinstance(error, ImportError) and error.path:
         text = text.replace(f" ({error.path})", "").replace(error.path, "")
     return text
 
 
 def _cut(text: str) -> str:
-    if len(text) <= MESSAGE_CHARACTERS_AT_MOST:
-        return text
-    return text[: MESSAGE_CHARACTERS_AT_MOST - 4] + " ..."
+    most = MESSAGE_CHARACTERS_AT_MOST
+    if len(encode_header(text[:most])) > _MESSAGE_BYTES_AT_MOST:
+        most //= 4
+    return text if len(text) <= most else text[: most - 4] + " ..."
 
 
 def is_small(value: object) -> bool:

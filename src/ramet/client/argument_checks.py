@@ -5,6 +5,7 @@ The library is imported when a schema is first asked: a program without tools do
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -69,13 +70,31 @@ class SchemaCheck:
 
     def _made(self) -> Validator:
         from jsonschema import Draft202012Validator
-        from jsonschema.validators import validator_for
+        from jsonschema.validators import extend, validator_for
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
         # With a registry of our own: the default one fetches what it does not know.
         kind = validator_for(self._schema, default=Draft202012Validator)
+        kind = extend(kind, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
         self._validator = kind(self._schema, registry=REGISTRY)
         return self._validator
+
+
+def _unique_items(validator: Validator, wanted: object, items: object, schema: object) -> Iterator[Exception]:
+    """As the library has it, but not with each item compared to all others: a caller may have sent a million."""
+    from jsonschema.exceptions import ValidationError
+
+    if wanted and isinstance(items, list) and len(set(map(_written, items))) < len(items):
+        yield ValidationError(f"{items!r} has non-unique elements")
+
+
+def _written(value: Any) -> str:
+    """The same for what is equal in JSON, where 1 and 1.0 are one number."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{json.dumps(name)}:{_written(one)}' for name, one in sorted(value.items()))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _step(part: object) -> str:

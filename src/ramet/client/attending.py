@@ -6,7 +6,7 @@
 To hand a call to another thread costs more than all the rest of it, since one thread of Python waits for the other. So
 a tool that took hardly any time when it was called last runs in the very thread that has read its call. Should it take
 long after all, it must not keep other calls waiting: after a moment another thread goes on reading in this one's
-place, which comes back to hear of the end.
+place, which comes back to hear of the end. Where the caller waits only so long, no tool runs in its thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ramet.client.operations import RECEIVE, Operation, Step, ToolCalled, ToolCancelled
-from ramet.client.workers import workers
+from ramet.client.workers import readers, workers
 from ramet.transport.seam import Link
 
 _MOMENT_SECONDS = 0.004
@@ -35,8 +35,11 @@ class Call(Protocol):
     """A call of a tool that runs in a thread."""
 
     @property
+    def sandbox_id(self) -> str: ...
+
+    @property
     def quick(self) -> bool:
-        """The tool took hardly any time when it was called last."""
+        """The tool took hardly any time when it was called last, and may take the caller's own."""
 
     def run(self, sender: Sender | None = None) -> None:
         """Answer it: this way if the answer is short, else over a link of its own. Raises nothing.
@@ -83,6 +86,7 @@ class Attendance:
             self._over.acquire()
         finally:
             watch.remove(self)
+            self._link.leave()
         if self._error is not None:
             raise self._error
         return self._value
@@ -96,7 +100,7 @@ class Attendance:
             self._busy_since = None
             self._relieved = True
             self._reader = reader = self._reader + 1
-        workers.submit(lambda: self._read(reader, None))
+        readers.submit(lambda: self._read(reader, None))
         return True
 
     def _read(self, reader: int, step: Step | None) -> None:
@@ -120,6 +124,8 @@ class Attendance:
         except StopIteration as stop:
             self._value = stop.value
         except BaseException as error:
+            if reader == 0:
+                raise  # in the caller's thread
             self._error = error
         self._over.release()
 
@@ -129,7 +135,7 @@ class Attendance:
         if call is None:
             return True
         if self._relieved or not call.quick:
-            workers.submit(lambda: call.run(self._link))
+            workers.submit(lambda: call.run(self._link), call.sandbox_id)
             return True
         self._busy_since = perf_counter()
         watch.wake()
@@ -143,16 +149,23 @@ class Attendance:
 
 
 class _SharedLink:
-    """A link that one thread reads, and several write to: a whole frame each."""
+    """A link that one thread reads, and several write to: a whole frame each, and none once the caller has left it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._lock = threading.Lock()
+        self._left = False
         self.receive = link.receive
 
     def send(self, data: bytes) -> None:
         with self._lock:
-            self._link.send(data)
+            if not self._left:
+                self._link.send(data)
+
+    def leave(self) -> None:
+        """What is being sent goes out as a whole; then the connection may be that of another call."""
+        with self._lock:
+            self._left = True
 
 
 class _Watch:
@@ -184,12 +197,11 @@ class _Watch:
         if self._awake:
             return
         with self._lock:
+            if not self._started:
+                threading.Thread(target=self._run, name="ramet tool watch", daemon=True).start()
+                self._started = True
             self._awake = True
-            started, self._started = self._started, True
-        if started:
-            self._call.set()
-        else:
-            threading.Thread(target=self._run, name="ramet tool watch", daemon=True).start()
+        self._call.set()
 
     def _run(self) -> None:
         while True:

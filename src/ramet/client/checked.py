@@ -7,6 +7,7 @@ from collections.abc import Collection
 from os import urandom
 
 from ramet.client import operations
+from ramet.client.current_call import check_not_in_its_way
 from ramet.client.operations import Forked, OnDisconnect, Operation, Record
 from ramet.client.sources import SMALL_BYTES, as_bytes
 from ramet.client.tools import Toolset
@@ -35,6 +36,7 @@ class Checked:
         tools: bool = False,
     ) -> Operation[Result]:
         cell = _cell(code, language, timeout)
+        check_not_in_its_way(self.sandbox_id)
         return operations.run(self.sandbox_id, cell, language, timeout, self._record(on_disconnect), tools)
 
     def stream(
@@ -46,6 +48,7 @@ class Checked:
         tools: bool = False,
     ) -> Operation[None]:
         cell = _cell(code, language, timeout)
+        check_not_in_its_way(self.sandbox_id)
         return operations.stream(self.sandbox_id, cell, language, timeout, self._record(on_disconnect), tools)
 
     def _record(self, on_disconnect: OnDisconnect) -> Record | None:
@@ -83,20 +86,28 @@ class Checked:
     def fork(self, n: int, reseed: bool) -> Operation[Forked]:
         checks.check_count(n)
         checks.check_flag(reseed, "reseed")
+        check_not_in_its_way(self.sandbox_id)
         return operations.fork(self.sandbox_id, n, reseed)
 
     def snapshot(self) -> Operation[str]:
+        check_not_in_its_way(self.sandbox_id)
         return operations.snapshot(self.sandbox_id)
 
     def diff(self, other: Checked, paths: Collection[str] | None) -> Operation[Diff]:
-        return operations.diff(self.sandbox_id, other.sandbox_id, checks.check_compared_paths(paths))
+        compared = checks.check_compared_paths(paths)
+        for one in (self, other):
+            check_not_in_its_way(one.sandbox_id)
+        return operations.diff(self.sandbox_id, other.sandbox_id, compared)
 
     def merge_into(self, winner: Checked) -> Operation[None]:
         if winner.sandbox_id == self.sandbox_id:
             raise checks.invalid("winner", "is the sandbox itself", "another sandbox")
+        for one in (self, winner):
+            check_not_in_its_way(one.sandbox_id)
         return operations.merge(self.sandbox_id, winner.sandbox_id)
 
     def restore(self, snapshot_id: str) -> Operation[None]:
+        check_not_in_its_way(self.sandbox_id)
         return operations.restore(self.sandbox_id, snapshot_id)
 
     def read(self, path: str) -> Operation[bytes]:

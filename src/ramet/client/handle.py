@@ -71,14 +71,17 @@ class Handle(_Held):
             raise SandboxClosed(f"sandbox {self.id} is closed")
         return self._checked
 
-    def answering(self, on_loop: bool = False) -> Answering | None:
-        """For a cell that is about to run, on an event loop or not: who answers its tool calls, if there are tools."""
+    def answering(self, on_loop: bool = False, patient: bool = False) -> Answering | None:
+        """For a cell that is about to run, on an event loop or not: who answers its tool calls, if there are tools.
+
+        One who runs it is patient if nothing but its end is waited for.
+        """
         if not self.tools:
             return None
         # Imported when needed: most programs have none.
         from ramet.client.answering import Answering
 
-        return Answering(self, on_loop)
+        return Answering(self, on_loop, patient)
 
     def related(self, other: object, argument: str) -> Handle:
         """The handle of another sandbox of the same engine, given as an argument."""

@@ -24,7 +24,7 @@ from ramet.protocol import calls, fields
 from ramet.protocol.bounding import HeadAndTail
 from ramet.protocol.differences import FileChange
 from ramet.protocol.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
-from ramet.protocol.frames import Frame, encode
+from ramet.protocol.frames import Frame, encode, encode_text
 from ramet.protocol.listing import SandboxRow
 from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.requests import SandboxRequest
@@ -264,7 +264,11 @@ def quiet_answer(sandbox_id: str, call_id: str, answer: ToolAnswer) -> bytes | N
         return encode(calls.TOOL_ANSWER, {**header, "outcome": "error", **answer._asdict()})
     if answer.size_bytes > calls.CHUNK_BYTES:
         return None
-    return encode(calls.TOOL_ANSWER, {**header, "outcome": "value"}, answer.whole())
+    if not (sandbox_id.isidentifier() and call_id.isidentifier()):
+        return encode(calls.TOOL_ANSWER, {**header, "outcome": "value"}, answer.whole())
+    # The usual one, by hand: code may make thousands of calls, and these ids need no escapes.
+    text = f'{{"sandbox":"{sandbox_id}","call":"{call_id}","outcome":"value","more":false,"quiet":true}}'
+    return encode_text(calls.TOOL_ANSWER, text, answer.whole())
 
 
 def answer_tool(sandbox_id: str, call_id: str, answer: ToolAnswer) -> Operation[bool]:

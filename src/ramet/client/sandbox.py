@@ -140,7 +140,7 @@ class Sandbox:
         """
         handle = self._own()
         cell = self._open().run(code, language, timeout, on_disconnect, bool(handle.tools))
-        return blocking.perform(self._engine, cell, answering=handle.answering())
+        return blocking.perform(self._engine, cell, answering=handle.answering(patient=timeout is None))
 
     def run_code_stream(
         self,

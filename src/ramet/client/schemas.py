@@ -33,6 +33,7 @@ class Signature:
     _rest: Form | None  # of what else may be given, by name
     _required: frozenset[str]
     _positional: tuple[Taken, ...]  # parameters that have no name for callers
+    _bound: frozenset[str]  # what the host has given already, by name
 
     def fits(self, arguments: Mapping[str, object]) -> bool:
         """True only of arguments that fit the schema for certain."""
@@ -50,6 +51,8 @@ class Signature:
         for name, value in arguments.items():
             form = self._named.get(name, self._rest)
             try:
+                if name in self._bound:
+                    raise ValueError("it is not for callers to give")
                 named[name] = value if form is None else form.read(value)
             except Exception as error:
                 raise ValueError(f"{name}: {error}") from error
@@ -78,11 +81,14 @@ def describe(function: Callable[..., object]) -> Signature:
     hints = Hints()
     named: dict[str, Form] = {}
     rest: Form | None = None
+    bound = _bound(function)
     parameters: list[Parameter] = []
     properties: dict[str, JsonSchema] = {}
     for name, taken in signature.parameters.items():
         if taken.kind is Taken.VAR_POSITIONAL:
             raise NotDescribable(f"it takes *{name}, and a tool is called with named arguments")
+        if name in bound:
+            continue
         try:
             form = hints.form(hinted.get(name, Any))
         except NotDescribable as error:
@@ -118,7 +124,17 @@ def describe(function: Callable[..., object]) -> Signature:
         rest,
         frozenset(required_names),
         tuple(one for one in taken_in_order if one.kind is Taken.POSITIONAL_ONLY),
+        bound,
     )
+
+
+def _bound(function: object) -> frozenset[str]:
+    """What partials have given by name. It may be a secret, and is nothing that a caller could change."""
+    names: set[str] = set()
+    while isinstance(function, functools.partial):
+        names.update(function.keywords)
+        function = function.func
+    return frozenset(names)
 
 
 def _with_hints(function: Any) -> object:

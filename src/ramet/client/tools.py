@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ramet.errors import InvalidArgument
 from ramet.protocol.checks import invalid
+from ramet.protocol.tool_frames import read_arguments
 
 if TYPE_CHECKING:
     from ramet.client.schemas import Signature
@@ -21,31 +20,6 @@ Handler = Callable[..., object]
 
 _KEYS = ("name", "description", "input_schema", "handler", "calls_per_cell", "timeout_seconds")
 _ALLOWED = "a list of functions, ramet.Tool(...), or dicts with name, description, input_schema and handler"
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """Who calls, for a handler that wants to know."""
-
-    sandbox_id: str
-    tool: str
-    call_id: str
-
-
-_current: ContextVar[tuple[str, str, str]] = ContextVar("ramet.current_tool_call")
-
-
-def current_tool_call() -> ToolCall:
-    """The call that is being answered here. LookupError outside of a tool."""
-    try:
-        return ToolCall(*_current.get())
-    except LookupError:
-        raise LookupError("no call of a tool is being answered here") from None
-
-
-def mark_tool_call(sandbox_id: str, tool: str, call_id: str) -> None:
-    """In a context of its own, in which a handler is about to run. Most do not ask, so no ToolCall is made yet."""
-    _current.set((sandbox_id, tool, call_id))
 
 
 class WrongArguments(Exception):
@@ -121,7 +95,7 @@ class Tool:
     def bind(self, data: bytes) -> Callable[[], object]:
         """The call of the handler with these arguments, a JSON object. Raises WrongArguments before any of it runs."""
         try:
-            arguments = json.loads(data)
+            arguments = read_arguments(data.decode("utf-8"))
         except (ValueError, RecursionError):
             raise WrongArguments("they are not JSON") from None
         if not isinstance(arguments, dict):
@@ -130,10 +104,12 @@ class Tool:
         if signature is None:
             self._check.check(arguments)
             return lambda: handler(**arguments)
-        if not signature.fits(arguments):
-            self._check.check(arguments)
         try:
+            if not signature.fits(arguments):
+                self._check.check(arguments)
             positional, named = signature.read(arguments)
+        except WrongArguments:
+            raise
         except Exception as error:
             raise WrongArguments(str(error)) from None
         return lambda: handler(*positional, **named)

@@ -131,6 +131,9 @@ class Link:
         if frame.kind != tool_frames.CALL:
             raise ProtocolError(f"a frame of kind {frame.kind} at a tool socket")
         self._check_answered()
+        if self.channel.in_frame:
+            # Also where this one is refused at once: whoever sends many in one piece would have them all served in one.
+            raise ProtocolError("a call before the answer to the one before was there")
         header = frame.header
         accepts = header.get("accepts")
         if accepts != self._accepts:
@@ -169,9 +172,14 @@ class _LinkChannel(Channel):
         self._on_large = on_large
 
     @property
+    def in_frame(self) -> bool:
+        """More has come than frames that were given."""
+        return self._decoder.in_frame
+
+    @property
     def busy(self) -> bool:
         """In the middle of a frame, in or out."""
-        return self._decoder.in_frame or self.unsent_bytes > 0
+        return self.in_frame or self.unsent_bytes > 0
 
     def _on_readable(self) -> None:
         super()._on_readable()

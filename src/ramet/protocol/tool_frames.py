@@ -8,7 +8,9 @@ process of the sandbox may have written it.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import json
+import math
+from typing import Literal, NoReturn, get_args
 
 from ramet.protocol.frames import Bounds
 
@@ -26,3 +28,23 @@ FAILURE_KINDS: frozenset[str] = frozenset(get_args(FailureKind))
 # A header is a name and a few words: none that is worth parsing is longer.
 FROM_SANDBOX = Bounds(header_bytes=8 * 1024, blob_bytes=16 * 1024 * 1024)
 VALUE_BYTES_AT_MOST = 1024 * 1024 * 1024
+
+
+def read_arguments(text: str) -> object:
+    """The arguments of a call. Raises ValueError or RecursionError for what is not JSON, where NaN is not.
+
+    Who runs a tool and who keeps a record of it read the same: nothing reaches a tool that its record does not show.
+    """
+    return _decode(text)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text:.40} is no number of JSON that can be told")
+
+
+_decode = json.JSONDecoder(parse_float=_number, parse_constant=_refuse).decode

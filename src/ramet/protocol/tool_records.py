@@ -13,6 +13,7 @@ from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.frames import encode_header
 from ramet.protocol.results import ToolCallRecord
+from ramet.protocol.tool_frames import read_arguments
 
 _FIELDS = ("name", "arguments", "duration", "outcome", "message")
 
@@ -48,7 +49,7 @@ def _record(row: object) -> ToolCallRecord:
 def _arguments(text: str | None) -> dict[str, object] | None:
     """Written by whatever code runs in the sandbox: it may be no JSON at all."""
     try:
-        arguments = None if text is None else json.loads(text)
+        arguments = None if text is None else read_arguments(text)
     except (ValueError, RecursionError):
         return None
     return arguments if isinstance(arguments, dict) else None

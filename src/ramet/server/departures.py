@@ -39,7 +39,7 @@ def ends_with_client(exchange: Exchange, call: EngineCall) -> Iterator[None]:
 @contextmanager
 def tells_of_departure(exchange: Exchange, header: Mapping[str, object]) -> Iterator[None]:
     """Within the block: when the client hangs up, the engine is told that nobody answers the tool calls of its cell."""
-    about = {name: header[name] for name in ("sandbox", "execution", "owner")}
+    about = {name: header.get(name) for name in ("sandbox", "execution", "owner")}
     exchange.when_gone(lambda: exchange.application.in_background(_tools_gone(exchange.link, about)))
     try:
         yield
