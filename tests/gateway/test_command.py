@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import select
@@ -18,6 +19,7 @@ import anthropic
 import httpx
 import pytest
 
+from ramet.gateway.serving import _Passing
 from tests.gateway.clients import CODE_TOOL, KEY, Asking, results, said, texts, user, weather_tool
 from tests.gateway.upstreams import ScriptedUpstream, python, says
 
@@ -158,3 +160,16 @@ def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
     error = refused("--upstream", "http://127.0.0.1:9", PYTHONPATH=path)
     assert "needs httpx, which is not installed" in error
     assert "pip install 'ramet[gateway]'" in error
+
+
+def test_what_asyncio_logs_of_an_exception_is_not_repeated() -> None:
+    """It describes the task that failed on further lines, with whatever was in the exception."""
+    lines: list[dict[str, object]] = []
+
+    class Lines:
+        def event(self, event: str, /, level: str = "info", **values: object) -> None:
+            lines.append({"event": event, **values})
+
+    text = "Task exception was never retrieved\nfuture: <Task finished exception=ValueError('secret')>"
+    _Passing(Lines()).emit(logging.LogRecord("asyncio", logging.ERROR, "", 0, text, (), None))
+    assert lines == [{"event": "trouble", "message": "Task exception was never retrieved", "error": None}]

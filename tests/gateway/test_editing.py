@@ -129,6 +129,7 @@ async def test_str_replace_wants_text_that_occurs_exactly_once(container: Contai
     assert "lines 1, 3" in message
     assert (await refused(container, command="str_replace", path="a", old_str="q", new_str=""))[0] == code
     assert (await refused(container, command="str_replace", path="a", old_str="", new_str=""))[0] == code
+    assert (await refused(container, command="str_replace", path="a", old_str="y", new_str="\ud800"))[0] == code
     assert (await edited(container, command="view", path="a"))["content"] == "x\ny\nx"
 
 

@@ -377,3 +377,19 @@ async def test_a_hundred_sequential_calls_in_one_cell(place: Place) -> None:
             run.answer(call.id, str(call.input["location"]), False)
         outcome = await come_next(run)
     assert content(outcome)["stdout"] == "4950\n"
+
+
+async def test_arguments_that_no_client_could_send_back_are_refused_in_the_code(tmp_path: Path) -> None:
+    code = (
+        "import asyncio\n"
+        "calls = [get_weather(location='x' * 3_000_000) for _ in range(2)]\n"
+        "found = await asyncio.gather(*calls, return_exceptions=True)\n"
+        "print(sorted(str(one)[:30] for one in found))\n"
+    )
+    async with a_place(tmp_path) as place:
+        container = await place.container()
+        run = await container.start(python(code), [WEATHER])
+        (call,) = (await waits(run)).calls
+        run.answer(call.id, "rain", False)
+        finished = await ends(run, [call.id])
+        assert content(finished)["stdout"] == "['arguments of calls that wait a', 'rain']\n"

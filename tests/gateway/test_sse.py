@@ -101,3 +101,32 @@ def test_threads_take_up_a_bounded_room() -> None:
     for number in range(40):
         threads.keep("alice", f"msg_{number}", Thread(size_bytes=32 << 20))
     assert len(threads) == 16
+
+
+def test_threads_of_an_upstream_that_repeats_its_ids_take_up_the_room_of_one() -> None:
+    threads = Threads(300, lambda: 0.0)
+    for _ in range(40):
+        threads.keep("alice", "msg_same", Thread(size_bytes=32 << 20))
+    threads.keep("alice", "msg_other", Thread())
+    assert len(threads) == 2
+
+
+def test_a_thread_counts_its_answers_too() -> None:
+    thread = Thread(size_bytes=10).with_answer([{"type": "text", "text": "x" * 1000}], None)
+    assert thread.size_bytes > 1010
+
+
+def test_a_long_line_is_read_from_many_pieces() -> None:
+    reader, found = EventReader(), []
+    for piece in [
+        b"data: ",
+        *[b"x" * 50_000] * 10,
+        b"\r",
+        b"\n",
+        b"\r",
+        b"data: y",
+        b"\r\r",
+        b"data: z" + b"z" * 70_000,
+    ]:
+        found += reader.feed(piece)
+    assert [len(event.data) for event in found + reader.end()] == [500_000, 1, 70_001]

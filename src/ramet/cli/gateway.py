@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import resource
+import sys
+from asyncio import Protocol
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,6 +17,8 @@ from ramet.cli.place import chosen_url
 from ramet.errors import InvalidArgument, RametError
 from ramet.server import listening
 from ramet.server.logs import Log
+from ramet.server.protection import protocol_class
+from ramet.server.settings import ServerSettings
 from ramet.server.state import state_folder
 
 if TYPE_CHECKING:
@@ -127,9 +132,24 @@ def run(chosen: argparse.Namespace) -> int:
         log = Log(chosen.log_format)
         show_progress("starting a first sandbox ...")
         serve(
-            listener, settings, containers, folder, log, lambda: _announce(here, settings.upstream, bool(settings.keys))
+            listener,
+            settings,
+            containers,
+            folder,
+            log,
+            lambda: _announce(here, settings.upstream, bool(settings.keys)),
+            _protocol(folder),
         )
     return 0
+
+
+def _protocol(folder: Path) -> type[Protocol]:
+    """Clients of the gateway may do to connections what those of the server may."""
+    # As it is: an engine of our own, and so what runs in its sandboxes, would inherit a higher one.
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        descriptors = sys.maxsize
+    return protocol_class(ServerSettings(str(folder)).fitting(descriptors))
 
 
 def _announce(here: str, upstream: str, keys: bool) -> None:

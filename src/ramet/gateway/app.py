@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ramet.errors import RametError
 from ramet.gateway import container_routes, file_routes, passing
 from ramet.gateway.access import Access
-from ramet.gateway.errors import ApiError, new_request_id, not_found
+from ramet.gateway.errors import ApiError, invalid, new_request_id, not_found
 from ramet.gateway.exchange import ClientGone, introduce, owner_of
 from ramet.gateway.messages import Messages
 from ramet.gateway.metrics import CONTENT_TYPE, Metrics
@@ -113,6 +113,8 @@ class _Exchange:
         except RametError as error:
             self._application.services.failed(self._route, error)
             await self._fail(ApiError(500, f"the gateway could not use a sandbox: {error.message}"))
+        except RecursionError:
+            await self._fail(invalid("the request is nested too deeply"))
         except Exception as error:
             self._application.services.failed(self._route, error)
             if self._status:

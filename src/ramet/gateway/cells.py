@@ -17,6 +17,8 @@ from ramet.gateway.wording import Wording
 
 _DEFAULT_VERSION = "20260120"
 _CHARACTERS_PER_TOKEN = 4
+# In one answer: a model that calls and calls, in one sample, must not run for hours and fill the memory with results.
+_CELLS_AT_MOST = 100
 
 
 def tokens_kept_out(request: MessagesRequest) -> int:
@@ -38,6 +40,7 @@ class Cells:
         self._run: CellRun | None = None
         self._after: frozenset[str] | None = None
         self._prepared = False
+        self._begun = 0
 
     @property
     def container_id(self) -> str | None:
@@ -90,6 +93,9 @@ class Cells:
     async def _carried_out(self, cell: AnyBlock) -> Waiting | Finished:
         container = self._container or await self._open(None)
         if self._run is None:
+            self._begun += 1
+            if self._begun > _CELLS_AT_MOST:
+                return _failed(cell, "too_many_requests", f"{_CELLS_AT_MOST} calls are carried out for one answer")
             try:
                 self._run = await self._begin(container, cell)
             except ContainerBusy as error:

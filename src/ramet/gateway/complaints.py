@@ -23,6 +23,7 @@ class Complaints:
 
     def refusal(self, status: int, body: bytes, headers: dict[str, str]) -> ApiError:
         """An error of the upstream, with its status and in its words."""
+        body = self._without_key(body.decode("utf-8", "replace")).encode()
         found = json_object(body) or {}
         error = found.get("error")
         if isinstance(error, dict) and isinstance(error.get("message"), str):
@@ -34,9 +35,11 @@ class Complaints:
         if status == 401 and self._key is not None:
             message += " (the upstream says so of the key that this gateway was started with)"
         known = kind if isinstance(kind, str) and kind.endswith(("_error", "_too_large")) else kind_of(status)
+        if status > 599:
+            status, known = 502, "api_error"  # no status of HTTP, and none that could be sent on
         return ApiError(
             status,
-            self._without_key(message),
+            message,
             kind=known,
             details=details if isinstance(details, dict) else None,
             headers=headers,
@@ -46,7 +49,7 @@ class Complaints:
         error = event.get("error")
         if not isinstance(error, dict):
             return self.broken("sent an error without saying which")
-        kind = str(error.get("type", "api_error"))
+        kind = self._without_key(str(error.get("type", "api_error")))
         message = self._without_key(str(error.get("message", "")) or "the upstream failed")
         return ApiError(status_of(kind), message, kind=kind)
 

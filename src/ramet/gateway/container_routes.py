@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ramet.gateway.describing import container_object
+from ramet.gateway.encoding import to_json
 from ramet.gateway.errors import ApiError, invalid
 from ramet.gateway.file_routes import OwnerOf
 from ramet.gateway.rooms import Rooms
@@ -22,20 +23,20 @@ def routes(rooms: Rooms, owner_of: OwnerOf) -> list[Route]:
 
     async def list_containers(request: Request) -> Response:
         found = containers.list(owner_of(request))
-        return JSONResponse({"data": [container_object(container) for container in found]})
+        return _json({"data": [container_object(container) for container in found]})
 
     async def describe(request: Request) -> Response:
-        return JSONResponse(await containers.describe(owner_of(request), request.path_params["container_id"]))
+        return _json(await containers.describe(owner_of(request), request.path_params["container_id"]))
 
     async def fork(request: Request) -> Response:
         owner, container_id = owner_of(request), request.path_params["container_id"]
         children = await containers.fork(owner, container_id, await _count(request))
-        return JSONResponse({"data": [container_object(child) for child in children]})
+        return _json({"data": [container_object(child) for child in children]})
 
     async def delete(request: Request) -> Response:
         container_id = request.path_params["container_id"]
         await containers.delete(owner_of(request), container_id)
-        return JSONResponse({"id": container_id, "type": "container_deleted"})
+        return _json({"id": container_id, "type": "container_deleted"})
 
     return [
         Route("/v1/containers", list_containers, methods=["GET"]),
@@ -43,6 +44,11 @@ def routes(rooms: Rooms, owner_of: OwnerOf) -> list[Route]:
         Route("/v1/containers/{container_id}", delete, methods=["DELETE"]),
         Route("/v1/containers/{container_id}/fork", fork, methods=["POST"]),
     ]
+
+
+def _json(value: object) -> Response:
+    """What code and models wrote is in it, whatever characters they used."""
+    return Response(to_json(value), media_type="application/json")
 
 
 async def _count(request: Request) -> int:

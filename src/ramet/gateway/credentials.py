@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ramet.gateway.errors import invalid
 from ramet.gateway.settings import GatewaySettings
 
 _DEFAULT_VERSION = "2023-06-01"
@@ -32,6 +33,9 @@ def upstream_headers(settings: GatewaySettings, client: Mapping[str, str]) -> di
         headers.update(_with_key(settings.upstream_key))
     elif not settings.keys:
         headers.update({name: client[name] for name in _CREDENTIALS if client.get(name)})
+    for name, value in headers.items():
+        if not value.isascii():
+            raise invalid(f"the header {name} has characters that no header can have")
     return headers
 
 

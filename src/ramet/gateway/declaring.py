@@ -162,8 +162,8 @@ def check_choice(choice: object, tools: DeclaredTools) -> None:
     """What cannot go with calls from code."""
     if not isinstance(choice, dict) or not tools.callables:
         return
-    direct = {tool.get("name") for tool in tools.for_upstream}
-    if choice.get("type") == "tool" and choice.get("name") in tools.client_names - direct:
+    direct = {str(tool.get("name")) for tool in tools.for_upstream}
+    if choice.get("type") == "tool" and str(choice.get("name")) in tools.client_names - direct:
         raise invalid(f"tool_choice: {choice['name']!r} can be called from code only, and such a call cannot be forced")
     if choice.get("disable_parallel_tool_use"):
         raise invalid("tool_choice: disable_parallel_tool_use cannot be used with programmatic tool calling")

@@ -178,7 +178,7 @@ async def _create(files: AsyncFiles, path: str, text: str) -> Edited:
             raise _Refused(f"{path!r} is a folder")
     except FileNotFound:
         was_there = False
-    await files.write(path, _encoded(text))
+    await files.write(path, _encoded(text, "file_text"))
     content: Block = {"type": "text_editor_code_execution_create_result", "is_file_update": was_there}
     return Edited(content, f"{path} was {'overwritten' if was_there else 'created'}")
 
@@ -199,6 +199,7 @@ async def _replace(files: AsyncFiles, path: str, old: str, new: str) -> Edited:
     if again >= 0:
         at = ", ".join(str(text.count("\n", 0, found) + 1) for found in (begin, again))
         raise _Refused(f"old_str occurs more than once in {path}, in lines {at}: make it longer, so that it is unique")
+    _encoded(new, "new_str")
     changed = text[:begin] + new + text[begin + len(old) :]
     await files.write(path, changed.encode("utf-8", "surrogateescape"))
     content = _replaced(text, changed)
@@ -248,8 +249,8 @@ def _text(given: Mapping[str, object], name: str) -> str:
     return value
 
 
-def _encoded(text: str) -> bytes:
+def _encoded(text: str, name: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _Refused("'file_text' has a lone surrogate, which no file can hold") from None
+        raise _Refused(f"{name!r} has a lone surrogate, which no file can hold") from None

@@ -111,6 +111,8 @@ class FileIndex:
         self._add_usage(row.owner, 1, row.size_bytes)
 
     def get(self, owner: str, file_id: str) -> FileRow | None:
+        if not file_id.isascii():
+            return None  # none of ours; and SQLite takes no lone surrogates
         found = self._database.execute(
             f"SELECT {_COLUMNS} FROM files WHERE id = ? AND owner = ?", (file_id, owner)
         ).fetchone()

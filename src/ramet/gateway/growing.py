@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ramet.gateway.encoding import to_json
 from ramet.gateway.kinds import AnyBlock, message_id
 from ramet.gateway.recordings import Recording
 from ramet.gateway.usage import UsageSum
 
 # Of an upstream's message, what is made anew here.
-_OWN_FIELDS = frozenset(("id", "type", "role", "content", "usage", "container", "model"))
+OWN_FIELDS = frozenset(("id", "type", "role", "content", "usage", "container", "model"))
+
+_EVENT_BYTES = 500  # of an event without its text: a guess
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class GrowingMessage:
     def take_fields(self, upstream: Mapping[str, Any]) -> None:
         if isinstance(model := upstream.get("model"), str):
             self._fields["model"] = model
-        others = {k: v for k, v in upstream.items() if k not in _OWN_FIELDS and not k.startswith("stop_")}
+        others = {k: v for k, v in upstream.items() if k not in OWN_FIELDS and not k.startswith("stop_")}
         self._fields.update(others)
 
     def add(self, block: AnyBlock) -> None:
@@ -91,6 +94,10 @@ class GrowingMessage:
         if self.container is not None:
             message["container"] = self.container.field()
         return message
+
+    def size_bytes(self) -> int:
+        """Roughly, of blocks and events: counted when it is asked for."""
+        return len(to_json(self.content)) + _EVENT_BYTES * len(self.recording.events)
 
     def mark(self) -> tuple[int, int]:
         """Where it stands, to come back to."""

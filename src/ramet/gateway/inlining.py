@@ -19,11 +19,12 @@ _BYTES_AT_MOST = 32 << 20
 
 async def inlined(messages: Sequence[Message], files: FileStore, owner: str) -> tuple[Message, ...]:
     """The messages with the contents of files in place of their ids."""
+    inlining = _Inlining(files, owner)
     found = []
     for message in messages:
         content = message.get("content")
         if isinstance(content, list) and _names_a_file(content):
-            message = {**message, "content": [await _block(block, files, owner) for block in content]}
+            message = {**message, "content": [await inlining.block(block) for block in content]}
         found.append(message)
     return tuple(found)
 
@@ -44,28 +45,36 @@ def _file_id(block: object) -> str | None:
     return file_id if isinstance(file_id, str) else None
 
 
-async def _block(block: Any, files: FileStore, owner: str) -> Any:
-    file_id = _file_id(block)
-    if file_id is not None:
-        return {**block, "source": await _source(block, file_id, files, owner)}
-    if isinstance(block, dict) and isinstance(block.get("content"), list):
-        return {**block, "content": [await _block(one, files, owner) for one in block["content"]]}
-    return block
+class _Inlining:
+    """The files of one request. Their bound is one for all of them: a short request can name a file many times."""
 
+    def __init__(self, files: FileStore, owner: str) -> None:
+        self._files = files
+        self._owner = owner
+        self._bytes = 0
 
-async def _source(block: AnyBlock, file_id: str, files: FileStore, owner: str) -> dict[str, Any]:
-    try:
-        row = files.get(owner, file_id)
-    except FileUnknown:
-        source: dict[str, Any] = block["source"]
-        return source
-    if row.size_bytes > _BYTES_AT_MOST:
-        raise ApiError(413, f"file {file_id} is longer than {_BYTES_AT_MOST} bytes, and too long for a message")
-    data = b"".join([piece async for piece in files.content(owner, file_id)])
-    if block["type"] == "document" and row.mime_type.startswith("text/"):
-        return {"type": "text", "media_type": "text/plain", "data": data.decode("utf-8", "replace")}
-    if block["type"] == "document" and row.mime_type != "application/pdf":
-        raise invalid(
-            f"file {file_id} is {row.mime_type}: a document is a PDF or a text; use container_upload for others"
-        )
-    return {"type": "base64", "media_type": row.mime_type, "data": base64.b64encode(data).decode("ascii")}
+    async def block(self, block: Any) -> Any:
+        file_id = _file_id(block)
+        if file_id is not None:
+            return {**block, "source": await self._source(block, file_id)}
+        if isinstance(block, dict) and isinstance(block.get("content"), list):
+            return {**block, "content": [await self.block(one) for one in block["content"]]}
+        return block
+
+    async def _source(self, block: AnyBlock, file_id: str) -> dict[str, Any]:
+        try:
+            row = self._files.get(self._owner, file_id)
+        except FileUnknown:
+            source: dict[str, Any] = block["source"]
+            return source
+        self._bytes += row.size_bytes
+        if self._bytes > _BYTES_AT_MOST:
+            raise ApiError(413, f"the files in messages are longer than {_BYTES_AT_MOST} bytes, with file {file_id}")
+        data = b"".join([piece async for piece in self._files.content(self._owner, file_id)])
+        if block["type"] == "document" and row.mime_type.startswith("text/"):
+            return {"type": "text", "media_type": "text/plain", "data": data.decode("utf-8", "replace")}
+        if block["type"] == "document" and row.mime_type != "application/pdf":
+            raise invalid(
+                f"file {file_id} is {row.mime_type}: a document is a PDF or a text; use container_upload for others"
+            )
+        return {"type": "base64", "media_type": row.mime_type, "data": base64.b64encode(data).decode("ascii")}

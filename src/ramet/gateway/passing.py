@@ -35,7 +35,8 @@ def routes(services: Services) -> list[Route]:
         return await _passed_on(request, "POST", _COUNT, given)
 
     async def models(request: Request) -> Response:
-        if {".", ".."} & set(request.scope["path"].split("/")):
+        # Some servers take what is behind a semicolon for no part of a step.
+        if {".", ".."} & {step.partition(";")[0] for step in request.scope["path"].split("/")}:
             raise not_found("no such model")  # such a path leads elsewhere, where the gateway's key may open more
         path: bytes = request.scope["raw_path"]  # with what is quoted in it: names of models have slashes
         return await _passed_on(request, "GET", path.partition(b"?")[0].decode("latin-1"), None)

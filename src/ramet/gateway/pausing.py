@@ -17,10 +17,14 @@ from dataclasses import dataclass
 from ramet.errors import ToolError
 from ramet.gateway.answers import Answer, AnswerRefused, Content
 from ramet.gateway.cell_outcomes import CallLimits, Finished, PendingCall, Waiting
+from ramet.gateway.encoding import to_json
 from ramet.gateway.running_time import RunningTime
 
 # Only the last answers are ever asked for again, and those of a request that was slow to give up.
 _STEPS_KEPT = 16
+# Of the arguments of all calls of a cell that wait. They stay in memory, and the client sends them back with its
+# history, of which a request holds 32 MiB.
+_ARGUMENT_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class _Step:
 class _Call:
     call: PendingCall
     answer: asyncio.Future[Answer]
+    size_bytes: int
 
 
 class Pauses:
@@ -72,8 +77,11 @@ class Pauses:
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """Wait for the client's answer to a call. What this raises is raised in the code."""
+        size_bytes = len(to_json(arguments))
+        if size_bytes + sum(one.size_bytes for one in self._pending.values()) > _ARGUMENT_BYTES:
+            raise ToolError(f"arguments of calls that wait at the same time are longer than {_ARGUMENT_BYTES} bytes")
         call = PendingCall(f"toolu_{secrets.token_hex(12)}", name, dict(arguments))
-        waiting = _Call(call, asyncio.get_running_loop().create_future())
+        waiting = _Call(call, asyncio.get_running_loop().create_future(), size_bytes)
         self._pending[call.id] = waiting
         self.known.add(call.id)
         self._time.hold()

@@ -22,11 +22,15 @@ _LONGEST_WAIT_SECONDS = 30.0
 class Sampler:
     """Writes samples into a message. Owns nothing but what the upstream said last beside it."""
 
-    def __init__(self, services: Services, caller: Caller, message: GrowingMessage, tools: DeclaredTools) -> None:
+    def __init__(
+        self, services: Services, caller: Caller, message: GrowingMessage, tools: DeclaredTools, cell_ids: set[str]
+    ) -> None:
+        """``cell_ids``: of cells that the conversation has already."""
         self._services = services
         self._caller = caller
         self._message = message
         self._tools = tools
+        self._cell_ids = cell_ids
         self.said = Said()
 
     async def sample(self, body: dict[str, Any], *, patient: bool) -> Sample:
@@ -55,7 +59,8 @@ class Sampler:
         return sample
 
     async def _read(self, events: AsyncIterator[dict[str, Any]]) -> Sample:
-        return await read_sample(events, self._message, self._tools, self._services.upstream.complaints.broken)
+        broken = self._services.upstream.complaints.broken
+        return await read_sample(events, self._message, self._tools, self._cell_ids, broken)
 
     def _explained(self, error: ApiError) -> ApiError:
         """A refusal may be of something that only some upstreams have."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from ramet.gateway.declaring import DeclaredTools
 from ramet.gateway.errors import ApiError
-from ramet.gateway.growing import GrowingMessage
-from ramet.gateway.kinds import AnyBlock, client_id
+from ramet.gateway.growing import OWN_FIELDS, GrowingMessage
+from ramet.gateway.kinds import AnyBlock, client_id, is_own_result, is_own_use
 from ramet.gateway.tool_texts import PROGRAMMATIC_VERSIONS
 
 Broken = Callable[[str], ApiError]
@@ -39,16 +39,24 @@ class Sample:
 
 
 async def read_sample(
-    events: AsyncIterator[dict[str, Any]], message: GrowingMessage, tools: DeclaredTools, broken: Broken
+    events: AsyncIterator[dict[str, Any]],
+    message: GrowingMessage,
+    tools: DeclaredTools,
+    taken: set[str],
+    broken: Broken,
 ) -> Sample:
-    """To the end of the stream. ``broken`` makes the error for one that is not what a stream must be."""
-    return await _Reading(message, tools, broken).read(events)
+    """To the end of the stream. ``taken``: ids that no new cell may have, and grows by those that it gets.
+
+    ``broken`` makes the error for one that is not what a stream must be.
+    """
+    return await _Reading(message, tools, taken, broken).read(events)
 
 
 class _Reading:
-    def __init__(self, message: GrowingMessage, tools: DeclaredTools, broken: Broken) -> None:
+    def __init__(self, message: GrowingMessage, tools: DeclaredTools, taken: set[str], broken: Broken) -> None:
         self._message = message
         self._tools = tools
+        self._taken = taken
         self._broken = broken
         self._sample = Sample()
         self._open: dict[int, _OpenBlock] = {}
@@ -97,8 +105,10 @@ class _Reading:
 
     def _open_block(self, event: dict[str, Any]) -> None:
         index, block = event.get("index"), event.get("content_block")
-        if not isinstance(index, int) or index in self._open or not isinstance(block, dict) or "type" not in block:
+        if not isinstance(index, int) or index in self._open or not _is_block(block):
             raise self._broken("sent a 'content_block_start' that cannot be")
+        if self._tools.version is not None and is_own_result(block):
+            raise self._broken("sent a result of code execution, which it does not carry out")
         shown = self._shown(block)
         opened = _OpenBlock(block if shown is None else shown)
         deltas = opened.split()
@@ -110,23 +120,33 @@ class _Reading:
 
     def _shown(self, block: AnyBlock) -> AnyBlock | None:
         """The block as the client sees it; None: not at all."""
-        if block["type"] != "tool_use":
+        if block["type"] != "tool_use" and not is_own_use(block):
             return dict(block)
         name, version = block.get("name"), self._tools.version
         # Since these versions blocks say who called.
         caller = {"caller": {"type": "direct"}} if version in PROGRAMMATIC_VERSIONS else {}
         if name in self._tools.own_names:
-            own = {"type": "server_tool_use", "id": client_id(block.get("id")), "name": name}
+            own = {"type": "server_tool_use", "id": self._own_id(block.get("id")), "name": name}
             return {**own, "input": block.get("input"), **caller}
+        if block["type"] != "tool_use":
+            return dict(block)
         if version is None or self._tools.knows(name):
             self._sample.client_calls += 1
             return {**block, **caller}
         self._sample.unknown.append(str(name)[:64])
         return None
 
+    def _own_id(self, upstream_id: object) -> str:
+        """One that no other cell of the conversation has: by it a cell finds its result, and its client the cell."""
+        own_id = client_id(upstream_id)
+        if own_id in self._taken:
+            own_id = client_id(None)
+        self._taken.add(own_id)
+        return own_id
+
     def _grow(self, event: dict[str, Any]) -> None:
-        opened, delta = self._open.get(event.get("index", -1)), event.get("delta")
-        if opened is None or not isinstance(delta, dict):
+        opened, delta = self._open.get(_index(event)), event.get("delta")
+        if opened is None or not isinstance(delta, dict) or not isinstance(delta.get("type"), str):
             raise self._broken("sent a 'content_block_delta' that belongs to no block")
         self._add(opened, delta)
 
@@ -136,7 +156,7 @@ class _Reading:
             self._message.delta(opened.place, delta)
 
     def _close_block(self, event: dict[str, Any]) -> None:
-        opened = self._open.pop(event.get("index", -1), None)
+        opened = self._open.pop(_index(event), None)
         if opened is None:
             raise self._broken("sent a 'content_block_stop' that belongs to no block")
         block = opened.finished()
@@ -148,10 +168,11 @@ class _Reading:
     def _change(self, event: dict[str, Any]) -> None:
         delta = event.get("delta")
         if isinstance(delta, dict):
-            self._sample.stop.update({name: value for name, value in delta.items() if name != "container"})
+            if not isinstance(delta.get("stop_reason"), str | None):
+                raise self._broken("sent a 'message_delta' that cannot be")
+            self._sample.stop.update(_of_others(delta))
         self._message.usage.update(event.get("usage"))
-        others = {name: value for name, value in event.items() if name not in ("type", "delta", "usage")}
-        self._message.late_fields.update(others)
+        self._message.late_fields.update(_of_others(event))
 
 
 class _OpenBlock:
@@ -162,6 +183,7 @@ class _OpenBlock:
         self.place: int | None = None
         """Its index in the message; None: the client does not see it."""
         self._pieces: dict[str, list[str]] = {}
+        self._citations: list[Any] = []
 
     def split(self) -> list[dict[str, Any]]:
         """What an upstream that does not stream put into the beginning, as deltas: clients read text from those."""
@@ -185,7 +207,7 @@ class _OpenBlock:
         elif kind == "signature_delta":
             self.block["signature"] = delta.get("signature")
         elif kind == "citations_delta":
-            self.block["citations"] = [*(self.block.get("citations") or []), delta.get("citation")]
+            self._citations.append(delta.get("citation"))
 
     def _piece(self, name: str, text: object) -> None:
         if isinstance(text, str):
@@ -195,7 +217,27 @@ class _OpenBlock:
         for name, pieces in self._pieces.items():
             text = "".join(pieces)
             self.block[name] = _input(text) if name == "input" else str(self.block.get(name) or "") + text
+        if self._citations:
+            before = self.block.get("citations")
+            self.block["citations"] = [*(before if isinstance(before, list) else ()), *self._citations]
         return self.block
+
+
+def _is_block(block: object) -> TypeGuard[AnyBlock]:
+    """As far as it is looked into here."""
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        return False
+    return block["type"] not in ("tool_use", "server_tool_use") or isinstance(block.get("name"), str | None)
+
+
+def _index(event: dict[str, Any]) -> int:
+    index = event.get("index")
+    return index if isinstance(index, int) else -1
+
+
+def _of_others(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what is the gateway's to say."""
+    return {name: value for name, value in fields.items() if name not in OWN_FIELDS and name != "delta"}
 
 
 def _input(text: str) -> dict[str, Any]:

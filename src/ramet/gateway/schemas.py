@@ -16,6 +16,8 @@ _TYPES = {
     "object": "dict",
     "null": "None",
 }
+# Bounds for schemas that grow when their references are followed: each variant of each variant, of each parameter.
+_PARAMETERS_SHOWN = 100
 _VARIANTS_SHOWN = 6
 _DEEP = 4
 
@@ -70,15 +72,18 @@ def signature(tool: str, schema: Mapping[str, Any]) -> str:
     """The tool as a Python function that takes keyword arguments: required ones first, as the sandbox has it."""
     properties = schema.get("properties")
     required = schema.get("required")
-    needed = set(required) if isinstance(required, list) else set()
+    needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
     parameters = []
     if isinstance(properties, dict):
-        for name, one in sorted(properties.items(), key=lambda item: item[0] not in needed):
+        inner = sorted(properties.items(), key=lambda item: item[0] not in needed)
+        for name, one in inner[:_PARAMETERS_SHOWN]:
             annotation = type_text(schema, one)
             if name in needed:
                 parameters.append(f"{name}: {annotation}")
             else:
                 parameters.append(f"{name}: {annotation} = {_default(one)}")
+        if len(inner) > _PARAMETERS_SHOWN:
+            parameters.append("...")
     return f"async def {python_name(tool)}({', '.join(parameters)}) -> str"
 
 

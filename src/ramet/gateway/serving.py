@@ -33,14 +33,18 @@ def serve(
     folder: Path,
     log: Log,
     announce: Callable[[], None],
+    protocol: type[asyncio.Protocol],
 ) -> None:
-    """On a listening socket until SIGTERM or SIGINT: then what is being answered has some time. A second hurries."""
+    """On a listening socket until SIGTERM or SIGINT: then what is being answered has some time. A second hurries.
+
+    ``protocol`` speaks HTTP for uvicorn, and has bounds for slow, endless and silent clients.
+    """
     for name in ("ramet.gateway", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.addHandler(_Passing(log))
     try:
-        uvloop.run(_serve(listener, settings, containers, folder, log, announce))
+        uvloop.run(_serve(listener, settings, containers, folder, log, announce, protocol))
     finally:
         if containers.url is None:
             close_engine()
@@ -53,13 +57,14 @@ async def _serve(
     folder: Path,
     log: Log,
     announce: Callable[[], None],
+    protocol: type[asyncio.Protocol],
 ) -> None:
     application = Application(settings, Rooms(folder, containers), log)
     try:
         await _try_out(containers)
         config = uvicorn.Config(
             application,
-            http="httptools",
+            http=protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -118,7 +123,9 @@ class _Passing(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[0] if record.exc_info else None
         kind = None if error is None else error.__name__
-        self._log.event("trouble", level=record.levelname.lower(), message=record.getMessage(), error=kind)
+        # asyncio describes on further lines what went wrong, with everything in it.
+        message = record.getMessage().partition("\n")[0]
+        self._log.event("trouble", level=record.levelname.lower(), message=message, error=kind)
 
 
 class _Server(uvicorn.Server):

@@ -14,6 +14,7 @@ from typing import Any
 from ramet.gateway.encoding import to_json
 
 _EVENT_BYTES_AT_MOST = 32 << 20
+_LONG_BYTES = 64 * 1024
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -31,29 +32,37 @@ class EventReader:
     """Bytes in, events out."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # pieces of a line that has no end yet
+        self._rest_bytes = 0
         self._name = ""
         self._data: list[str] = []
         self._size = 0
         self._first = True
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        data = self._rest + piece
+        ends = _LINE_END.search(piece) is not None or bool(self._rest and self._rest[-1].endswith(b"\r"))
+        self._rest.append(piece)
+        self._rest_bytes += len(piece)
+        if not ends and self._rest_bytes > _LONG_BYTES:
+            if self._rest_bytes > _EVENT_BYTES_AT_MOST:
+                raise EventTooLong
+            return []  # joined when it has an end, so that each piece of a long line is looked at once
+        data = b"".join(self._rest)
         if self._first and len(data) >= 3:
             self._first = False
             data = data.removeprefix(b"\xef\xbb\xbf")
         lines = _LINE_END.split(data)
-        self._rest = lines.pop()
+        rest = lines.pop()
         if data.endswith(b"\r") and lines:
             # The other half of this end of line may be on its way.
-            self._rest = lines.pop() + b"\r"
-        if len(self._rest) > _EVENT_BYTES_AT_MOST:
-            raise EventTooLong
+            rest = lines.pop() + b"\r"
+        self._rest, self._rest_bytes = [rest], len(rest)
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def end(self) -> list[ServerEvent]:
         """Nothing more comes. The empty line behind the last event is often forgotten."""
-        rest, self._rest = self._rest.rstrip(b"\r"), b""
+        rest = b"".join(self._rest).rstrip(b"\r")
+        self._rest, self._rest_bytes = [], 0
         events = [self._line(rest) if rest else None, self._line(b"")]
         return [event for event in events if event is not None]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ramet.gateway.encoding import to_json
 from ramet.gateway.errors import invalid, not_found
 from ramet.gateway.kinds import AnyBlock, Message
 
@@ -38,7 +39,8 @@ class Thread:
     def with_answer(self, content: list[AnyBlock], container_id: str | None) -> Thread:
         answer = {"role": "assistant", "content": list(content)}
         messages = (*self.messages, answer) if content else self.messages
-        return replace(self, messages=messages, container_id=container_id or self.container_id)
+        size_bytes = self.size_bytes + len(to_json(content))
+        return replace(self, messages=messages, container_id=container_id or self.container_id, size_bytes=size_bytes)
 
 
 class Threads:
@@ -59,6 +61,8 @@ class Threads:
 
     def keep(self, owner: str, message_id: str, thread: Thread) -> None:
         now = self._clock()
+        if (replaced := self._kept.pop((owner, message_id), None)) is not None:
+            self._bytes -= replaced[1].size_bytes  # an upstream that gives all its answers the same id
         self._kept[owner, message_id] = now + self._seconds, thread
         self._bytes += thread.size_bytes
         while self._kept:

@@ -22,10 +22,10 @@ from ramet.errors import RametError
 from ramet.gateway.cells import Cells
 from ramet.gateway.credentials import Caller
 from ramet.gateway.declaring import upstream_choice
-from ramet.gateway.errors import ApiError
+from ramet.gateway.errors import ApiError, invalid
 from ramet.gateway.growing import GrowingMessage
 from ramet.gateway.inlining import inlined
-from ramet.gateway.kinds import CALLER_TYPE, AnyBlock, Message, is_own_result
+from ramet.gateway.kinds import CALLER_TYPE, AnyBlock, Message, is_own_result, is_own_use
 from ramet.gateway.requests import MessagesRequest
 from ramet.gateway.running import PendingCall, Waiting
 from ramet.gateway.sampler import Sampler
@@ -51,7 +51,7 @@ class Turn:
         self._owner = owner
         self.message = GrowingMessage(request.model, with_code=request.tools.version is not None)
         self.failed = False
-        self._sampler = Sampler(services, caller, self.message, request.tools)
+        self._sampler = Sampler(services, caller, self.message, request.tools, request.cell_ids)
         self._wording = Wording(services.rooms.files, owner)
         self._cells = Cells(services, request, owner, self._wording)
         self._open: deque[AnyBlock] = deque(request.calls.cells)
@@ -65,6 +65,10 @@ class Turn:
         """What the upstream's last answer says besides its body."""
         return self._sampler.said
 
+    def size_bytes(self) -> int:
+        """Of the request and of the answer so far, roughly."""
+        return self._request.size_bytes + self.message.size_bytes()
+
     @property
     def has_run_code(self) -> bool:
         """Beginning anew would run it again."""
@@ -75,7 +79,8 @@ class Turn:
         self.failed, self._confused = False, 0
         self._request, self._history = request, None
         self._cells.request = request
-        self._sampler = Sampler(self._services, caller, self.message, request.tools)
+        cell_ids = request.cell_ids | {str(block.get("id")) for block in self.message.content if is_own_use(block)}
+        self._sampler = Sampler(self._services, caller, self.message, request.tools, cell_ids)
 
     async def run(self) -> None:
         """To its end. How it went is in the recording that there is when it begins."""
@@ -107,6 +112,8 @@ class Turn:
             return ApiError(500, f"the gateway could not use a sandbox: {error.message}")
         if isinstance(error, asyncio.CancelledError):
             return ApiError(529, "the gateway is stopping")
+        if isinstance(error, RecursionError):
+            return invalid("the request, or the answer to it, is nested too deeply")
         self._services.failed("turn", error)
         return ApiError(500, "the gateway failed at this")
 

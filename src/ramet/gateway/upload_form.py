@@ -18,6 +18,7 @@ from ramet.gateway.file_refusals import FileTooLarge
 _FILE = "file"
 _FIELD_BYTES = 1024
 _PARTS = 20
+_HEADER_BYTES = 8 * 1024
 # Around the file: boundaries, headers of parts, the other fields.
 _AROUND_BYTES = 64 * 1024
 
@@ -55,8 +56,8 @@ class UploadForm:
                 boundary,
                 {
                     "on_part_begin": self._part_begins,
-                    "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
-                    "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+                    "on_header_field": lambda data, start, end: self._header_goes_on(0, data[start:end]),
+                    "on_header_value": lambda data, start, end: self._header_goes_on(1, data[start:end]),
                     "on_header_end": self._header_ends,
                     "on_headers_finished": self._headers_end,
                     "on_part_data": self._part_goes_on,
@@ -102,6 +103,11 @@ class UploadForm:
         self._parts += 1
         if self._parts > _PARTS:
             raise invalid(f"the form has more than {_PARTS} parts")
+
+    def _header_goes_on(self, which: int, piece: bytes) -> None:
+        self._header[which] += piece
+        if len(self._header[which]) > _HEADER_BYTES:
+            raise invalid(f"the form could not be read: a header of it is longer than {_HEADER_BYTES} bytes")
 
     def _header_ends(self) -> None:
         name, value = (bytes(one) for one in self._header)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from ramet.errors import InvalidArgument
 from ramet.gateway.complaints import Complaints, json_object, shown
 from ramet.gateway.credentials import Caller
 from ramet.gateway.encoding import to_json
-from ramet.gateway.errors import ApiError
+from ramet.gateway.errors import ApiError, invalid
 from ramet.gateway.settings import GatewaySettings
 from ramet.gateway.sse import EventReader, EventTooLong
 
@@ -58,6 +59,8 @@ class Upstream:
         self.complaints = Complaints(urlsplit(self._url).netloc.rpartition("@")[2], settings.upstream_key)
         self._client = httpx.AsyncClient(
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_KEPT_CONNECTIONS),
+            # What the upstream sets for one client is not to come back with the requests of another.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             # A proxy from the environment leads outside, and not back to this machine.
             trust_env=urlsplit(self._url).hostname not in _LOOPBACK,
         )
@@ -91,7 +94,8 @@ class Upstream:
         said = Said()
         async with self._request(method, path, caller, body, self._settings.answer_seconds) as response:
             await self._check(response, said)
-            media_type = response.headers.get("content-type", "application/json")
+            media_type = response.headers.get("content-type", "")
+            media_type = media_type if media_type.isascii() and media_type else "application/json"
             return PassedOn(response.status_code, said.headers, media_type, await _read(response))
 
     @asynccontextmanager
@@ -122,9 +126,15 @@ class Upstream:
             raise self.complaints.broken(f"sent nothing for {silence_seconds:g} seconds", 504) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise self.complaints.broken(f"broke off: {_reason(error)}") from None
+        except httpx.InvalidURL:
+            raise invalid("the path or query of this request cannot be passed on") from None
 
     async def _check(self, response: httpx.Response, said: Said) -> None:
         said.headers = _passed_headers(response)
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            # None was asked for, and a few bytes of one inside another can unpack to more than fits in memory.
+            raise self.complaints.broken(f"answered in the encoding {encoding[:60]!r}, which it was not asked for")
         if response.status_code < 300:
             return
         if response.status_code < 400:
@@ -134,9 +144,12 @@ class Upstream:
         raise self.complaints.refusal(response.status_code, await _read(response), said.headers)
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-        reader, pieces = EventReader(), response.aiter_raw()
+        reader, pieces, size = EventReader(), response.aiter_raw(), 0
         try:
             async for piece in pieces:
+                size += len(piece)
+                if size > _ANSWER_BYTES_AT_MOST:
+                    raise self.complaints.broken(f"streams without end: {_ANSWER_BYTES_AT_MOST} bytes, and no answer")
                 for event in reader.feed(piece):
                     read = self._event(event.name, event.data)
                     if read is not None and read["type"] == "message_stop":
@@ -156,7 +169,7 @@ class Upstream:
             return None
         event = json_object(data.encode("utf-8", "replace"))
         if event is None:
-            raise self.complaints.broken(f"sent an event that is not JSON: {shown(data.encode())}")
+            raise self.complaints.broken(f"sent an event that is not JSON: {shown(data.encode('utf-8', 'replace'))}")
         kind = event.setdefault("type", name)
         if kind == "error" or name == "error":
             raise self.complaints.stream_error(event)
@@ -213,7 +226,7 @@ async def _drain(pieces: AsyncIterator[bytes]) -> None:
 
 async def _read(response: httpx.Response) -> bytes:
     pieces, size = [], 0
-    async for piece in response.aiter_bytes():
+    async for piece in response.aiter_raw():
         size += len(piece)
         if size > _ANSWER_BYTES_AT_MOST:
             raise ApiError(502, f"the upstream's answer is longer than {_ANSWER_BYTES_AT_MOST} bytes")
@@ -229,7 +242,7 @@ def _passed_headers(response: httpx.Response) -> dict[str, str]:
     }
     if request_id := response.headers.get("request-id"):
         found["ramet-upstream-request-id"] = request_id
-    return found
+    return {name: value for name, value in found.items() if value.isascii()}
 
 
 def _reason(error: Exception) -> str:

@@ -41,7 +41,8 @@ class UsageSum:
         total = _sum(self._before, self._sample)
         numbers = {"input_tokens": 0, "output_tokens": 0, **total}
         if with_searches:
-            numbers["server_tool_use"] = _sum(_NO_SEARCHES, numbers.get("server_tool_use") or {})
+            searches = numbers.get("server_tool_use")
+            numbers["server_tool_use"] = _sum(_NO_SEARCHES, searches if isinstance(searches, dict) else {})
         return numbers
 
     def total_for_delta(self, *, with_searches: bool) -> dict[str, Any]:
