@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 
 from ramet.gateway.app import Application
-from ramet.gateway.container_settings import ContainerSettings
+from ramet.gateway.containers.settings import ContainerSettings
 from ramet.gateway.rooms import Rooms
 from ramet.gateway.settings import GatewaySettings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ramet.gateway.container_settings import ContainerSettings
-from ramet.gateway.running import ClientTool
+from ramet.gateway.containers.settings import ContainerSettings
+from ramet.gateway.running.cell_run import ClientTool
 from tests.gateway.rooms import ALICE, a_place, bash, carried_out, content, ends, pieces, python, waits
 from tests.server.running import running_server
 

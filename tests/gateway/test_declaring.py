@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.gateway.credentials import upstream_betas, upstream_headers
-from ramet.gateway.declaring import read_tools
-from ramet.gateway.running import ClientTool
-from ramet.gateway.schemas import is_recursive, python_name, signature
+from ramet.gateway.asking.declaring import read_tools
+from ramet.gateway.asking.schemas import is_recursive, python_name, signature
+from ramet.gateway.asking.tool_texts import tools_for_upstream
+from ramet.gateway.running.cell_run import ClientTool
 from ramet.gateway.settings import GatewaySettings
-from ramet.gateway.tool_texts import tools_for_upstream
-from ramet.gateway.upstream import base_url
+from ramet.gateway.upstream.client import base_url
+from ramet.gateway.upstream.credentials import upstream_betas, upstream_headers
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
 

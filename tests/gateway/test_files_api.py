@@ -13,10 +13,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ramet.gateway import container_routes, file_routes
-from ramet.gateway.container_settings import ContainerSettings
+from ramet.gateway.containers import routes as container_routes
+from ramet.gateway.containers.settings import ContainerSettings
 from ramet.gateway.errors import ApiError
-from ramet.gateway.file_store import FileLimits
+from ramet.gateway.files import routes as file_routes
+from ramet.gateway.files.store import FileLimits
 from ramet.gateway.rooms import Rooms
 from tests.gateway.rooms import bash, carried_out, content, python, read_all
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ramet.gateway.answers import AnswerRefused
-from ramet.gateway.containers import ContainerBusy
+from ramet.gateway.containers.registry import ContainerBusy
 from ramet.gateway.errors import ApiError
-from ramet.gateway.running import ClientTool, Waiting
+from ramet.gateway.running.answers import AnswerRefused
+from ramet.gateway.running.cell_run import ClientTool, Waiting
 from tests.gateway.rooms import (
     ALICE,
     WAIT_SECONDS,

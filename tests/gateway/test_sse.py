@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from ramet.gateway.errors import ApiError
-from ramet.gateway.recordings import Recording
-from ramet.gateway.sse import EventReader, EventTooLong, ServerEvent, encode
-from ramet.gateway.threads import Thread, Threads
-from ramet.gateway.usage import UsageSum
+from ramet.gateway.turns.recordings import Recording
+from ramet.gateway.turns.threads import Thread, Threads
+from ramet.gateway.upstream.sse import EventReader, EventTooLong, ServerEvent, encode
+from ramet.gateway.upstream.usage import UsageSum
 
 STREAM = (
     b"\xef\xbb\xbfevent: one\ndata: {\ndata: }\n\n"

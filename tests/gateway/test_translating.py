@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ramet.gateway.asking.history import OpenCalls, open_calls
 from ramet.gateway.errors import ApiError
-from ramet.gateway.history import OpenCalls, open_calls
-from ramet.gateway.retelling import retell
-from ramet.gateway.translating import translate
+from ramet.gateway.upstream.retelling import retell
+from ramet.gateway.upstream.translating import translate
 
 
 def text(words: str) -> dict[str, Any]:

@@ -97,11 +97,11 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(chosen: argparse.Namespace) -> int:
     _check_installed()
     # Only now: without the extra these cannot be imported.
-    from ramet.gateway.container_settings import ContainerSettings
-    from ramet.gateway.running import CallLimits
+    from ramet.gateway.containers.settings import ContainerSettings
+    from ramet.gateway.running.cell_run import CallLimits
     from ramet.gateway.serving import serve
     from ramet.gateway.settings import GatewaySettings
-    from ramet.gateway.upstream import base_url
+    from ramet.gateway.upstream.client import base_url
 
     settings = GatewaySettings(
         upstream=base_url(chosen.upstream),

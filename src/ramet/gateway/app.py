@@ -11,17 +11,19 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from ramet.errors import RametError
-from ramet.gateway import container_routes, file_routes, passing
 from ramet.gateway.access import Access
+from ramet.gateway.containers import routes as container_routes
 from ramet.gateway.errors import ApiError, invalid, new_request_id, not_found
 from ramet.gateway.exchange import ClientGone, introduce, owner_of
-from ramet.gateway.messages import Messages
+from ramet.gateway.files import routes as file_routes
 from ramet.gateway.metrics import CONTENT_TYPE, Metrics
 from ramet.gateway.rooms import Rooms
 from ramet.gateway.services import Log, NoLog, Services
 from ramet.gateway.settings import GatewaySettings
-from ramet.gateway.threads import Threads
-from ramet.gateway.upstream import Upstream
+from ramet.gateway.turns.messages import Messages
+from ramet.gateway.turns.threads import Threads
+from ramet.gateway.upstream import passing
+from ramet.gateway.upstream.client import Upstream
 
 # In the log, for a request that nobody waited to see answered; nginx and others use the same number.
 _CLIENT_GONE = 499

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ramet.gateway.containers import Containers, ContainerSettings
-from ramet.gateway.file_store import FileLimits, FileStore
+from ramet.gateway.containers.registry import Containers, ContainerSettings
+from ramet.gateway.files.store import FileLimits, FileStore
 
 
 class Rooms:

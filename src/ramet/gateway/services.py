@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from ramet.gateway.metrics import Metrics
 from ramet.gateway.rooms import Rooms
-from ramet.gateway.running import CellRun
+from ramet.gateway.running.cell_run import CellRun
 from ramet.gateway.settings import GatewaySettings
-from ramet.gateway.threads import Threads
-from ramet.gateway.upstream import Upstream
+from ramet.gateway.turns.threads import Threads
+from ramet.gateway.upstream.client import Upstream
 
 
 class Log(Protocol):

@@ -15,7 +15,7 @@ import uvloop
 
 from ramet import AsyncSandbox, close_engine
 from ramet.gateway.app import Application
-from ramet.gateway.container_settings import ContainerSettings
+from ramet.gateway.containers.settings import ContainerSettings
 from ramet.gateway.rooms import Rooms
 from ramet.gateway.services import Log
 from ramet.gateway.settings import GatewaySettings

@@ -1,0 +1,287 @@
+"""A container: a sandbox that requests come back to by its id, with what was copied into it and what ran there."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from ramet import AsyncSandbox
+from ramet.errors import FileError, InvalidArgument, LimitReached, RametError
+from ramet.gateway.containers.kept_sandbox import LOST, KeptSandbox
+from ramet.gateway.containers.records import CellRecords
+from ramet.gateway.containers.refusals import ContainerBusy, ContainerExpired
+from ramet.gateway.containers.settings import ContainerSettings
+from ramet.gateway.errors import ApiError, invalid
+from ramet.gateway.files.store import FileStore
+from ramet.gateway.running.blocks import EDITOR
+from ramet.gateway.running.carrying_out import Place, carry_out
+from ramet.gateway.running.cell_run import CellRun
+from ramet.gateway.running.outcomes import CellRequest, ClientTool, Finished
+from ramet.gateway.running.outputs import Outputs
+from ramet.gateway.running.tooling import Tooling
+from ramet.gateway.running.uploads import Uploads
+
+# Of which a client may still ask for what it was told.
+_RUNS_KEPT = 8
+
+Clock = Callable[[], float]
+
+
+class Container:
+    """Owns its sandbox and its runs. Cells run one at a time, in order of arrival."""
+
+    def __init__(
+        self,
+        owner: str,
+        settings: ContainerSettings,
+        files: FileStore,
+        clock: Clock,
+        *,
+        sandbox: AsyncSandbox | None = None,
+        like: Container | None = None,
+    ) -> None:
+        self.id = f"container_{secrets.token_hex(12)}"
+        self.owner = owner
+        self.forked_from = None if like is None else like.id
+        self.created_seconds = self.used_seconds = clock()
+        self.cells: CellRecords = CellRecords(() if like is None else like.cells)
+        self.closed: str | None = None  # why
+        self._settings = settings
+        self._files = files
+        self._clock = clock
+        self._users = 0
+        self._runs: deque[CellRun] = deque(maxlen=_RUNS_KEPT)
+        self._uploads: Uploads = Uploads() if like is None else like._uploads.copy()
+        self._outputs: Outputs = Outputs() if like is None else like._outputs.copy()
+        self._tooling = Tooling(self._called, fresh=like is None)
+        self._kept = KeptSandbox(settings, self._outputs.folder, sandbox)
+        self._lock = asyncio.Lock()  # for waking, freezing, copying: whatever must see the sandbox stay
+
+    def __repr__(self) -> str:
+        return f"<Container {self.id} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """new, idle, running, waiting (for its client), frozen, or closed."""
+        run = self._run
+        if self.closed is not None:
+            return "closed"
+        if run is not None and not run.ended:
+            return "waiting" if run.waiting else "running"
+        return self._kept.state
+
+    @property
+    def expires_at(self) -> datetime:
+        """Until when it is surely there as it is, if it is not used any more. Rolls at each use."""
+        used = self._clock() if self.busy else self.used_seconds
+        return datetime.fromtimestamp(used + self._settings.container_idle_seconds, UTC)
+
+    @property
+    def busy(self) -> bool:
+        """A request uses it, or code runs or waits in it."""
+        return self.in_request or not self._quiet
+
+    @property
+    def in_request(self) -> bool:
+        return self._users > 0
+
+    @property
+    def pending(self) -> CellRun | None:
+        """The run that has not ended, or whose end nobody was told: one that a later request goes on with."""
+        run = self._run
+        return None if run is None or run.told else run
+
+    def run_of(self, tool_use_ids: Collection[str]) -> CellRun | None:
+        """The run whose code made these calls, be it over or not, if it is one of the last."""
+        return next((run for run in reversed(self._runs) if run.knows(tool_use_ids)), None)
+
+    def deserted_run(self, idle_seconds: float) -> CellRun | None:
+        """Code that nobody has asked for, for longer than any of its calls may wait."""
+        run, calls = self._run, self._settings.calls
+        if run is None or run.ended or self.in_request or calls.call_seconds is None:
+            return None
+        patience = calls.call_seconds + calls.cell_seconds + self._settings.container_idle_seconds
+        return run if idle_seconds > patience else None
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For the time of a request: it does not expire meanwhile, and lives longer for it."""
+        with self.held():
+            try:
+                yield
+            finally:
+                self.touch()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """It is not frozen or forgotten meanwhile."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+
+    def touch(self) -> None:
+        self.used_seconds = self._clock()
+
+    async def upload(self, file_ids: Sequence[str]) -> list[str]:
+        """Copy files of the owner into $INPUT_DIR, those that are not there yet. Their paths in the container."""
+        missing = [file_id for file_id in dict.fromkeys(file_ids) if not self._uploads.has(file_id)]
+        for file_id in missing:
+            self._files.get(self.owner, file_id)  # all of them are there, or nothing is copied
+        if missing:
+            with self.in_use(), self._refusing("files could not be copied into it"):
+                async with self._lock:
+                    sandbox = await self._awake()
+                    for file_id in missing:
+                        if not self._uploads.has(file_id):
+                            await self._uploads.put(sandbox, self._files, self.owner, file_id)
+        return [self._uploads.path(file_id) for file_id in file_ids]
+
+    async def start(self, request: CellRequest, tools: Sequence[ClientTool] = ()) -> CellRun:
+        """Begin to carry out a call. Waits while another runs; one that waits for its client is a ContainerBusy.
+
+        Only Python code calls tools.
+        """
+        with self.in_use():
+            run = await self._claim(request, tools if request.name == "code_execution" else ())
+            try:
+                async with self._lock:
+                    sandbox = await self._awake()
+                    await self._give_tools(sandbox, run)
+                    run.begin(carry_out(run, self._place(sandbox)), sandbox.interrupt)
+            except LimitReached as error:
+                run.finish(run.fail("too_many_requests", error.message))
+            except LOST as error:
+                self._drop(run)
+                raise self._lost(error) from error
+            except RametError as error:
+                run.finish(run.fail("unavailable", error.message))
+            except BaseException:
+                self._drop(run)
+                raise
+            return run
+
+    async def fork(self, n: int) -> list[Container]:
+        """Copies of it as it is between two cells, each with an id of its own."""
+        with self.in_use(), self._refusing("it could not be copied"):
+            async with self._lock:
+                if not self._quiet:
+                    raise ContainerBusy(self.id, [call.id for call in self._run.calls] if self._run else [])
+                children = await (await self._awake()).fork(n)
+                return [
+                    Container(self.owner, self._settings, self._files, self._clock, sandbox=child, like=self)
+                    for child in children
+                ]
+
+    async def sandbox_between_cells(self) -> AsyncSandbox | None:
+        """The sandbox, to look at; None while code runs or waits."""
+        with self._refusing("it could not be looked into"):
+            async with self._lock:
+                return await self._awake() if self._quiet else None
+
+    async def freeze(self) -> None:
+        """Keep it as a snapshot only, unless it is in use."""
+        async with self._lock:
+            if not self.busy and self.closed is None and await self._kept.freeze():
+                self._tooling.forget()
+                # Whoever was told has had time to ask again.
+                self._runs = deque((run for run in self._runs if not run.told), maxlen=_RUNS_KEPT)
+
+    async def close(self, why: str) -> None:
+        """End it, and whatever runs in it. Again is harmless."""
+        if self.closed is None:
+            self.closed = why
+        if (run := self._run) is not None:
+            await run.abandon()
+        async with self._lock:
+            await self._kept.close()
+
+    @property
+    def _run(self) -> CellRun | None:
+        return self._runs[-1] if self._runs else None
+
+    @property
+    def _quiet(self) -> bool:
+        return self._run is None or self._run.ended
+
+    async def _claim(self, request: CellRequest, tools: Sequence[ClientTool]) -> CellRun:
+        """A run that is the last one from now on, once the one before has ended."""
+        while (before := self._run) is not None and not before.ended:
+            await before.reached()
+            if before.waiting:
+                raise ContainerBusy(self.id, [call.id for call in before.calls])
+        if self.closed is not None:
+            raise ContainerExpired(self.id, self.closed)
+        run = CellRun(request, tools, self._settings.calls)
+        self._runs.append(run)
+        return run
+
+    def _drop(self, run: CellRun) -> None:
+        """It never began."""
+        run.finish(run.fail("unavailable", "it was given up before it began"))
+        run.told = True
+
+    async def _awake(self) -> AsyncSandbox:
+        """The sandbox. Called with the lock held."""
+        if self.closed is not None:
+            raise ContainerExpired(self.id, self.closed)
+        try:
+            return await self._kept.awake()
+        except LOST as error:
+            if self._kept.state == "frozen":
+                raise self._lost(error) from error
+            raise  # a new one could not be made: nothing is lost yet
+
+    async def _give_tools(self, sandbox: AsyncSandbox, run: CellRun) -> None:
+        if run.request.name != EDITOR:
+            try:
+                await self._tooling.give(sandbox, run.tools if run.request.name == "code_execution" else None)
+            except InvalidArgument as error:
+                raise invalid(f"tools: {error.message}") from error
+
+    async def _called(self, tool: str, arguments: dict[str, object]) -> str:
+        """Code in this container calls a tool."""
+        run = self._run
+        if run is None:
+            raise RuntimeError("a tool was called, and nothing runs")
+        return await run.called(tool, arguments)
+
+    def _place(self, sandbox: AsyncSandbox) -> Place:
+        return Place(
+            container=self.id,
+            owner=self.owner,
+            sandbox=sandbox,
+            files=self._files,
+            outputs=self._outputs,
+            settings=self._settings,
+            carried_out=self._carried_out,
+            lost=self._lost,
+        )
+
+    def _carried_out(self, run: CellRun, duration_seconds: float, finished: Finished) -> None:
+        self.touch()
+        self.cells.add(run.request, self.used_seconds, duration_seconds, finished)
+
+    def _lost(self, error: RametError) -> ContainerExpired:
+        if self.closed is None:
+            self.closed = f"it was lost ({error.message})"
+        return ContainerExpired(self.id, self.closed)
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """What a sandbox cannot do, as the API says it."""
+        try:
+            yield
+        except LOST as error:
+            raise self._lost(error) from error
+        except LimitReached as error:
+            raise ApiError(429, f"container {self.id}: {what}: {error.message}") from error
+        except FileError as error:
+            raise invalid(f"container {self.id}: {what}: {error.message}") from error
+        except RametError as error:
+            raise ApiError(500, f"container {self.id}: {what}: {error.message}") from error

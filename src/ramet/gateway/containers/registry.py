@@ -1,0 +1,164 @@
+"""All containers of a gateway: found by owner and id, frozen when idle, forgotten in time, remembered as gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ramet.errors import RametError
+from ramet.gateway.containers import describing
+from ramet.gateway.containers.container import Container
+from ramet.gateway.containers.refusals import ContainerBusy, ContainerExpired, ContainersFull, ContainerUnknown
+from ramet.gateway.containers.settings import ContainerSettings
+from ramet.gateway.errors import invalid
+from ramet.gateway.files.store import FileStore
+
+__all__ = [
+    "Container",
+    "ContainerBusy",
+    "ContainerExpired",
+    "ContainerSettings",
+    "ContainerUnknown",
+    "Containers",
+    "ContainersFull",
+]
+
+_log = logging.getLogger("ramet.gateway")
+_GONE_KEPT = 20_000
+_CLOSE_SECONDS = 5.0
+
+
+class Containers:
+    """Owns all containers of one process. What one owner has does not exist for another."""
+
+    def __init__(self, settings: ContainerSettings, files: FileStore, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self._files = files
+        self._clock = clock
+        self._all: dict[str, Container] = {}
+        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # why, by owner and id
+        self._tending: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Containers: {len(self._all)}, {len(self._gone)} gone>"
+
+    async def open(self, owner: str, container_id: str | None = None) -> Container:
+        """The container of this id, or a new one, which costs nothing before its first use."""
+        if container_id is not None:
+            container = self._find(owner, container_id)
+            container.touch()
+            return container
+        await self._make_room(owner, 1)
+        return self._add(Container(owner, self.settings, self._files, self._clock))
+
+    async def describe(self, owner: str, container_id: str) -> dict[str, object]:
+        """What is in it. Looking is no use: it does not live longer for it."""
+        return await describing.describe(self._find(owner, container_id), self.settings)
+
+    async def fork(self, owner: str, container_id: str, n: int = 1) -> list[Container]:
+        """Copies of a container as it is between two cells. All of them, or none."""
+        if not 1 <= n <= self.settings.forks_at_once:
+            raise invalid(f"n: a number from 1 to {self.settings.forks_at_once} is allowed")
+        container = self._find(owner, container_id)
+        with container.in_use():
+            await self._make_room(owner, n)
+            children = await container.fork(n)
+        return [self._add(child) for child in children]
+
+    async def delete(self, owner: str, container_id: str) -> None:
+        """End it, whatever it does."""
+        await self._forget(self._find(owner, container_id), "it was deleted")
+
+    async def tend(self) -> None:
+        """Freeze what is idle, forget what was not used for long or is lost, interrupt what nobody asks for."""
+        now, settings = self._clock(), self.settings
+        for container in list(self._all.values()):
+            idle_seconds = now - container.used_seconds
+            try:
+                if container.closed is not None:
+                    await self._forget(container, container.closed)
+                elif idle_seconds >= settings.container_keep_seconds and not container.in_request:
+                    await self._forget(container, "it was not used for too long")
+                elif idle_seconds >= settings.container_idle_seconds:
+                    if (run := container.deserted_run(idle_seconds)) is not None:
+                        await run.abandon()
+                    await container.freeze()
+            except RametError:
+                # One that cannot be frozen stays awake: it is tried again, and forgotten in its time.
+                _log.warning("%r could not be frozen or closed", container, exc_info=True)
+
+    async def close(self) -> None:
+        """End all of them."""
+        self._closed.set()
+        if self._tending is not None:
+            # What is being frozen is better not broken off in the middle.
+            _, unfinished = await asyncio.wait({self._tending}, timeout=_CLOSE_SECONDS)
+            if unfinished:
+                self._tending.cancel()
+            self._tending = None
+        for container in list(self._all.values()):
+            with contextlib.suppress(RametError):
+                await self._forget(container, "the gateway was closed")
+
+    def _find(self, owner: str, container_id: str) -> Container:
+        container = self._all.get(container_id)
+        if container is not None and container.owner == owner:
+            if container.closed is not None:
+                raise ContainerExpired(container_id, container.closed)
+            return container
+        why = self._gone.get((owner, container_id))
+        if why is not None:
+            raise ContainerExpired(container_id, why)
+        raise ContainerUnknown(container_id)
+
+    def _add(self, container: Container) -> Container:
+        if self._closed.is_set():
+            raise RuntimeError("the gateway was closed")
+        self._all[container.id] = container
+        if self._tending is None:
+            self._tending = asyncio.create_task(self._tend_always(), name="tend containers")
+        return container
+
+    async def _make_room(self, owner: str, count: int) -> None:
+        """Forget those that were not used for longest, of what has expired, until there is room for more."""
+        await self._forget_oldest(self.list(owner), self.settings.owner_containers - count)
+        await self._forget_oldest(list(self._all.values()), self.settings.containers - count)
+
+    async def _forget_oldest(self, among: list[Container], leave: int) -> None:
+        surplus = len(among) - leave
+        if surplus <= 0:
+            return
+        now, idle_seconds = self._clock(), self.settings.container_idle_seconds
+        over = [one for one in among if not one.busy and now - one.used_seconds >= idle_seconds]
+        if len(over) < surplus:
+            raise ContainersFull(len(among))
+        for container in sorted(over, key=lambda one: one.used_seconds)[:surplus]:
+            await self._forget(container, "it made room for newer ones")
+
+    async def _forget(self, container: Container, why: str) -> None:
+        if self._all.pop(container.id, None) is None:
+            return
+        self._gone[container.owner, container.id] = container.closed or why
+        while len(self._gone) > _GONE_KEPT:
+            self._gone.popitem(last=False)
+        await container.close(why)
+
+    async def _tend_always(self) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), self.settings.tend_seconds)
+                return
+            try:
+                await self.tend()
+                await self._files.tend()
+            except Exception:
+                _log.exception("containers could not be tended")
+
+    def list(self, owner: str) -> list[Container]:
+        """An owner's containers, the oldest first."""
+        return [container for container in self._all.values() if container.owner == owner and container.closed is None]

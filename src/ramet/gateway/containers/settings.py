@@ -1,0 +1,34 @@
+"""The numbers and choices that containers work with, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ramet.gateway.running.outcomes import CallLimits
+from ramet.gateway.running.outputs import OutputLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """What a container is made of, and how long it is kept."""
+
+    # The sandbox, as ``ramet.AsyncSandbox`` takes it.
+    template: str = "default"
+    python: str | None = None
+    memory_mib: int | None = None
+    pids: int | None = None
+    cpus: float | None = None
+    disk_mib: int | None = None
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    calls: CallLimits = CallLimits()
+    outputs: OutputLimits = OutputLimits()
+    output_characters: int = 100_000  # of each stream, for client and model
+
+    container_idle_seconds: float = 300.0  # after its last use it is frozen; `expires_at` says when
+    container_keep_seconds: float = 24 * 3600.0  # after its last use it is forgotten
+    owner_containers: int = 1_000
+    containers: int = 5_000
+    forks_at_once: int = 16
+    tend_seconds: float = 5.0  # between looks for what is to be frozen or forgotten

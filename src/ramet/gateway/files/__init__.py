@@ -1,0 +1,4 @@
+"""Files of clients, and files that code makes: the store and the Files API.
+
+Start with ``store.py``.
+"""

@@ -1,0 +1,118 @@
+"""Carrying out one call of a server tool in a sandbox: from the model's input to the block for the client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ramet import AsyncSandbox, Result
+from ramet.errors import InvalidArgument, LimitReached, RametError
+from ramet.gateway.containers.kept_sandbox import LOST
+from ramet.gateway.containers.settings import ContainerSettings
+from ramet.gateway.files.store import FileStore
+from ramet.gateway.running import telling
+from ramet.gateway.running.blocks import EDITOR, execution_result, tool_result
+from ramet.gateway.running.cell_run import CellRun
+from ramet.gateway.running.editing import edit
+from ramet.gateway.running.outcomes import Finished
+from ramet.gateway.running.outputs import Outputs, Taking
+
+# What runs the code of each tool, and the field of its input that holds it.
+_LANGUAGES = {"code_execution": ("python", "code"), "bash_code_execution": ("bash", "command")}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where calls are carried out: a container, as far as this needs to know it."""
+
+    container: str
+    owner: str
+    sandbox: AsyncSandbox
+    files: FileStore
+    outputs: Outputs
+    settings: ContainerSettings
+    carried_out: Callable[[CellRun, float, Finished], None]  # with how long it took, in seconds
+    lost: Callable[[RametError], object]
+
+
+async def carry_out(run: CellRun, place: Place) -> Finished:
+    """Everything that the code, or a broken sandbox, can do becomes an outcome."""
+    began = time.monotonic()
+    try:
+        finished = await _carry_out(run, place)
+    except InvalidArgument as error:
+        finished = run.fail("invalid_tool_input", error.message)
+    except LimitReached as error:
+        finished = run.fail("too_many_requests", error.message)
+    except LOST as error:
+        place.lost(error)
+        finished = run.fail("unavailable", error.message)
+    except RametError as error:
+        finished = run.fail("unavailable", error.message)
+    place.carried_out(run, time.monotonic() - began, finished)
+    return finished
+
+
+async def _carry_out(run: CellRun, place: Place) -> Finished:
+    request = run.request
+    if request.name == EDITOR:
+        edited = await edit(place.sandbox.files, request.input)
+        return Finished(tool_result(request.name, request.tool_use_id, edited.content), edited.model_text)
+    if request.name not in _LANGUAGES:
+        return run.fail("invalid_tool_input", f"there is no tool {request.name!r}")
+    language, field = _LANGUAGES[request.name]
+    code = request.input.get(field)
+    if not isinstance(code, str):
+        return run.fail("invalid_tool_input", f"{field!r} must be there, and be a string")
+    prepared = await place.outputs.prepare(place.sandbox)
+    run.time.go()
+    try:
+        result = await place.sandbox.run_code(code, language)
+    finally:
+        run.time.stop()
+    if result.state == "lost" or result.restarted:
+        place.outputs.repl_lost()
+    taking = Taking(place.files, place.settings.outputs, place.owner, place.container)
+    await taking.take_images(telling.images(result))
+    await place.outputs.take(place.sandbox, taking)
+    background = "" if prepared is None else prepared.background
+    return await _told(run, place, result, taking, background)
+
+
+async def _told(run: CellRun, place: Place, result: Result, taking: Taking, background: str) -> Finished:
+    request, truncated = run.request, result.truncated
+    paths = (None, None) if truncated is None else (truncated.stdout_path, truncated.stderr_path)
+    stdout = await _bounded(place, result, "stdout", background + telling.shown_text(result), paths[0])
+    stderr = await _bounded(place, result, "stderr", result.stderr, paths[1])
+    return_code = result.exit_code
+    if run.timed_out and result.interrupted:
+        stderr = telling.noted(stderr, telling.time_note(run.limits.cell_seconds))
+        return_code = return_code or 1
+    if result.state == "lost":
+        stderr = telling.noted(stderr, telling.lost_note(result))
+    notes = taking.notes()
+    if taking.too_large and request.name == "bash_code_execution":
+        failed = run.fail("output_file_too_large", " ".join(notes))
+        text = telling.model_text(stdout, "\n".join([stderr.rstrip("\n"), *notes]).strip(), return_code, taking.rows)
+        return Finished(failed.block, f"error: output_file_too_large\n{text}", run.hidden_chars)
+    for note in notes:
+        stderr = telling.noted(stderr, note)
+    content = execution_result(request.name, stdout, stderr, return_code, [row.id for row in taking.rows])
+    return Finished(
+        tool_result(request.name, request.tool_use_id, content),
+        telling.model_text(stdout, stderr, return_code, taking.rows),
+        run.hidden_chars,
+    )
+
+
+async def _bounded(place: Place, result: Result, stream: str, text: str, whole: str | None) -> str:
+    """As much of a stream as client and model get. All of it is in a file in the sandbox, if there is room for one."""
+    characters = place.settings.output_characters
+    if len(text) > characters and whole is None:
+        whole = f"/tmp/{stream}-of-cell-{result.cell_id}.txt"
+        try:
+            await place.sandbox.files.write(whole, text.encode("utf-8", "replace"))
+        except RametError:
+            whole = None
+    return telling.bounded(text, characters, whole)

@@ -1,0 +1,163 @@
+"""A call of a server tool while it is carried out: a cell that may stop at calls of the client's tools and go on later.
+
+    CellRun.next() -> Waiting     the code waits for these calls; answer() each, then next() again
+                   -> Finished    it has ended: the block for the client, the text for the model
+
+A run lives as long as its code does and not as long as a request: whoever asks ``next`` may go away and come back. What
+was told once is told again: ``next(after=ids)`` gives what followed the answers to these calls, for clients that repeat
+a request whose answer they did not get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+
+from ramet.errors import RametError, ToolError
+from ramet.gateway.running.answers import Content
+from ramet.gateway.running.blocks import ErrorCode, execution_error, tool_result
+from ramet.gateway.running.clock import RunningTime
+from ramet.gateway.running.outcomes import CallLimits, CellRequest, ClientTool, Finished, PendingCall, Waiting
+from ramet.gateway.running.pausing import Pauses
+
+__all__ = ["CallLimits", "CellRequest", "CellRun", "ClientTool", "Finished", "PendingCall", "Waiting"]
+
+_log = logging.getLogger("ramet.gateway")
+
+_INTERRUPT_AGAIN_SECONDS = 0.1
+# The engine kills a REPL that heeds no interrupt after seconds; so long and something is wrong with the engine.
+_GIVE_UP_SECONDS = 60.0
+
+
+class CellRun:
+    """Owns the task that carries the call out. Made by a container, on the event loop."""
+
+    def __init__(
+        self, request: CellRequest, tools: Sequence[ClientTool] = (), limits: CallLimits | None = None
+    ) -> None:
+        self.request = request
+        self.tools = tuple(tools)
+        self.limits = CallLimits() if limits is None else limits
+        self.timed_out = False
+        self.abandoned = False
+        self.told = False  # it has ended, and somebody was told how
+        self.time = RunningTime(self.limits.cell_seconds, self._time_is_up)
+        self._pauses = Pauses(self.limits, self.time)
+        self._interrupt: Callable[[], Awaitable[bool]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else f"waits for {len(self.calls)} calls" if self.waiting else "runs"
+        return f"<CellRun {self.request.tool_use_id} {state}>"
+
+    # For whoever carries a turn out.
+
+    async def next(self, after: Collection[str] | None = None) -> Waiting | Finished:
+        """What the run comes to next, or came to after the answers to these calls. May be given up at any time."""
+        outcome = await self._pauses.next(after)
+        if isinstance(outcome, Finished):
+            self.told = True
+        return outcome
+
+    def answer(self, tool_use_id: str, content: Content, is_error: bool = False) -> None:
+        """Give a call its result. The same once more is no error; nor is one that comes too late, and is not heard."""
+        self._pauses.answer(tool_use_id, content, is_error)
+
+    async def abandon(self) -> None:
+        """Nobody will answer any more: the code is interrupted. Returns when it has ended."""
+        if not self.ended:
+            self.abandoned = True
+            self._pauses.give_up("nobody answers this call any more")
+            self._stop()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    @property
+    def calls(self) -> list[PendingCall]:
+        """Those that wait right now, in the order in which they were made."""
+        return self._pauses.calls
+
+    @property
+    def answered(self) -> Mapping[str, bytes]:
+        """A digest of each answer there was, by the id of its call."""
+        return self._pauses.answered
+
+    @property
+    def hidden_chars(self) -> int:
+        """Of tool results that only the code has read."""
+        return self._pauses.answered_chars
+
+    @property
+    def waiting(self) -> bool:
+        """Its client has been told of calls, and the code waits for answers."""
+        return self._pauses.told
+
+    @property
+    def ended(self) -> bool:
+        return self._pauses.ended
+
+    def knows(self, tool_use_ids: Collection[str]) -> bool:
+        """All of these are calls that this code has made."""
+        return bool(tool_use_ids) and self._pauses.known.issuperset(tool_use_ids)
+
+    # For the container.
+
+    async def reached(self) -> None:
+        """Wait until it has ended, or waits for its client; nobody is told."""
+        await self._pauses.next(None)
+
+    def begin(self, carried_out: Coroutine[None, None, Finished], interrupt: Callable[[], Awaitable[bool]]) -> None:
+        """Carry the call out, in a task of its own."""
+        self._interrupt = interrupt
+        self._task = asyncio.create_task(self._carry_out(carried_out), name=f"run {self.request.tool_use_id}")
+
+    def finish(self, finished: Finished) -> None:
+        """It is over, with this outcome."""
+        self.time.stop()
+        self._pauses.finish(finished)
+
+    def fail(self, error_code: ErrorCode, message: str) -> Finished:
+        """An outcome without a result."""
+        request = self.request
+        content = execution_error(request.name, error_code, message)
+        block = tool_result(request.name, request.tool_use_id, content)
+        return Finished(block, f"error: {error_code}: {message}", self.hidden_chars)
+
+    async def called(self, name: str, arguments: Mapping[str, object]) -> str:
+        """The code calls a tool: wait for the client's answer. What this raises is raised in the code."""
+        if self.ended or self.abandoned or all(tool.name != name for tool in self.tools):
+            raise ToolError(f"the tool {name!r} cannot be called from here")
+        return await self._pauses.call(name, arguments)
+
+    async def _carry_out(self, carried_out: Coroutine[None, None, Finished]) -> None:
+        try:
+            finished = await carried_out
+        except Exception:
+            _log.exception("a call of %s could not be carried out", self.request.name)
+            finished = self.fail("unavailable", "the gateway failed to carry this out")
+        except BaseException:
+            self.finish(self.fail("unavailable", "the gateway was ended"))
+            raise
+        self.finish(finished)
+
+    def _time_is_up(self) -> None:
+        self.timed_out = True
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._stopping is None and self._task is not None:
+            self._stopping = asyncio.create_task(self._interrupt_until_ended(self._task))
+
+    async def _interrupt_until_ended(self, task: asyncio.Task[None]) -> None:
+        """Interrupt the cell, which may be about to begin, and see it end."""
+        try:
+            while not task.done() and self._interrupt is not None and not await self._interrupt():
+                await asyncio.wait({task}, timeout=_INTERRUPT_AGAIN_SECONDS)
+        except RametError:
+            pass  # the sandbox is gone, and the task will learn of it
+        _, unfinished = await asyncio.wait({task}, timeout=_GIVE_UP_SECONDS)
+        if unfinished:
+            task.cancel()
+            await asyncio.wait({task})

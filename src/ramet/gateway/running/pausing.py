@@ -1,0 +1,179 @@
+"""Where code stops for its client: calls that wait, what the client was told of them, and what followed its answers.
+
+    step 0: Waiting(a, b) --both answered--> step 1: Waiting(c) --answered--> step 2: Finished
+
+A step is what one ``next`` tells, and is told again to whoever asks for it again. It is over when none of its calls
+waits any more: answered, timed out, or not wanted by the code any longer. Calls made meanwhile belong to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ramet.errors import ToolError
+from ramet.gateway.encoding import to_json
+from ramet.gateway.running.answers import Answer, AnswerRefused, Content
+from ramet.gateway.running.clock import RunningTime
+from ramet.gateway.running.outcomes import CallLimits, Finished, PendingCall, Waiting
+
+# Only the last answers are ever asked for again, and those of a request that was slow to give up.
+_STEPS_KEPT = 16
+# Of the arguments of all calls of a cell that wait. They stay in memory, and the client sends them back with its
+# history, of which a request holds 32 MiB.
+_ARGUMENT_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class _Step:
+    outcome: asyncio.Future[Waiting | Finished]
+    ids: frozenset[str] = frozenset()  # of the calls it told of
+
+
+@dataclass(slots=True)
+class _Call:
+    call: PendingCall
+    answer: asyncio.Future[Answer]
+    size_bytes: int
+
+
+class Pauses:
+    """Owns the calls of one cell that wait, and its steps. While any waits, the cell's clock stands still."""
+
+    def __init__(self, limits: CallLimits, time: RunningTime) -> None:
+        self.answered: dict[str, bytes] = {}  # digests of answers, by tool_use id
+        self.answered_chars = 0  # of answers that were no errors
+        self.known: set[str] = set()  # ids of all calls ever made
+        self._limits = limits
+        self._time = time
+        self._pending: dict[str, _Call] = {}
+        self._steps: deque[_Step] = deque(maxlen=_STEPS_KEPT)
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gather_until = 0.0
+        self._begin_step()
+
+    @property
+    def calls(self) -> list[PendingCall]:
+        """Those that wait right now, in the order in which they were made."""
+        return [waiting.call for waiting in self._pending.values()]
+
+    @property
+    def told(self) -> bool:
+        """The client was told of calls, and has not answered them all."""
+        return self._steps[-1].outcome.done() and not self.ended
+
+    @property
+    def ended(self) -> bool:
+        last = self._steps[-1].outcome
+        return last.done() and isinstance(last.result(), Finished)
+
+    async def next(self, after: Collection[str] | None) -> Waiting | Finished:
+        """What the last step tells, or the one that followed the answers to these calls."""
+        step = self._steps[-1] if after is None else self._step_after(frozenset(after))
+        return await asyncio.shield(step.outcome)
+
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
+        """Wait for the client's answer to a call. What this raises is raised in the code."""
+        size_bytes = len(to_json(arguments))
+        if size_bytes + sum(one.size_bytes for one in self._pending.values()) > _ARGUMENT_BYTES:
+            raise ToolError(f"arguments of calls that wait at the same time are longer than {_ARGUMENT_BYTES} bytes")
+        call = PendingCall(f"toolu_{secrets.token_hex(12)}", name, dict(arguments))
+        waiting = _Call(call, asyncio.get_running_loop().create_future(), size_bytes)
+        self._pending[call.id] = waiting
+        self.known.add(call.id)
+        self._time.hold()
+        self._gather()
+        seconds = self._limits.call_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await waiting.answer
+        except TimeoutError:
+            # The published behaviour, word for word: programs look for it.
+            raise TimeoutError(f"Calling tool [{name!r}] timed out (no response after {seconds:g}s).") from None
+        finally:
+            self._settle(call.id)
+        if answer.is_error:
+            raise ToolError(answer.text)
+        return answer.text
+
+    def answer(self, tool_use_id: str, content: Content, is_error: bool) -> None:
+        """The same once more is no error; nor is one that comes too late, and is not heard."""
+        if tool_use_id not in self.known:
+            raise AnswerRefused(f"no code waits, or has waited, for a result of {tool_use_id}")
+        answer = Answer.read(content, is_error)
+        if tool_use_id in self.answered:
+            if self.answered[tool_use_id] != answer.digest:
+                raise AnswerRefused(
+                    f"{tool_use_id} was answered before, and differently: the code has gone on with that"
+                )
+            return
+        self.answered[tool_use_id] = answer.digest
+        waiting = self._pending.get(tool_use_id)
+        if waiting is not None:
+            if not is_error:
+                self.answered_chars += len(answer.text)
+            waiting.answer.set_result(answer)
+            self._settle(tool_use_id)
+
+    def give_up(self, why: str) -> None:
+        """All calls that wait fail in the code."""
+        for waiting in list(self._pending.values()):
+            if not waiting.answer.done():
+                waiting.answer.set_exception(ToolError(why))
+            self._settle(waiting.call.id)
+
+    def finish(self, finished: Finished) -> None:
+        """The last step."""
+        if self.ended:
+            return
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self.give_up("the cell that made this call has ended")
+        if self._steps[-1].outcome.done():
+            self._begin_step()
+        self._steps[-1].outcome.set_result(finished)
+
+    def _begin_step(self) -> None:
+        self._steps.append(_Step(asyncio.get_running_loop().create_future()))
+
+    def _step_after(self, ids: frozenset[str]) -> _Step:
+        """The last one, if they are not all answered, or it is long ago that they were."""
+        for at in range(len(self._steps) - 2, -1, -1):
+            if self._steps[at].ids and self._steps[at].ids <= ids:
+                return self._steps[at + 1]
+        return self._steps[-1]
+
+    def _settle(self, call_id: str) -> None:
+        """A call waits no more."""
+        if self._pending.pop(call_id, None) is None:
+            return
+        if not self._pending and not self.ended:
+            self._time.go()
+        step = self._steps[-1]
+        if step.ids and step.ids.isdisjoint(self._pending):
+            self._begin_step()
+            if self._pending:
+                self._gather()
+
+    def _gather(self) -> None:
+        """Tell of the calls that wait, once no others come right behind them."""
+        if self._steps[-1].outcome.done():
+            return  # the client is at work; it is told of these when it comes back
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._gathering is None:
+            self._gather_until = now + self._limits.gather_at_most_seconds
+        else:
+            self._gathering.cancel()
+        self._gathering = loop.call_at(min(now + self._limits.gather_seconds, self._gather_until), self._tell)
+
+    def _tell(self) -> None:
+        self._gathering = None
+        step = self._steps[-1]
+        if self._pending and not step.outcome.done():
+            step.ids = frozenset(self._pending)
+            step.outcome.set_result(Waiting(tuple(self.calls)))

@@ -1,0 +1,142 @@
+"""The cells of one turn: in which container they run, which one goes on from an earlier request, what came of each."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ramet.gateway.asking.requests import MessagesRequest
+from ramet.gateway.containers.container import Container
+from ramet.gateway.containers.refusals import ContainerBusy
+from ramet.gateway.kinds import AnyBlock
+from ramet.gateway.running.answers import Answer
+from ramet.gateway.running.blocks import ErrorCode, execution_error, tool_result
+from ramet.gateway.running.cell_run import CellRequest, CellRun, Finished, Waiting
+from ramet.gateway.services import Services
+from ramet.gateway.turns.growing import ContainerShown
+from ramet.gateway.upstream.wording import Wording
+
+_DEFAULT_VERSION = "20260120"
+_CHARACTERS_PER_TOKEN = 4
+# In one answer: a model that calls and calls, in one sample, must not run for hours and fill the memory with results.
+_CELLS_AT_MOST = 100
+
+
+def tokens_kept_out(request: MessagesRequest) -> int:
+    """An estimate: what the model would have had to read of results that this request brings for code."""
+    answers = [Answer.read(one.content, one.is_error) for one in request.calls.answers]
+    return sum(len(answer.text) for answer in answers if not answer.is_error) // _CHARACTERS_PER_TOKEN
+
+
+class Cells:
+    """Owns the container's place in the turn; the container itself outlives it."""
+
+    def __init__(self, services: Services, request: MessagesRequest, owner: str, wording: Wording) -> None:
+        self._services = services
+        self.request = request
+        self._owner = owner
+        self._wording = wording
+        self._container: Container | None = None
+        self._stack: ExitStack | None = None
+        self._run: CellRun | None = None
+        self._after: frozenset[str] | None = None
+        self._prepared = False
+        self._begun = 0
+
+    @property
+    def container_id(self) -> str | None:
+        return None if self._container is None else self._container.id
+
+    @property
+    def container_shown(self) -> ContainerShown | None:
+        container = self._container
+        return None if container is None else ContainerShown(container.id, container.expires_at)
+
+    async def prepare(self, stack: ExitStack) -> None:
+        """Before anything is sampled or run: the container, the client's files in it, the client's answers to its code.
+
+        ``stack`` is left when the turn ends; until then the container is in use."""
+        self._stack = stack
+        if self._container is not None:
+            stack.enter_context(self._container.in_use())
+        if self._prepared:
+            return
+        request = self.request
+        uploads = request.uploads if request.tools.version is not None else []
+        if request.container_id is not None or uploads:
+            container = self._container or await self._open(request.container_id)
+            if uploads:
+                paths = await container.upload(uploads)
+                self._wording.uploaded(dict(zip(uploads, paths, strict=True)))
+            if request.calls.answers:
+                self._take_answers(container)
+        self._prepared = True
+
+    async def outcome(self, cell: AnyBlock) -> Waiting | Finished:
+        """Run a cell, or go on with it, until it waits for the client or has ended."""
+        if self._run is None and cell.get("id") == self.request.calls.waiting_cell:
+            outcome: Waiting | Finished = _failed(cell, "unavailable", "the code that made these calls is gone")
+        else:
+            outcome = await self._carried_out(cell)
+        if isinstance(outcome, Waiting):
+            self._services.watch(self._run)
+        else:
+            self._run, self._after = None, None
+            self._wording.cell_ended(str(cell.get("id")), outcome.model_text)
+        return outcome
+
+    def give_up(self) -> None:
+        """Nobody wants to know any more. Code that waits for a client still has the chance that it comes back."""
+        run = self._run
+        if run is not None and not run.ended and not run.waiting:
+            self._services.spawn(run.abandon(), "abandon")
+
+    async def _carried_out(self, cell: AnyBlock) -> Waiting | Finished:
+        container = self._container or await self._open(None)
+        if self._run is None:
+            self._begun += 1
+            if self._begun > _CELLS_AT_MOST:
+                return _failed(cell, "too_many_requests", f"{_CELLS_AT_MOST} calls are carried out for one answer")
+            try:
+                self._run = await self._begin(container, cell)
+            except ContainerBusy as error:
+                # Another conversation in this container waits for its client. This one can go on without.
+                return _failed(cell, "too_many_requests", error.message)
+        return await self._run.next(self._after)
+
+    async def _begin(self, container: Container, cell: AnyBlock) -> CellRun:
+        pending = container.pending
+        if pending is not None and pending.request.tool_use_id == cell.get("id"):
+            return pending  # an answer broke off, and the client comes back with what it had of it
+        found = cell.get("input")
+        request = CellRequest(
+            tool_use_id=str(cell.get("id")),
+            name=str(cell.get("name")),
+            input=found if isinstance(found, dict) else {},
+            version=self.request.tools.version or _DEFAULT_VERSION,
+        )
+        return await container.start(request, self.request.tools.callables)
+
+    async def _open(self, container_id: str | None) -> Container:
+        container = await self._services.rooms.containers.open(self._owner, container_id)
+        self._container = container
+        assert self._stack is not None
+        self._stack.enter_context(container.in_use())
+        return container
+
+    def _take_answers(self, container: Container) -> None:
+        calls = self.request.calls
+        run = container.run_of(calls.answered_ids)
+        if run is None or run.request.tool_use_id != calls.waiting_cell:
+            return
+        fresh = not calls.answered_ids <= run.answered.keys()
+        for answer in calls.answers:
+            run.answer(answer.tool_use_id, answer.content, answer.is_error)
+        self._run, self._after = run, calls.answered_ids
+        if fresh:
+            self._services.metrics.kept_out(tokens_kept_out(self.request))
+
+
+def _failed(cell: AnyBlock, error_code: ErrorCode, message: str) -> Finished:
+    name, own_id = str(cell.get("name")), str(cell.get("id"))
+    block = tool_result(name, own_id, execution_error(name, error_code, message))
+    return Finished(block, f"error: {error_code}: {message}")

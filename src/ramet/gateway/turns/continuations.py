@@ -1,0 +1,166 @@
+"""Requests that come again: nothing runs twice for them.
+
+The published client repeats a request whose answer it did not get, and nothing in it says that it does. One that goes
+on with code is known by the container, the cells that are open and the calls that it answers: the first makes the
+answer, every later one is given that answer, also while it is being made. Nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ramet.gateway.asking.requests import MessagesRequest
+from ramet.gateway.encoding import to_json
+from ramet.gateway.running.answers import AnswerRefused
+from ramet.gateway.services import Services
+from ramet.gateway.turns.growing import GrowingMessage
+from ramet.gateway.turns.turn import Turn
+from ramet.gateway.upstream.client import Said
+from ramet.gateway.upstream.credentials import Caller
+
+_KEPT = 2_000
+# Of answers, and of requests whose turns are not over.
+_KEPT_BYTES = 256 << 20
+# Turns that failed half-way: the published client comes again within seconds.
+_FAILED_KEPT = 200
+_FAILED_SECONDS = 120.0
+
+
+class Answered(Protocol):
+    """An answer, be it whole or on its way."""
+
+    @property
+    def message(self) -> GrowingMessage: ...
+    @property
+    def said(self) -> Said: ...
+
+
+@dataclass(frozen=True)
+class _Whole:
+    message: GrowingMessage
+    said: Said
+
+
+@dataclass(frozen=True)
+class _Key:
+    owner: str
+    container_id: str | None
+    cells: tuple[str, ...]
+    answered: frozenset[str]
+    direct: bytes
+    """Digest of the conversation, if no ids of ours tell which it is: those of cells may be the upstream's, which may
+    give them to others too. With other messages it is another one, which has to run for itself."""
+
+
+@dataclass
+class _Kept:
+    answer: Turn | _Whole
+    answers: bytes
+    size_bytes: int
+    until: float = 0.0
+    task: asyncio.Task[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Failed:
+    turn: Turn
+    size_bytes: int
+    until: float
+
+
+class Continuations:
+    """Owns the turns that go on with code, and for some time the answers that came of them."""
+
+    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+        self._services = services
+        self._clock = clock
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, bytes], _Failed] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is kept, roughly."""
+        return sum(one.size_bytes for kept in (self._kept, self._failed) for one in kept.values())
+
+    def join(self, request: MessagesRequest, owner: str, caller: Caller) -> Answered:
+        """The answer to this request, begun or whole. Nothing here waits: of two requests at once one is first."""
+        self._forget()
+        key, answers = _key(request, owner), _digest(asdict(answer) for answer in request.calls.answers)
+        kept = self._kept.get(key)
+        if kept is None:
+            turn = Turn(self._services, request, owner, caller)
+            kept = self._kept[key] = _Kept(turn, answers, request.size_bytes)
+        elif kept.answers != answers:
+            raise AnswerRefused("these calls were answered before, and differently: the code has gone on with that")
+        else:
+            self._services.metrics.continued_again()
+        kept.until = self._clock() + self._services.settings.continuation_seconds
+        self._kept.move_to_end(key)
+        answer = kept.answer
+        if isinstance(answer, Turn):
+            if answer.failed:
+                answer.carry_on(request, caller)
+                kept.task = None
+            if kept.task is None:
+                kept.task = self._services.spawn(self._run(key, kept, answer), "continuation")
+        return answer
+
+    def begin(self, request: MessagesRequest, owner: str, caller: Caller) -> tuple[Turn, asyncio.Task[Any]]:
+        """A turn of its own, and its task. If this request failed before, after code had run: that turn, carried on."""
+        key = (owner, request.digest)
+        failed = self._failed.pop(key, None)
+        if failed is None or failed.until <= self._clock():
+            turn = Turn(self._services, request, owner, caller)
+        else:
+            turn = failed.turn
+            turn.carry_on(request, caller)
+        return turn, self._services.spawn(self._run_alone(key, turn), "turn")
+
+    async def _run_alone(self, key: tuple[str, bytes], turn: Turn) -> None:
+        await turn.run()
+        if turn.failed and turn.has_run_code:
+            self._failed[key] = _Failed(turn, turn.size_bytes(), self._clock() + _FAILED_SECONDS)
+        self._forget()
+
+    async def _run(self, key: _Key, kept: _Kept, turn: Turn) -> None:
+        await turn.run()
+        if not turn.failed:
+            kept.answer = _Whole(turn.message, turn.said)  # without the history, which is long
+            kept.size_bytes = turn.message.size_bytes()
+        elif turn.has_run_code:
+            kept.size_bytes = turn.size_bytes()
+        elif self._kept.get(key) is kept:
+            del self._kept[key]  # nothing came of it that could be lost
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is too old, and the oldest of what is too much. What is still being made is not."""
+        now, size_bytes = self._clock(), self.size_bytes
+        for request, failed in list(self._failed.items()):
+            if failed.until > now and len(self._failed) <= _FAILED_KEPT and size_bytes <= _KEPT_BYTES:
+                break
+            del self._failed[request]
+            size_bytes -= failed.size_bytes
+        for key, kept in list(self._kept.items()):
+            if kept.until > now and len(self._kept) <= _KEPT and size_bytes <= _KEPT_BYTES:
+                break
+            if kept.task is None or kept.task.done():
+                del self._kept[key]
+                size_bytes -= kept.size_bytes
+
+
+def _key(request: MessagesRequest, owner: str) -> _Key:
+    calls = request.calls
+    direct = b"" if calls.answers else _digest(request.messages)
+    cells = tuple(str(cell.get("id")) for cell in calls.cells)
+    return _Key(owner, request.container_id, cells, calls.answered_ids, direct)
+
+
+def _digest(values: Iterable[Any]) -> bytes:
+    return hashlib.sha256(to_json(list(values))).digest()

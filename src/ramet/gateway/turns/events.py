@@ -1,0 +1,55 @@
+"""An answer as a stream of events: what is recorded of it, pings while nothing is, and an error if it ends in one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from starlette.types import Receive, Send
+
+from ramet.gateway.turns.recordings import Recording
+from ramet.gateway.upstream.sse import PING, encode
+
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # proxies that gather answers before they pass them on
+}
+_PIECE_BYTES = 64 * 1024
+
+
+async def send_events(
+    send: Send, recording: Recording, gone: asyncio.Task[None], request_id: str, ping_seconds: float
+) -> bool:
+    """The body of the answer, to its end; False: the client has gone before."""
+    seen = 0
+    while not gone.done():
+        piece = bytearray()
+        while seen < len(recording.events) and len(piece) < _PIECE_BYTES:
+            piece += encode(recording.events[seen])
+            seen += 1
+        if piece:
+            await send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
+        elif recording.over:
+            last = b"" if recording.error is None else encode(recording.error.body(request_id))
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+            return True
+        elif not await first_of(recording.beyond(seen), gone, ping_seconds):
+            await send({"type": "http.response.body", "body": PING, "more_body": True})
+    return False
+
+
+async def first_of(wanted: Awaitable[None], gone: asyncio.Task[None], seconds: float | None = None) -> bool:
+    """Wait for one thing, or until the client has gone; False: neither happened in this time."""
+    task = asyncio.ensure_future(wanted)
+    try:
+        done, _ = await asyncio.wait((task, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        task.cancel()
+
+
+async def client_gone(receive: Receive) -> None:
+    """Until the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,95 @@
+"""`POST /v1/messages`: begin a turn, or join the one that there is, and give the client what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ramet.gateway.asking.requests import MessagesRequest, read_body, read_request
+from ramet.gateway.encoding import to_json
+from ramet.gateway.exchange import ClientGone, owner_of, request_id_of
+from ramet.gateway.services import Services
+from ramet.gateway.turns.cells import tokens_kept_out
+from ramet.gateway.turns.continuations import Answered, Continuations
+from ramet.gateway.turns.events import HEADERS, client_gone, first_of, send_events
+from ramet.gateway.upstream.credentials import Caller, upstream_headers
+
+KEPT_OUT_HEADER = "ramet-tokens-kept-out"
+
+
+class Messages:
+    """Answers requests for messages. Owns the turns that outlive a request."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._continuations = Continuations(services)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        settings = self._services.settings
+        body = await read_body(request, settings.body_bytes)
+        owner = owner_of(request)
+        asked = read_request(body, owner, self._services.threads, self._services.cell_seconds)
+        caller = Caller(upstream_headers(settings, request.headers), request.url.query)
+        turn, task = self._begin(asked, owner, caller)
+        gone = asyncio.create_task(client_gone(receive))
+        try:
+            if asked.stream:
+                await self._stream(turn, asked, request_id_of(request), gone, send)
+            else:
+                await self._whole(turn, asked, gone, scope, receive, send)
+        finally:
+            gone.cancel()
+            if task is not None:
+                task.cancel()  # nobody else can come for this one
+
+    def _begin(self, asked: MessagesRequest, owner: str, caller: Caller) -> tuple[Answered, asyncio.Task[Any] | None]:
+        """The answer to come, and the task of a turn that only this request wants."""
+        if asked.calls.cells:
+            return self._continuations.join(asked, owner, caller), None
+        return self._continuations.begin(asked, owner, caller)
+
+    async def _stream(
+        self, turn: Answered, asked: MessagesRequest, request_id: str, gone: asyncio.Task[None], send: Send
+    ) -> None:
+        recording = turn.message.recording
+        # Until there is something to tell, an error has a status of its own.
+        await first_of(recording.beyond(0), gone)
+        if recording.error is not None and not recording.events:
+            raise recording.error
+        headers = [
+            (name.encode(), value.encode("latin-1")) for name, value in (HEADERS | _headers(turn, asked)).items()
+        ]
+        if not gone.done():
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if not await send_events(send, recording, gone, request_id, self._services.settings.ping_seconds):
+            raise ClientGone
+
+    async def _whole(
+        self,
+        turn: Answered,
+        asked: MessagesRequest,
+        gone: asyncio.Task[None],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        recording = turn.message.recording
+        await first_of(recording.ended(), gone)
+        if not recording.over:
+            raise ClientGone
+        if recording.error is not None:
+            raise recording.error
+        body = to_json(turn.message.whole())
+        await Response(body, 200, _headers(turn, asked), "application/json")(scope, receive, send)
+
+
+def _headers(turn: Answered, asked: MessagesRequest) -> dict[str, str]:
+    headers = dict(turn.said.headers)
+    if asked.tools.version is not None or asked.calls.answers:
+        headers[KEPT_OUT_HEADER] = str(tokens_kept_out(asked))
+    return headers

@@ -1,0 +1,49 @@
+"""What the model is told of cells and files in one turn: what is known from carrying them out, else from the blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ramet.gateway.errors import ApiError
+from ramet.gateway.files.index import FileRow
+from ramet.gateway.files.store import FileStore
+from ramet.gateway.kinds import AnyBlock
+from ramet.gateway.upstream.retelling import retell
+from ramet.gateway.upstream.translating import Told
+
+
+class Wording:
+    """Owns what was told in this turn."""
+
+    def __init__(self, files: FileStore, owner: str) -> None:
+        self._files = files
+        self._owner = owner
+        self._told: dict[object, Told] = {}
+        self._paths: dict[str, str] = {}
+
+    def cell_ended(self, own_id: str, told: Told) -> None:
+        self._told[own_id] = told
+
+    def uploaded(self, paths: dict[str, str]) -> None:
+        """Where files are in the container, by their ids."""
+        self._paths.update(paths)
+
+    def tell(self, use: AnyBlock, block: AnyBlock) -> Told:
+        found = self._told.get(use.get("id"))
+        if found is not None:
+            return found
+        return retell(use, block, self._find_files)
+
+    def _find_files(self, file_ids: Sequence[str]) -> list[FileRow]:
+        found = {row.id: row for row in self._files.some(self._owner, file_ids)}
+        return [found[file_id] for file_id in file_ids if file_id in found]
+
+    def tell_upload(self, file_id: str) -> str:
+        try:
+            name = self._files.get(self._owner, file_id).filename
+        except ApiError:
+            return f"[The user uploaded the file {file_id}, which is not there any more.]"
+        quoted = json.dumps(name, ensure_ascii=False)
+        where = f" In the container it is {self._paths[file_id]}." if file_id in self._paths else ""
+        return f"[The user uploaded the file {quoted}.{where}]"
