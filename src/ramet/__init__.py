@@ -14,11 +14,11 @@ from ramet.client.arguments import Mount, Template
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
 from ramet.client.async_sandbox import AsyncFiles, AsyncSandbox
 from ramet.client.async_terminals import AsyncTerminal
-from ramet.client.current_call import ToolCall, current_tool_call
 from ramet.client.forks import Forks, Snapshot
 from ramet.client.sandbox import Files, Sandbox
 from ramet.client.terminals import Terminal
-from ramet.client.tools import Tool
+from ramet.client.tools.current_call import ToolCall, current_tool_call
+from ramet.client.tools.tool import Tool
 from ramet.errors import (
     EngineClosed,
     EngineLost,

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from ramet.client import answering, operations
-from ramet.client.answering import Answering
-from ramet.client.answers import failure, is_small
+from ramet.client import operations
 from ramet.client.handle import Handle
 from ramet.client.operations import ToolCalled, ToolCancelled, ToolFailure
-from ramet.client.tools import Tool, toolset
-from ramet.client.workers import Workers
+from ramet.client.tools import answering
+from ramet.client.tools.answering import Answering
+from ramet.client.tools.answers import failure, is_small
+from ramet.client.tools.tool import Tool, toolset
+from ramet.client.tools.workers import Workers
 from ramet.errors import LimitReached, OutcomeUnknown, ProtocolError, RametError, SandboxClosed, Unreachable
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ramet.client import attending
-from ramet.client.attending import Attendance, Sender
 from ramet.client.operations import RECEIVE, Operation, ToolCalled, ToolCancelled
-from ramet.client.workers import Workers
+from ramet.client.tools import attending
+from ramet.client.tools.attending import Attendance, Sender
+from ramet.client.tools.workers import Workers
 from ramet.protocol.frames import Frame
 
 WAIT_SECONDS = 30

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.tool_records import Records
+from ramet.engine.tools.records import Records
 from ramet.protocol import calls, tool_frames
 from ramet.protocol.frames import encode
 from ramet.protocol.tool_records import read_records

@@ -20,9 +20,9 @@ from jsonschema import Draft202012Validator
 
 import ramet
 from ramet import InvalidArgument, Tool
-from ramet.client.forms import ANYTHING, Form
-from ramet.client.hints import Hints
-from ramet.client.tools import WrongArguments, toolset
+from ramet.client.tools.forms import ANYTHING, Form
+from ramet.client.tools.hints import Hints
+from ramet.client.tools.tool import WrongArguments, toolset
 from ramet.protocol.tools import encode_tools
 
 

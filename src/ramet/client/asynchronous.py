@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any, TypeVar
 
-from ramet.client.attending import Answering
 from ramet.client.operations import RECEIVE, Emit, Operation, ToolCalled, ToolCancelled
+from ramet.client.tools.attending import Answering
 from ramet.transport.seam import Engine
 
 Returned = TypeVar("Returned")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
-from ramet.client.attending import Answering, Attendance
 from ramet.client.operations import RECEIVE, Emit, Operation, Step, ToolCalled, ToolCancelled
+from ramet.client.tools.attending import Answering, Attendance
 from ramet.transport.seam import Engine, Link
 
 Returned = TypeVar("Returned")

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from os import urandom
 
 from ramet.client import operations
-from ramet.client.current_call import check_not_in_its_way
 from ramet.client.operations import Forked, OnDisconnect, Operation, Record
 from ramet.client.sources import SMALL_BYTES, as_bytes
-from ramet.client.tools import Toolset
+from ramet.client.tools.current_call import check_not_in_its_way
+from ramet.client.tools.tool import Toolset
 from ramet.protocol import checks
 from ramet.protocol.forks import Diff
 from ramet.protocol.replays import ReplayEvent

@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from ramet.client.checked import Checked
-from ramet.client.tools import NO_TOOLS, Toolset
+from ramet.client.tools.tool import NO_TOOLS, Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
 from ramet.protocol.checks import invalid
 from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:
-    from ramet.client.answering import Answering
+    from ramet.client.tools.answering import Answering
 
 
 def behind(error: BaseException | None) -> AbstractContextManager[None]:
@@ -79,7 +79,7 @@ class Handle(_Held):
         if not self.tools:
             return None
         # Imported when needed: most programs have none.
-        from ramet.client.answering import Answering
+        from ramet.client.tools.answering import Answering
 
         return Answering(self, on_loop, patient)
 

@@ -15,7 +15,7 @@ from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
 from ramet.client.terminals import Terminal
-from ramet.client.tools import AnyTool, Toolset, toolset
+from ramet.client.tools.tool import AnyTool, Toolset, toolset
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol import calls
 from ramet.protocol.calls import CHUNK_BYTES

@@ -13,8 +13,8 @@ from ramet.protocol.guest import Rich
 from ramet.protocol.results import Truncated
 
 if TYPE_CHECKING:
-    from ramet.engine.tool_call import Answerer
-    from ramet.engine.tool_records import Records
+    from ramet.engine.tools.call import Answerer
+    from ramet.engine.tools.records import Records
 
 
 class Collected(NamedTuple):

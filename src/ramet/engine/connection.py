@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals, tool_calls
+from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.collecting import Collecting
@@ -17,7 +17,8 @@ from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.spill import FOLDER, Spill
 from ramet.engine.streaming import Streaming
-from ramet.engine.tool_call import Answerer
+from ramet.engine.tools import calls as tool_calls
+from ramet.engine.tools.call import Answerer
 from ramet.engine.transfer import Transfer, Upload
 from ramet.engine.tree import Tree
 from ramet.engine.turn import Caller

@@ -15,7 +15,7 @@ from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
 from ramet.engine.succession import Past, Retired
 from ramet.engine.terminals import Terminals
-from ramet.engine.tool_service import ToolService
+from ramet.engine.tools.service import ToolService
 from ramet.engine.turn import Turn
 from ramet.errors import ExecutionCancelled, LimitReached, RametError, SandboxClosed, SandboxLost
 from ramet.protocol.bounding import Tail

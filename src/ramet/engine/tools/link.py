@@ -13,7 +13,7 @@ from ramet.protocol import fields, tool_frames
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 
 if TYPE_CHECKING:
-    from ramet.engine.tool_call import ToolCall
+    from ramet.engine.tools.call import ToolCall
 
 _SMALL_BYTES = 256 * 1024  # of a frame that needs no room of the sandbox's
 _ACCEPTS_AT_MOST = 16

@@ -16,13 +16,13 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from ramet.client import asynchronous, blocking, operations
-from ramet.client.answers import encoded, failure, is_small
-from ramet.client.attending import Sender
-from ramet.client.current_call import mark_tool_call
 from ramet.client.handle import Handle
 from ramet.client.operations import ToolAnswer, ToolCalled, ToolCancelled, ToolFailure
-from ramet.client.tools import Tool
-from ramet.client.workers import loop_thread, workers
+from ramet.client.tools.answers import encoded, failure, is_small
+from ramet.client.tools.attending import Sender
+from ramet.client.tools.current_call import mark_tool_call
+from ramet.client.tools.tool import Tool
+from ramet.client.tools.workers import loop_thread, workers
 from ramet.errors import LimitReached, OutcomeUnknown, RametError, Unreachable
 
 # The engine takes one answer to a call and says so of any other: one that may have been lost is sent again. After the

@@ -19,8 +19,8 @@ from enum import Enum
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from ramet.client import forms
-from ramet.client.forms import ANYTHING, Form, JsonSchema, NotDescribable
+from ramet.client.tools import forms
+from ramet.client.tools.forms import ANYTHING, Form, JsonSchema, NotDescribable
 
 _SEQUENCES: Mapping[object, Callable[[Any], object]] = {
     list: list,

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ramet.client.operations import RECEIVE, Operation, Step, ToolCalled, ToolCancelled
-from ramet.client.workers import readers, workers
+from ramet.client.tools.workers import readers, workers
 from ramet.transport.seam import Link
 
 _MOMENT_SECONDS = 0.004

@@ -14,7 +14,7 @@ from ramet.protocol.checks import invalid
 from ramet.protocol.tool_frames import read_arguments
 
 if TYPE_CHECKING:
-    from ramet.client.schemas import Signature
+    from ramet.client.tools.schemas import Signature
 
 Handler = Callable[..., object]
 
@@ -46,9 +46,9 @@ class Tool:
     ) -> None:
         from inspect import iscoroutinefunction
 
-        from ramet.client.argument_checks import BadSchema, SchemaCheck
-        from ramet.client.forms import NotDescribable
-        from ramet.client.schemas import describe, description_of
+        from ramet.client.tools.argument_checks import BadSchema, SchemaCheck
+        from ramet.client.tools.forms import NotDescribable
+        from ramet.client.tools.schemas import describe, description_of
         from ramet.protocol.tools import ToolSpec, check_tools
 
         if not callable(handler):

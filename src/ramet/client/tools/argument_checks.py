@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ramet.client.forms import JsonSchema
-from ramet.client.tools import WrongArguments
+from ramet.client.tools.forms import JsonSchema
+from ramet.client.tools.tool import WrongArguments
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

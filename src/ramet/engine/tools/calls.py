@@ -9,8 +9,8 @@ from ramet.engine.channel import Channel
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.settings import Settings
-from ramet.engine.tool_call import ToolCall
-from ramet.engine.tool_service import ToolService
+from ramet.engine.tools.call import ToolCall
+from ramet.engine.tools.service import ToolService
 from ramet.errors import ExecutionUnknown, ProtocolError, SandboxClosed
 from ramet.protocol import calls, fields, tool_frames
 from ramet.protocol.checks import invalid

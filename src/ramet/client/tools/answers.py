@@ -7,7 +7,7 @@ from collections.abc import Collection
 from subprocess import SubprocessError
 
 from ramet.client.operations import ToolAnswer, ToolFailure
-from ramet.client.tools import WrongArguments
+from ramet.client.tools.tool import WrongArguments
 from ramet.errors import RametError
 from ramet.protocol.frames import encode_header
 from ramet.protocol.tool_frames import FailureKind

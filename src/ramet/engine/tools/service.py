@@ -13,10 +13,10 @@ from ramet.engine.cell import Cell
 from ramet.engine.repl import Repl
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
-from ramet.engine.tool_call import Arriving, ToolCall
-from ramet.engine.tool_link import Link
-from ramet.engine.tool_records import Records
-from ramet.engine.tool_socket import ToolSocket, open_tool_socket
+from ramet.engine.tools.call import Arriving, ToolCall
+from ramet.engine.tools.link import Link
+from ramet.engine.tools.listening import ToolSocket, open_tool_socket
+from ramet.engine.tools.records import Records
 from ramet.errors import SandboxClosed
 from ramet.protocol.tools import GivenTools, ToolSpec
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
-from ramet.engine.tool_link import Link, Room
+from ramet.engine.tools.link import Link, Room
 from ramet.errors import SandboxLost
 
 # Every pod has a network of its own: the name is the same in all, so a copy of a sandbox knows it already.

@@ -14,9 +14,9 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from ramet.client.docstrings import parameter_descriptions
-from ramet.client.forms import Form, JsonSchema, NotDescribable
-from ramet.client.hints import Hints, return_annotation, type_hints
+from ramet.client.tools.docstrings import parameter_descriptions
+from ramet.client.tools.forms import Form, JsonSchema, NotDescribable
+from ramet.client.tools.hints import Hints, return_annotation, type_hints
 from ramet.protocol.tools import Parameter
 
 _NO_DEFAULT = object()

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from ramet.engine.channel import Channel
 from ramet.engine.settings import Settings
-from ramet.engine.tool_link import Link
-from ramet.engine.tool_records import ARGUMENTS_BYTES_AT_MOST, Records
+from ramet.engine.tools.link import Link
+from ramet.engine.tools.records import ARGUMENTS_BYTES_AT_MOST, Records
 from ramet.protocol import calls
 from ramet.protocol.frames import encode_text
 from ramet.protocol.tools import ToolSpec
