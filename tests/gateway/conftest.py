@@ -1,4 +1,4 @@
-"""One scripted upstream and one gateway for all tests that need no others."""
+"""One scripted upstream and one gateway for all tests of a module that need no others; both run in threads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.gateway.gateways import Gateway, running_gateway
 from tests.gateway.upstreams import ScriptedUpstream, running_upstream
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _one_upstream() -> Iterator[ScriptedUpstream]:
     with running_upstream() as upstream:
         yield upstream
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gateway(_one_upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running_gateway(tmp_path_factory.mktemp("gateway"), _one_upstream.url, stall_seconds=5) as gateway:
         yield gateway

@@ -282,9 +282,9 @@ def cell(code):
 
 async def main():
     files = FileStore(sys.argv[1])
-    containers = Containers(ContainerSettings(), files)
-    awake, frozen = await containers.open("alice"), await containers.open("alice")
-    for container in (awake, frozen):
+    containers = Containers(ContainerSettings(container_idle_seconds=0), files)
+    awake, frozen, unused = [await containers.open("alice") for _ in range(3)]
+    for container in (awake, frozen, unused):
         await (await container.start(cell("x = 1"))).next()
     await frozen.freeze()
     await asyncio.to_thread(close_engine)
@@ -294,6 +294,8 @@ async def main():
             await containers.open("alice", container.id)
         except ContainerExpired as error:
             print(error.error_code)
+    await containers.tend()
+    print(containers.list("alice"))
     fresh = await containers.open("alice")
     print((await (await fresh.start(cell("print(6 * 7)"))).next()).model_text)
     await containers.close()
@@ -312,5 +314,6 @@ async def test_containers_end_with_their_engine_and_new_ones_get_another(tmp_pat
         "error: unavailable: the engine was closed",
         "container_expired",
         "container_expired",
+        "[]",
         "42",
     ]

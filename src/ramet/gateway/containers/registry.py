@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ramet.errors import RametError
+from ramet.errors import EngineClosed, EngineLost, RametError, SandboxClosed
 from ramet.gateway.containers import describing
 from ramet.gateway.containers.container import Container
 from ramet.gateway.containers.refusals import ContainerBusy, ContainerExpired, ContainersFull, ContainerUnknown
@@ -88,6 +88,9 @@ class Containers:
                     if (run := container.deserted_run(idle_seconds)) is not None:
                         await run.abandon()
                     await container.freeze()
+            except (EngineClosed, EngineLost, SandboxClosed) as error:
+                with contextlib.suppress(RametError):
+                    await self._forget(container, f"its sandbox is gone: {error.message}")
             except RametError:
                 # One that cannot be frozen stays awake: it is tried again, and forgotten in its time.
                 _log.warning("%r could not be frozen or closed", container, exc_info=True)
