@@ -2,7 +2,8 @@
 
     TOOL_CALL  ->  arguments checked  ->  handler, in a thread or as a task  ->  value encoded  ->  TOOL_ANSWER
 
-An answer is a call of its own, over another connection. When the cell is over, what still runs is cancelled if it can
+An answer is a call of its own, over another connection; a short one of an embedded cell goes over the connection that
+runs it, and nothing comes back (``attending``). When the cell is over, what still runs is cancelled if it can
 be and forgotten if not; the engine forgets the calls by itself.
 """
 
