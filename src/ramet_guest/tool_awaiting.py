@@ -21,7 +21,16 @@ CALLS_AT_ONCE = 56
 # Between two attempts to connect while the engine's queue is full.
 SECONDS_TO_WAIT = 0.01
 
-_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+class Slots(asyncio.Semaphore):
+    """Places for the calls of one loop. While any waits for its turn, a connection that is free is soon taken again."""
+
+    def __init__(self) -> None:
+        super().__init__(CALLS_AT_ONCE)
+        self.calls = 0
+
+
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, Slots] = WeakKeyDictionary()
 
 
 async def call(tool: str, request: bytes) -> tuple[Any, ToolError | None]:
@@ -29,13 +38,18 @@ async def call(tool: str, request: bytes) -> tuple[Any, ToolError | None]:
     loop = asyncio.get_running_loop()
     slots = _slots.get(loop)
     if slots is None:
-        slots = _slots[loop] = asyncio.Semaphore(CALLS_AT_ONCE)
-    async with slots:
-        try:
+        slots = _slots[loop] = Slots()
+    slots.calls += 1
+    try:
+        async with slots:
             answer = await ask(loop, request)
-        except ToolError as error:
-            error.tool = tool
-            return None, error.with_traceback(None)
+    except ToolError as error:
+        error.tool = tool
+        return None, error.with_traceback(None)
+    finally:
+        slots.calls -= 1
+        if not slots.calls:
+            connections.trim()
     return read(tool, answer)
 
 
@@ -83,5 +97,5 @@ async def exchange(loop: asyncio.AbstractEventLoop, connection: Any, request: by
     except BaseException as error:
         hang_up(connection)
         raise explained(error, not begun) from None
-    connections.give_back(connection)
+    connections.give_back(connection, CALLS_AT_ONCE)
     return answer

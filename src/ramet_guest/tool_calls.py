@@ -66,11 +66,16 @@ class Connections:
         connection.setblocking(blocking)
         return connection
 
-    def give_back(self, connection: socket) -> None:
-        if len(self._idle) < IDLE_AT_MOST:
+    def give_back(self, connection: socket, keep: int = IDLE_AT_MOST) -> None:
+        if len(self._idle) < keep:
             self._idle.append(connection)
         else:
             hang_up(connection)
+
+    def trim(self) -> None:
+        """Closes what a crowd of calls leaves behind."""
+        while len(self._idle) > IDLE_AT_MOST:
+            hang_up(self._idle.pop())
 
 
 connections = Connections()
