@@ -177,6 +177,7 @@ async def _upload(exchange: Exchange, frame: Frame, body: _Body) -> None:
                     break  # it was refused; what is still on its way goes nowhere
                 await engine.send(data)
             if not pieces.final and not engine.answer.final:
+                await engine.flush()  # the engine must know what it is that breaks off
                 raise ProtocolError("the body ended before what is in it did")
         else:
             await body.end()

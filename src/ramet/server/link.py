@@ -236,6 +236,14 @@ class EngineCall:
         self._request.feed(data)
         self._connection.transport.write(data)
 
+    async def flush(self) -> None:
+        """Wait until all was taken. To hang up before would take it back; only for a call that is then given up."""
+        connection = self._connection
+        if connection is not None and not connection.lost:
+            connection.transport.set_write_buffer_limits(0)
+            if connection.full is not None:
+                await connection.full
+
     # From the engine
 
     def received(self, data: bytes) -> None:
