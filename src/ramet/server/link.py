@@ -227,8 +227,8 @@ class EngineCall:
     async def send(self, data: bytes) -> None:
         """Send, and wait until there is room for more."""
         self.send_nowait(data)
-        if self._connection is not None and self._connection.full is not None:
-            await self._connection.full
+        if self._connection is not None:
+            await self._connection.wait_for_room()
 
     def send_nowait(self, data: bytes) -> None:
         if self._connection is None or self._connection.lost:
@@ -241,8 +241,7 @@ class EngineCall:
         connection = self._connection
         if connection is not None and not connection.lost:
             connection.transport.set_write_buffer_limits(0)
-            if connection.full is not None:
-                await connection.full
+            await connection.wait_for_room()
 
     # From the engine
 
@@ -343,7 +342,12 @@ class _Connection(asyncio.Protocol):
         self._link = link
         self.call: EngineCall | None = None
         self.lost = False
-        self.full: asyncio.Future[None] | None = None
+        self._full: asyncio.Future[None] | None = None
+
+    async def wait_for_room(self) -> None:
+        """Until the transport takes more, or is gone."""
+        if self._full is not None:
+            await self._full
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -363,13 +367,13 @@ class _Connection(asyncio.Protocol):
             self._link.drop(self)
 
     def pause_writing(self) -> None:
-        self.full = asyncio.get_running_loop().create_future()
+        self._full = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        if self.full is not None:
-            if not self.full.done():
-                self.full.set_result(None)
-            self.full = None
+        if self._full is not None:
+            if not self._full.done():
+                self._full.set_result(None)
+            self._full = None
 
     def close(self) -> None:
         self.lost = True
