@@ -15,6 +15,7 @@
     ├── OutcomeUnknown        the connection broke; the call may have been carried out
     ├── Unreachable           no server answers at the URL; nothing was carried out
     ├── Unauthorized          the server wants a key, or does not know this one
+    ├── NotPermitted          more of the network than the key may have
     ├── ToolError             raised by a tool, to tell the code that called it what went wrong
     ├── ForkedProcess         a handle was used in another process after os.fork()
     ├── ProtocolError         the other side broke the protocol
@@ -147,6 +148,12 @@ class Unauthorized(RametError):
     """The server wants a key, or does not know the one that was given."""
 
     code = "unauthorized"
+
+
+class NotPermitted(RametError):
+    """More was asked for than whoever runs the server lets this key have."""
+
+    code = "not_permitted"
 
 
 class ToolError(RametError):

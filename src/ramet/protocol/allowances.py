@@ -1,4 +1,4 @@
-"""How much an owner may have at once.
+"""How much an owner may have at once, and what of the network.
 
 A server says it with each call that makes something; the engine, which knows what there is and what is being made,
 holds to it.
@@ -7,9 +7,11 @@ holds to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ramet.protocol import fields
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.specs import network_header, network_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,15 @@ class Allowance:
     sandboxes: int | None = None
     memory_bytes: int | None = None  # the sum of the sandboxes' limits
     templates: int | None = None  # of the owner's own: with a preload of its own, or saved from snapshots
+    network: NetworkSpec | None = None  # the most that rules may ask for, see ``network.beyond``
 
     def header(self) -> dict[str, object]:
-        return asdict(self)
+        return {
+            "sandboxes": self.sandboxes,
+            "memory_bytes": self.memory_bytes,
+            "templates": self.templates,
+            "network": network_header(self.network),
+        }
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> Allowance:
@@ -33,4 +41,5 @@ class Allowance:
             sandboxes=fields.optional_whole(given, "sandboxes"),
             memory_bytes=fields.optional_whole(given, "memory_bytes"),
             templates=fields.optional_whole(given, "templates"),
+            network=network_in(given),
         )

@@ -81,6 +81,12 @@ SET_TOOLS = 67
 # one piece, and may come over the connection of the RUN too, even after its end.
 TOOL_ANSWER = 68
 TOOLS_GONE = 69  # nobody answers the tool calls of an execution any more
+# the network of a sandbox
+NETWORK = 70  # its rules, and the connections that were tried
+NETWORK_CHANGE = 71  # rules that are allowed and denied from now on
+EXPOSE = 72  # a port of it, to the host
+UNEXPOSE = 73
+DIAL = 74  # a port of it: the answer brings a connected socket; only over a unix socket
 # engine -> client
 ANSWER = 30
 ERROR = 31
@@ -102,6 +108,7 @@ SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISC
 TERMINAL_CALLS = frozenset(
     (TERMINAL_OPEN, TERMINAL_ATTACH, TERMINAL_INPUT, TERMINAL_RESIZE, TERMINAL_KILL, TERMINAL_LIST, TERMINAL_READ)
 )
+NETWORK_CALLS = frozenset((NETWORK, NETWORK_CHANGE, EXPOSE, UNEXPOSE, DIAL))
 # After one of these the call is over.
 FINAL = frozenset((ANSWER, RESULT, ERROR))
 

@@ -11,8 +11,9 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
-from ramet.errors import InvalidArgument
 from ramet.protocol.frames import TO_GUEST
+from ramet.protocol.network import check_network, check_secrets
+from ramet.protocol.refusing import invalid
 from ramet.protocol.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
 
 LANGUAGES = ("python", "bash")
@@ -38,11 +39,6 @@ PATH_BYTES_AT_MOST = 4095  # PATH_MAX without its final NUL
 # Folders of the pod itself; a mount over or below one of them would take a wall or the interpreter away.
 _RESERVED_TARGETS = ("/proc", "/dev", "/sys", "/usr")
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def invalid(argument: str, problem: str, allowed: str) -> InvalidArgument:
-    """The error for one argument: its name, what is wrong with it, and what is allowed."""
-    return InvalidArgument(f"{argument}: {problem}", hint=f"allowed: {allowed}", details={"argument": argument})
 
 
 def check_code(code: object) -> bytes:
@@ -238,6 +234,9 @@ def check_sandbox(spec: SandboxSpec) -> None:
         if target in targets:
             raise invalid("mounts", f"the target {target!r} is given twice", "each target once")
         targets.add(target)
+    if spec.network is not None:
+        check_network(spec.network)
+    check_secrets(spec.secrets, spec.network)
 
 
 def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
@@ -250,6 +249,8 @@ def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
         frozen.cwd if spec.cwd is None else spec.cwd,
         frozen.lifetime if spec.lifetime is None else spec.lifetime,
         frozen.owner,
+        network=spec.network,
+        secrets=spec.secrets,
     )
     check_sandbox(whole)
     return whole

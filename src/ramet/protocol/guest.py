@@ -114,8 +114,19 @@ def ask_names(seconds: float) -> bytes:
     return encode(ASK_NAMES, {"seconds": seconds})
 
 
-def configure(environment: Mapping[str, str] | None, cwd: str | None) -> bytes:
-    return encode(CONFIGURE, {"env": environment, "cwd": cwd})
+def configure(
+    environment: Mapping[str, str] | None,
+    cwd: str | None,
+    forget: Mapping[str, str] | None = None,
+    commands: str | None = None,
+) -> bytes:
+    """``forget``: variables that are removed if they still have these values. ``commands``: a folder, first in PATH."""
+    header: dict[str, object] = {"env": environment, "cwd": cwd}
+    if forget:
+        header["forget"] = forget
+    if commands is not None:
+        header["commands"] = commands
+    return encode(CONFIGURE, header)
 
 
 def run(cell_id: int, language: str, code: bytes) -> bytes:

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from ramet.errors import ProtocolError
-from ramet.protocol.checks import invalid
+from ramet.protocol.network import NetworkSpec, SecretSpec
+from ramet.protocol.network_requests import network_request, read_network, read_secrets, secrets_request
+from ramet.protocol.refusing import invalid
 from ramet.protocol.specs import MountSpec
 
 Value = TypeVar("Value")
@@ -30,6 +32,8 @@ class SandboxRequest:
     timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None
     persistent: bool = False
+    network: NetworkSpec | None = None  # None: loopback only
+    secrets: tuple[SecretSpec, ...] = ()
 
     def __repr__(self) -> str:
         return f"<SandboxRequest {self.template}, {len(self.mounts)} mounts, {len(self.env)} variables>"
@@ -47,6 +51,10 @@ class SandboxRequest:
             header["env"] = dict(self.env)
         if self.mounts:
             header["mounts"] = [asdict(mount) for mount in self.mounts]
+        if self.network is not None:
+            header["network"] = network_request(self.network)
+        if self.secrets:
+            header["secrets"] = secrets_request(self.secrets)
         return header
 
     @classmethod
@@ -122,4 +130,6 @@ _READERS: Mapping[str, Callable[[str, object], Any]] = {
     "timeout_seconds": _optional(_number),
     "idle_timeout_seconds": _optional(_number),
     "persistent": _flag,
+    "network": read_network,
+    "secrets": read_secrets,
 }

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
+from ramet.protocol.network import NetworkSpec, SecretSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ class SandboxSpec:
     lifetime: Lifetime = Lifetime()
     owner: str = ""  # whose it is, where an engine serves several; its forks and snapshots are too
     persistent: bool = False  # its state is kept when it ends
+    network: NetworkSpec | None = None  # None: loopback only
+    secrets: tuple[SecretSpec, ...] = ()
 
     def __repr__(self) -> str:
         return f"<SandboxSpec {self.template.name}, {len(self.mounts)} mounts, {len(self.environment)} variables>"
@@ -152,6 +155,8 @@ class SandboxSpec:
             "lifetime": asdict(self.lifetime),
             "owner": self.owner,
             "persistent": self.persistent,
+            "network": network_header(self.network),
+            "secrets": [secret.header() for secret in self.secrets],
         }
 
     @classmethod
@@ -165,6 +170,8 @@ class SandboxSpec:
             lifetime=Lifetime.read(fields.mapping(header, "lifetime")),
             owner=fields.text(header, "owner"),
             persistent=fields.flag(header, "persistent"),
+            network=network_in(header),
+            secrets=secrets_in(header),
         )
 
 
@@ -182,6 +189,9 @@ class ThawSpec:
     environment: tuple[tuple[str, str], ...] = ()
     cwd: str | None = None
     lifetime: Lifetime | None = None
+    # Not as the frozen one had them: what is to be reached, and with which secrets, is said each time.
+    network: NetworkSpec | None = None
+    secrets: tuple[SecretSpec, ...] = ()
 
     def __repr__(self) -> str:
         return f"<ThawSpec {self.name or self.snapshot}, {len(self.environment)} variables>"
@@ -206,6 +216,8 @@ class ThawSpec:
             "environment": dict(self.environment),
             "cwd": self.cwd,
             "lifetime": None if self.lifetime is None else asdict(self.lifetime),
+            "network": network_header(self.network),
+            "secrets": [secret.header() for secret in self.secrets],
         }
 
     @classmethod
@@ -223,6 +235,8 @@ class ThawSpec:
             environment=tuple(fields.text_mapping(header, "environment").items()),
             cwd=fields.optional_text(header, "cwd"),
             lifetime=None if lifetime is None else Lifetime.read(lifetime),
+            network=network_in(header),
+            secrets=secrets_in(header),
         )
 
 
@@ -230,3 +244,25 @@ def _mount(value: object) -> MountSpec:
     if not isinstance(value, dict):
         raise ProtocolError("field 'mounts' of a frame header holds something that is not an object")
     return MountSpec.read(value)
+
+
+def network_header(network: NetworkSpec | None) -> dict[str, object] | None:
+    return None if network is None else network.header()
+
+
+def network_in(header: Mapping[str, object]) -> NetworkSpec | None:
+    """From a header in which it may be missing."""
+    given = fields.optional_mapping(header, "network")
+    return None if given is None else NetworkSpec.read(given)
+
+
+def secrets_in(header: Mapping[str, object]) -> tuple[SecretSpec, ...]:
+    """From a header in which they may be missing."""
+    given = fields.array(header, "secrets") if header.get("secrets") is not None else []
+    return tuple(_secret(value) for value in given)
+
+
+def _secret(value: object) -> SecretSpec:
+    if not isinstance(value, dict):
+        raise ProtocolError("field 'secrets' of a frame header holds something that is not an object")
+    return SecretSpec.read(value)

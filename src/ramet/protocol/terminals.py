@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ramet.protocol import checks, fields
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 
 TERMINALS_AT_MOST = 16  # that run, in one sandbox
 RING_BYTES = 1024 * 1024  # of its output, kept of each

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ramet.errors import InvalidArgument, ProtocolError
 from ramet.protocol import fields
-from ramet.protocol.checks import check_timeout, invalid
+from ramet.protocol.checks import check_timeout
+from ramet.protocol.refusing import invalid
 
 TOOLS_AT_MOST = 1000
 TOOLS_BYTES_AT_MOST = 1024 * 1024

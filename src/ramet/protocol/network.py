@@ -1,0 +1,271 @@
+"""The network of a sandbox as it travels: its rules and limits, its secrets, and what was tried. No I/O.
+
+Rules are about names and addresses; see ``rules``. Secrets hide themselves in ``repr``; their values are in no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, Self, get_args
+
+from ramet.errors import ProtocolError
+from ramet.protocol import fields
+from ramet.protocol.refusing import invalid
+from ramet.protocol.rules import Rule, host_address, host_name, parse_rule
+
+RULES_AT_MOST = 500
+SECRETS_AT_MOST = 100
+# Of shorter ones, what base64 makes of them would be found everywhere. Stars in an answer tell what could be guessed.
+SECRET_CHARACTERS_AT_LEAST = 6
+SECRET_CHARACTERS_AT_MOST = 16_384
+CA_BYTES_AT_MOST = 100_000
+CONNECTIONS = 256
+CONNECTIONS_AT_MOST = 10_000
+BYTES_AT_MOST = 2**62
+
+# The network sets these itself in a sandbox that has one.
+RESERVED_NAMES = frozenset(
+    ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
+     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "PATH", "HOME")
+)  # fmt: skip
+
+# On the loopback of a sandbox with a network. The same in every pod, so that the memory of a fork stays right.
+PROXY_PORT = 3128
+TRANSPARENT_PORT = 3129
+NAMES_PORT = 53
+OWN_PORTS = (PROXY_PORT, TRANSPARENT_PORT, NAMES_PORT)
+
+Kind = Literal["http", "connect", "socks", "tcp", "dns"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """What a sandbox may reach. What is denied is not allowed, whatever else is."""
+
+    open: bool = False  # all that is public
+    allow: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()  # names that are not looked up, and the address of each
+    connections: int = CONNECTIONS  # at once
+    bytes_per_second: int | None = None
+    total_bytes: int | None = None  # sent and received, as long as the sandbox lives
+    ca_pem: str | None = None  # more certificates that are trusted where the proxy itself speaks TLS
+
+    def allowing(self, rules: Iterable[Rule]) -> NetworkSpec:
+        """With these allowed from now on, also where they were denied."""
+        new = tuple(dict.fromkeys(rules))
+        kept = tuple(rule for rule in self.allow if rule not in new)
+        return replace(self, allow=(*kept, *new), deny=tuple(rule for rule in self.deny if rule not in new))
+
+    def denying(self, rules: Iterable[Rule]) -> NetworkSpec:
+        new = tuple(dict.fromkeys(rules))
+        kept = tuple(rule for rule in self.deny if rule not in new)
+        return replace(self, deny=(*kept, *new), allow=tuple(rule for rule in self.allow if rule not in new))
+
+    def header(self) -> dict[str, object]:
+        return {
+            "open": self.open,
+            "allow": [str(rule) for rule in self.allow],
+            "deny": [str(rule) for rule in self.deny],
+            "addresses": dict(self.addresses),
+            "connections": self.connections,
+            "bytes_per_second": self.bytes_per_second,
+            "total_bytes": self.total_bytes,
+            "ca_pem": self.ca_pem,
+        }
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> NetworkSpec:
+        return cls(
+            open=fields.flag(header, "open"),
+            allow=read_rules(fields.texts(header, "allow")),
+            deny=read_rules(fields.texts(header, "deny")),
+            addresses=tuple(fields.text_mapping(header, "addresses").items()),
+            connections=fields.whole(header, "connections"),
+            bytes_per_second=fields.optional_whole(header, "bytes_per_second"),
+            total_bytes=fields.optional_whole(header, "total_bytes"),
+            ca_pem=fields.optional_text(header, "ca_pem"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSpec:
+    """A value that requests to some hosts carry, and that the sandbox never holds."""
+
+    name: str  # of the variable that holds the placeholder
+    value: str
+    hosts: tuple[Rule, ...]
+
+    def __repr__(self) -> str:
+        return f"<SecretSpec {self.name} for {', '.join(map(str, self.hosts))}>"
+
+    def header(self) -> dict[str, object]:
+        return {"name": self.name, "value": self.value, "hosts": [str(host) for host in self.hosts]}
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> SecretSpec:
+        return cls(
+            name=fields.text(header, "name"),
+            value=fields.text(header, "value"),
+            hosts=read_rules(fields.texts(header, "hosts"), "secrets"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A connection that code in a sandbox has tried to make."""
+
+    time: float  # seconds since 1970
+    kind: Kind
+    host: str  # as it was asked for
+    port: int
+    allowed: bool
+    rule: str | None  # the one that decided, if one did
+    reason: str | None = None  # why it was refused, or how it ended, where there is more to say
+    address: str | None = None  # what was really connected to
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    open: bool = False
+
+    def header(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> Self:
+        kind = fields.text(header, "kind")
+        if kind not in get_args(Kind):
+            raise ProtocolError(f"{kind!r:.40} is no kind of connection")
+        return cls(
+            time=fields.number(header, "time"),
+            kind=kind,  # type: ignore[arg-type]
+            host=fields.text(header, "host"),
+            port=fields.whole(header, "port"),
+            allowed=fields.flag(header, "allowed"),
+            rule=fields.optional_text(header, "rule"),
+            reason=fields.optional_text(header, "reason"),
+            address=fields.optional_text(header, "address"),
+            sent_bytes=fields.natural(header, "sent_bytes"),
+            received_bytes=fields.natural(header, "received_bytes"),
+            open=fields.flag(header, "open"),
+        )
+
+
+def read_rules(texts: Iterable[object], argument: str = "network") -> tuple[Rule, ...]:
+    return tuple(dict.fromkeys(parse_rule(text, argument) for text in texts))
+
+
+def check_network(network: NetworkSpec) -> None:
+    """Raise InvalidArgument for what no sandbox can have."""
+    count = len(network.allow) + len(network.deny)
+    if count > RULES_AT_MOST:
+        raise invalid("network", f"has {count} rules", f"at most {RULES_AT_MOST}")
+    if len(network.addresses) > RULES_AT_MOST:
+        raise invalid("addresses", f"has {len(network.addresses)} names", f"at most {RULES_AT_MOST}")
+    for name, address in network.addresses:
+        if host_name(name) != name:
+            raise invalid("addresses", f"{name!r:.100} is not the name of a host in lower case", "names of hosts")
+        if str(host_address(address)) != address:  # whoever connects reads it without the brackets that some write
+            raise invalid("addresses", f"{address!r:.100} is not an address", "an IPv4 or IPv6 address for each name")
+    _check_count("connections", network.connections, CONNECTIONS_AT_MOST)
+    if network.bytes_per_second is not None:
+        _check_count("bytes_per_second", network.bytes_per_second, BYTES_AT_MOST)
+    if network.total_bytes is not None:
+        _check_count("total_bytes", network.total_bytes, BYTES_AT_MOST)
+    if network.ca_pem is not None:
+        _check_certificates(network.ca_pem)
+
+
+def _check_certificates(pem: str) -> None:
+    """One that cannot be read would break every program that is given the whole file."""
+    allowed = f"certificates as PEM, at most {CA_BYTES_AT_MOST} bytes"
+    if len(pem) > CA_BYTES_AT_MOST or not pem.isascii() or "-----BEGIN CERTIFICATE-----" not in pem:
+        raise invalid("ca_pem", "holds no certificate", allowed)
+    import ssl  # takes a while, and few need it
+
+    try:
+        # Each by itself: OpenSSL is content with a text whose first one is right.
+        for part in pem.split("-----BEGIN CERTIFICATE-----")[1:]:
+            body = part.partition("-----END CERTIFICATE-----")[0]
+            one = f"-----BEGIN CERTIFICATE-----{body}-----END CERTIFICATE-----\n"
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=one)
+    except (ssl.SSLError, ValueError) as error:
+        raise invalid("ca_pem", f"holds a certificate that cannot be read: {error}", allowed) from None
+
+
+def check_secrets(secrets: Iterable[SecretSpec], network: NetworkSpec | None) -> None:
+    """Raise InvalidArgument for secrets that could never be used, or not safely. Values are in no message."""
+    given = tuple(secrets)
+    if len(given) > SECRETS_AT_MOST:
+        raise invalid("secrets", f"has {len(given)} entries", f"at most {SECRETS_AT_MOST}")
+    for secret in given:
+        check_secret_name(secret.name)
+        check_secret_value(secret.value, "secrets", f"the value of {secret.name}")
+        if not secret.hosts:
+            raise invalid("secrets", f"{secret.name} has no hosts", "the hosts that may be told the value")
+        if network is None:
+            raise invalid(
+                "secrets",
+                f"{secret.name} is given to a sandbox without a network",
+                'a network too: network=[...], or over HTTP "egress": [...]',
+            )
+        for host in secret.hosts:
+            _check_host(secret, host, network)
+
+
+def check_secret_name(name: str) -> None:
+    if not name.isidentifier() or not name.isascii() or len(name) > 200:
+        raise invalid("secrets", f"{name!r:.100} is not the name of a variable", "letters, digits and '_'")
+    if name.upper() in RESERVED_NAMES:
+        raise invalid("secrets", f"{name} is a variable that has a meaning of its own", "another name")
+
+
+def check_secret_value(value: str, argument: str, what: str) -> None:
+    least, most = SECRET_CHARACTERS_AT_LEAST, SECRET_CHARACTERS_AT_MOST
+    if len(value) < least:
+        allowed = f"{least} to {most} characters: one that is masked in answers could be guessed if it is shorter"
+        raise invalid(argument, f"{what} is too short", allowed)
+    if len(value) > most or not value.isprintable():
+        allowed = f"{least} to {most} printable characters: it may have to go into a header"
+        raise invalid(argument, f"{what} cannot be used", allowed)
+
+
+def _check_host(secret: SecretSpec, host: Rule, network: NetworkSpec) -> None:
+    if host.block is not None:
+        raise invalid("secrets", f"{secret.name} is for the address {host}", "names of hosts: TLS is checked by name")
+    if not network.open and not any(rule.covers(host) for rule in network.allow):
+        allowed = f"hosts that the rules allow; add {str(host)!r} to its rules"
+        raise invalid("secrets", f"{secret.name} is for {host}, which the sandbox may not reach", allowed)
+
+
+def _check_count(argument: str, value: int, at_most: int) -> None:
+    if not 1 <= value <= at_most:
+        raise invalid(argument, f"is {value}", f"1 to {at_most}")
+
+
+def beyond(network: NetworkSpec, most: NetworkSpec) -> str | None:
+    """What of a network is more than the most that somebody may have, in words. None: nothing."""
+    if network.open and not most.open:
+        return "an open network"
+    for rule in network.allow:
+        # A rule about addresses is never within "open": what a rule lists is not asked whether it is public, so a block
+        # like 0.0.0.0/0 would be a way to everything that is not.
+        if not any(known.covers(rule) for known in most.allow) and not (most.open and rule.block is None):
+            return f"the rule {str(rule)!r}"
+    for name, address in network.addresses:
+        if (name, address) not in most.addresses and not _may_pin(name, address, network, most):
+            return f"the address {address} for {name!r}"
+    return None
+
+
+def _may_pin(name: str, address: str, network: NetworkSpec, most: NetworkSpec) -> bool:
+    """Whether rules of the most list the address itself, with every port on which the name may be reached.
+
+    That it looks public is not enough: a pinned address is not asked whether it leads to something private.
+    """
+    ports = [rule.ports for rule in network.allow if rule.means_name(name)]
+    if network.open:
+        ports.append(((1, 65535),))
+    pinned = parse_rule(address)
+    wanted = [replace(pinned, ports=some) for some in ports] or [pinned]
+    return all(any(known.covers(rule) for known in most.allow) for rule in wanted)

@@ -1,0 +1,181 @@
+"""The network and the secrets that somebody asks for, as plain values that may be written by hand. No I/O.
+
+    network   false or null: none; true or "open": all that is public; an array of rules; or an object with
+              rules (as before) or "open": true, and deny, addresses, connections, bytes_per_second, total_bytes, ca_pem
+    secrets   an object of names of variables, each with {"value": "...", "hosts": ["..."]}
+
+Errors name the argument and what is allowed; values of secrets are in none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ramet.protocol.network import NetworkSpec, SecretSpec, check_network, read_rules
+from ramet.protocol.refusing import invalid, kind_of
+from ramet.protocol.rules import NONE, OPEN, Rule, host_address, host_name
+
+_RULES = f"{OPEN!r}, or a list of rules: names of hosts, names below one ('*.example'), addresses, with ':PORT' or not"
+_NETWORK = f"false, {OPEN!r}, an array of rules, or an object with rules"
+_SECRETS = 'an object of names, each with {"value": "...", "hosts": ["..."]}'
+_COUNTS = ("connections", "bytes_per_second", "total_bytes")
+_FIELDS = ("open", "rules", "deny", "addresses", *_COUNTS, "ca_pem")
+
+
+def read_network(name: str, value: object) -> NetworkSpec | None:
+    """``name`` is what errors call it."""
+    if value is None or value is False:
+        return None
+    if isinstance(value, dict):
+        return _read_object(name, value)
+    if value is True or isinstance(value, str | list):
+        return make_network(OPEN if value is True else value, argument=name)
+    raise invalid(name, f"is {kind_of(value)}", _NETWORK)
+
+
+def read_secrets(name: str, value: object) -> tuple[SecretSpec, ...]:
+    """Whether they fit the network is asked when both are known: ``network.check_secrets``."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise invalid(name, f"is {kind_of(value)}", _SECRETS)
+    return tuple(_read_secret(name, variable, entry) for variable, entry in value.items())
+
+
+def network_request(network: NetworkSpec) -> dict[str, object]:
+    """What ``read_network`` reads as this one."""
+    usual = NetworkSpec()
+    header: dict[str, object] = {"rules": rule_texts(network)}
+    if network.deny:
+        header["deny"] = [str(rule) for rule in network.deny]
+    if network.addresses:
+        header["addresses"] = dict(network.addresses)
+    for count in (*_COUNTS, "ca_pem"):
+        if getattr(network, count) != getattr(usual, count):
+            header[count] = getattr(network, count)
+    return header
+
+
+def rule_texts(network: NetworkSpec) -> list[str]:
+    """What it allows, as it is written best."""
+    return [*([OPEN] if network.open else []), *(str(rule) for rule in network.allow)]
+
+
+def secrets_request(secrets: Iterable[SecretSpec]) -> dict[str, object]:
+    """What ``read_secrets`` reads as these."""
+    return {secret.name: {"value": secret.value, "hosts": [str(host) for host in secret.hosts]} for secret in secrets}
+
+
+def make_network(
+    rules: object,
+    *,
+    deny: object = (),
+    addresses: object = None,
+    connections: object = NetworkSpec().connections,
+    bytes_per_second: object = None,
+    total_bytes: object = None,
+    ca_pem: object = None,
+    argument: str = "network",
+) -> NetworkSpec:
+    """A network from what a person wrote, or InvalidArgument. ``argument`` is what the rules are called in errors."""
+    opened, allowed = _split(rules, argument)
+    if ca_pem is not None and not isinstance(ca_pem, str):
+        raise invalid("ca_pem", f"is {kind_of(ca_pem)}", "certificates as PEM, in a string")
+    network = NetworkSpec(
+        open=opened,
+        allow=allowed,
+        deny=read_rules(_several(deny, "deny", "a list of rules"), "deny"),
+        addresses=_pinned(addresses),
+        connections=_count("connections", connections),
+        bytes_per_second=None if bytes_per_second is None else _count("bytes_per_second", bytes_per_second),
+        total_bytes=None if total_bytes is None else _count("total_bytes", total_bytes),
+        ca_pem=ca_pem,
+    )
+    check_network(network)
+    return network
+
+
+def read_hosts(hosts: object, argument: str, secret: str = "") -> tuple[Rule, ...]:
+    """The hosts of a secret, which may have a name."""
+    allowed = "a list of hosts that may be told the value: ['api.example']"
+    given = _several(hosts, argument, allowed)
+    if not given:
+        raise invalid(argument, f"{secret} names no hosts".strip(), allowed)
+    return read_rules(given, argument)
+
+
+def _read_object(name: str, value: Mapping[str, object]) -> NetworkSpec:
+    for field in value:
+        if field not in _FIELDS:
+            raise invalid(name, f"{field!r:.100} is unknown", ", ".join(_FIELDS))
+    opened = value.get("open", False)
+    if not isinstance(opened, bool):
+        raise invalid(name, f"its open is {kind_of(opened)}", "true or false")
+    if not opened and value.get("rules") is None:
+        raise invalid(name, "has neither rules nor open", '{"rules": [...]} or {"open": true}')
+    rules = value.get("rules")
+    if rules is None:
+        rules = []
+    if opened:
+        rules = [OPEN, *_several([] if rules == OPEN else rules, name, _RULES)]
+    more = {field: value[field] for field in _FIELDS[2:] if value.get(field) is not None}
+    return make_network(rules, argument=name, **more)
+
+
+def _read_secret(name: str, variable: object, entry: object) -> SecretSpec:
+    if not isinstance(entry, dict):
+        raise invalid(name, f"{variable!r:.100} is {kind_of(entry)}", _SECRETS)
+    unknown = [field for field in entry if field not in ("value", "hosts")]
+    if unknown:  # not told: somebody may have written the value in its place
+        raise invalid(name, f"{variable!r:.100} has fields that are unknown", _SECRETS)
+    value = entry.get("value")
+    if not isinstance(value, str):
+        raise invalid(name, f"the value of {variable!r:.100} is {kind_of(value)}", "a string")
+    return SecretSpec(str(variable), value, read_hosts(entry.get("hosts", []), name, f"{variable!r:.100}"))
+
+
+def _split(rules: object, argument: str) -> tuple[bool, tuple[Rule, ...]]:
+    """Whether all that is public is allowed, and what else is."""
+    if isinstance(rules, str):
+        if rules != OPEN:
+            nothing = rules.strip().lower() in ("", NONE)
+            hint = (
+                "an empty list for no host yet; leave it out for no network" if nothing else f"a list: [{rules!r:.100}]"
+            )
+            raise invalid(argument, f"is the string {rules!r:.100}", f"{OPEN!r}, or {hint}")
+        return True, ()
+    given = _several(rules, argument, _RULES)
+    listed = [rule for rule in given if rule != OPEN]
+    return len(listed) < len(given), read_rules(listed, argument)
+
+
+def _several(values: object, argument: str, allowed: str) -> list[object]:
+    # Letters of a string, or keys of a mapping, are hardly what was meant.
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise invalid(argument, f"is {kind_of(values)}", allowed)
+    return list(values)
+
+
+def _pinned(addresses: object) -> tuple[tuple[str, str], ...]:
+    if addresses is None:
+        return ()
+    allowed = "a mapping of names of hosts to addresses: {'data.example': '10.0.0.5'}"
+    if not isinstance(addresses, Mapping):
+        raise invalid("addresses", f"is {kind_of(addresses)}", allowed)
+    pinned = []
+    for name, address in addresses.items():
+        known = host_name(name) if isinstance(name, str) else None
+        found = host_address(str(address))
+        if known is None:
+            raise invalid("addresses", f"{name!r:.100} is not the name of a host", allowed)
+        if found is None:
+            raise invalid("addresses", f"{address!r:.100} is not an address", allowed)
+        pinned.append((known, str(found)))
+    return tuple(pinned)
+
+
+def _count(argument: str, value: object) -> int:
+    # bool is an int in Python; True connections are hardly what was meant.
+    if type(value) is not int:
+        raise invalid(argument, f"is {kind_of(value)}", "a whole number above 0")
+    return value

@@ -1,0 +1,208 @@
+"""Rules of a network: which hosts a sandbox may reach, written as text and asked for names and addresses. No I/O."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ramet.errors import InvalidArgument
+from ramet.protocol.refusing import invalid, kind_of
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Block = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# What a rule without a port means.
+USUAL_PORTS = (80, 443)
+OPEN = "open"
+NONE = "none"
+
+_ALLOWED = (
+    "a name ('api.example'), names below one ('*.example'), an address, or a block of them ('10.0.0.0/8'), each with "
+    "':PORT', ':FIRST-LAST' or ':*' behind it if it is not about ports 80 and 443"
+)
+_ALLOWED_INSTEAD_OF_ALL = f"{OPEN!r} alone for all that is public, when the sandbox is made; here: {_ALLOWED}"
+# What host names are made of in practice; underscores are in names of services.
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+# To be told apart from names at once: the library takes its time to say that something is no address.
+_LIKE_AN_ADDRESS = re.compile(r"[0-9a-fA-F:./]+")
+_PORTS = re.compile(r"(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Hosts and ports. ``str`` gives it back as it is written best; two that mean the same are equal."""
+
+    name: str | None  # of one host; for a pattern, of what is above all hosts it means
+    below: bool  # a pattern
+    block: _Block | None  # of addresses, instead of a name
+    ports: tuple[tuple[int, int], ...]  # first and last of each range
+
+    def __str__(self) -> str:
+        if self.block is not None:
+            host = str(self.block)
+            if self.block.prefixlen == self.block.max_prefixlen:
+                host = str(self.block.network_address)
+            if self.block.version == 6:
+                host = f"[{host}]"
+        else:
+            host = f"*.{self.name}" if self.below else str(self.name)
+        if self.ports == _ranges(None):
+            return host
+        first, last = self.ports[0]
+        if (first, last) == (1, 65535):
+            return f"{host}:*"
+        return f"{host}:{first}" if first == last else f"{host}:{first}-{last}"
+
+    def has_port(self, port: int) -> bool:
+        return any(first <= port <= last for first, last in self.ports)
+
+    def means_name(self, name: str) -> bool:
+        """Whether it is about this name, on whatever port. ``name`` is as ``host_name`` gives it."""
+        if self.name is None:
+            return False
+        return name.endswith(f".{self.name}") if self.below else name == self.name
+
+    def means_address(self, address: Address) -> bool:
+        return self.block is not None and address.version == self.block.version and address in self.block
+
+    def covers(self, other: Rule) -> bool:
+        """Whether all that the other one allows is allowed by this one."""
+        for first, last in other.ports:
+            if not any(mine_first <= first and last <= mine_last for mine_first, mine_last in self.ports):
+                return False
+        if self.block is not None and other.block is not None:
+            return self.block.version == other.block.version and other.block.subnet_of(self.block)  # type: ignore[arg-type]
+        if self.name is None or other.name is None:
+            return False
+        if self.below:
+            return other.name.endswith(f".{self.name}") or (other.below and other.name == self.name)
+        return not other.below and other.name == self.name
+
+
+def parse_rule(text: object, argument: str = "network") -> Rule:
+    """A rule from what somebody wrote, or InvalidArgument that says what to write instead."""
+    if not isinstance(text, str):
+        raise invalid(argument, f"a rule is {kind_of(text)}", _ALLOWED)
+    return _parsed(text, argument)
+
+
+@lru_cache(maxsize=2048)  # sandboxes of one program mostly have the same ones, and each rule is read on both sides
+def _parsed(text: str, argument: str) -> Rule:
+    written = text.strip()
+    if not written or len(written) > 300:
+        raise _wrong(argument, text, "is empty" if not written else "is too long")
+    if "://" in written or written.startswith("//"):
+        raise _wrong(argument, text, "is a URL: rules are about hosts and ports, not paths")
+    if written == OPEN:
+        raise invalid(argument, f"the rule {text!r} would mean every host", _ALLOWED_INSTEAD_OF_ALL)
+    if written.lower() == NONE:  # a word of ours elsewhere, and of no host
+        raise invalid(argument, f"the rule {text!r} would mean a host of that name", "no rule at all for no host")
+    host, ports = _split(written, argument, text)
+    if host == "*":
+        raise invalid(argument, f"the rule {text!r:.100} would mean every host", _ALLOWED_INSTEAD_OF_ALL)
+    if host.lower() == OPEN:
+        raise invalid(argument, f"{OPEN!r} in {text!r:.100} is no host, and has no ports", _ALLOWED_INSTEAD_OF_ALL)
+    block = _block(host)
+    if block is not None:
+        _check_block(host, block, argument, text)
+        return Rule(None, False, block, _ranges(ports))
+    if "/" in host:
+        raise _wrong(argument, text, "has a path, or is not a block of addresses")
+    below = host.startswith("*.")
+    name = host_name(host[2:] if below else host)
+    if name is None:
+        problem = "has a '*' that is not the whole first part" if "*" in host else "is not the name of a host"
+        raise _wrong(argument, text, problem)
+    if not below and name in (OPEN, NONE):
+        # However it was spelled ('open.'): written as a rule is, it would be read as that word where it arrives.
+        raise invalid(argument, f"the rule {text!r:.100} would mean a host called {name!r}", _ALLOWED)
+    return Rule(name, below, None, _ranges(ports))
+
+
+def host_name(text: str) -> str | None:
+    """A name as rules compare it: lower case, ASCII, no dot at its end. None: it is none."""
+    name = text[:-1] if text.endswith(".") else text
+    if not name.isascii():
+        try:
+            name = name.encode("idna").decode("ascii")
+        except UnicodeError:
+            return None
+    name = name.lower()
+    labels = name.split(".")
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        return None
+    # Some programs take a last part that is a number for an address: 1.2.3, 0x7f.1.
+    return None if labels[-1].isdigit() or re.fullmatch("0x[0-9a-f]*", labels[-1]) else name
+
+
+def host_address(text: str) -> Address | None:
+    """An address as it is written, with brackets or without. None: it is none. Odd forms of IPv4 are none."""
+    inside = _without_brackets(text)
+    if not _LIKE_AN_ADDRESS.fullmatch(inside):
+        return None
+    try:
+        return ipaddress.ip_address(inside)
+    except ValueError:
+        return None
+
+
+def _without_brackets(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _split(written: str, argument: str, text: object) -> tuple[str, tuple[int, int] | None]:
+    if written.startswith("["):
+        host, bracket, rest = written.partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise _wrong(argument, text, "has a bracket that is not closed, or something odd behind it")
+        return host + bracket, _port_range(rest[1:], argument, text) if rest else None
+    if written.count(":") > 1:  # IPv6 needs brackets only where a port follows
+        before, _, last = written.rpartition(":")
+        if last in ("", "*") or "-" in last or (last.isdigit() and host_address(before) is not None):
+            hint = f"'[{before}]:{last}' for a port of an address, '[{written}]' for the address alone"
+            raise invalid(argument, f"the rule {text!r:.100} may be an address, or one and a port", hint)
+        return written, None
+    host, colon, ports = written.partition(":")
+    return host, _port_range(ports, argument, text) if colon else None
+
+
+def _port_range(text: str, argument: str, whole: object) -> tuple[int, int]:
+    if text == "*":
+        return 1, 65535
+    match = _PORTS.fullmatch(text)
+    first = int(match["first"]) if match else 0
+    last = int(match["last"]) if match and match["last"] else first
+    if not 1 <= first <= last <= 65535:
+        raise _wrong(argument, whole, f"has {text!r:.40} for a port")
+    return first, last
+
+
+def _ranges(ports: tuple[int, int] | None) -> tuple[tuple[int, int], ...]:
+    return (ports,) if ports is not None else tuple((port, port) for port in USUAL_PORTS)
+
+
+def _block(host: str) -> _Block | None:
+    inside = _without_brackets(host)
+    if not _LIKE_AN_ADDRESS.fullmatch(inside):
+        return None
+    try:
+        return ipaddress.ip_network(inside, strict=False)
+    except ValueError:
+        return None
+
+
+def _check_block(host: str, block: _Block, argument: str, text: object) -> None:
+    """One with bits behind its prefix is more than what somebody who wrote it may have thought of."""
+    address, slash, _ = _without_brackets(host).partition("/")
+    if slash and ipaddress.ip_address(address) != block.network_address:
+        whole, one = str(block), address
+        if block.version == 6:
+            whole, one = f"[{block}]", f"[{address}]"
+        hint = f"{whole!r} for the whole block, {one!r} for the address"
+        raise invalid(argument, f"the rule {text!r:.100} is neither a block nor one address of it", hint)
+
+
+def _wrong(argument: str, text: object, problem: str) -> InvalidArgument:
+    return invalid(argument, f"the rule {text!r:.100} {problem}", _ALLOWED)
