@@ -26,7 +26,7 @@ for name in ("primary", "owner-pidfd", "broker"):
     parser.add_argument("--" + name, type=int)
 parser.add_argument("--cgroups", type=json.loads)
 parser.add_argument("--guest")
-chosen = parser.parse_args()
+chosen, _ = parser.parse_known_args()  # what an engine is told besides is not for this
 os.umask(0o022)
 LIMITS = Limits(memory_bytes=1 << 30, pids=64, cpus=2.0, disk_bytes=1 << 30)
 

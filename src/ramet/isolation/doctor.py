@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+import ramet.isolation
 from ramet.isolation import cgroups, launch
 
 
@@ -54,6 +57,7 @@ def examine() -> list[Finding]:
         found.append(
             Finding("probe", False, True, f"the probe ended early: {done.stderr.strip()}", "install Ramet again")
         )
+    found.append(_packet_rules())
     found.append(_control_groups())
     found.append(_identity())
     return found
@@ -96,6 +100,26 @@ def _fix(name: str) -> str:
     if name in ("ptrace", "seccomp", "thread-ids"):
         return "in a container: docker run --security-opt seccomp=unconfined"
     return "see docs/limits.md"
+
+
+def _packet_rules() -> Finding:
+    """Tried by a process of its own, which makes itself a network first."""
+    package = str(Path(ramet.isolation.__file__).resolve().parent.parent.parent)
+    boot = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.packet_rules import probe; probe()"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", boot, package],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=60,
+    )
+    detail = "raw TCP of sandboxes with a network, redirected by packet rules (nf_tables)"
+    if done.returncode == 0:
+        return Finding("packet-rules", True, False, detail)
+    reason = done.stderr.strip().splitlines()[-1:] or ["it ended without saying why"]
+    fix = "run: sudo modprobe nf_tables nft_chain_nat nft_redir nft_reject_ipv4; programs that know proxies need none"
+    return Finding("packet-rules", False, False, f"{detail}: {reason[0]}", fix)
 
 
 def _control_groups() -> Finding:

@@ -12,10 +12,11 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ramet.errors import HostNotCapable, LimitReached, RametError
 from ramet.isolation import syscalls
+from ramet.isolation.install_places import foreign_places
 from ramet.isolation.launch import HELPER
 from ramet.isolation.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
 from ramet.isolation.threadwork import finish
@@ -43,6 +44,9 @@ class Layout:
 
     skeleton: int
     places: tuple[tuple[str, int, str], ...]  # "bind" or "overlay", tree number, path
+    layer: int | None = (
+        None  # a tree below all that is written, with a folder for each overlay that has something there
+    )
 
     def overlays(self) -> tuple[tuple[str, str], ...]:
         """The folder in a pod's writable layer, and the path at which it shows; native/pod.c chooses the names."""
@@ -186,12 +190,13 @@ class Holder:
         """A pod with this file tree; `lines` and `descriptors` as `native/pod.h` says."""
         number = str(next(self._pod_numbers))
         places = [f"{kind} {tree} {path}" for kind, tree, path in layout.places]
+        lowest = [f"layer {layout.layer}"] if layout.layer is not None else []
         future: asyncio.Future[PodHandle] = asyncio.get_running_loop().create_future()
         self._pods[number] = future
         try:
             send_packet(
                 self._channel,
-                "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines]),
+                "\n".join(["pod", f"id {number}", f"skeleton {layout.skeleton}", *places, *lines, *lowest]),
                 descriptors,
             )
         except OSError:
@@ -224,7 +229,25 @@ class Holder:
         os.chmod(folder, 0o755)
         await asyncio.to_thread(write_skeleton, folder, interpreter)
         skeleton = await self._attach(syscalls.clone_tree(folder))
-        return Layout(skeleton, tuple(places))
+        layout = Layout(skeleton, tuple(places))
+        return replace(layout, layer=await self._install_places(layout, interpreter, kind))
+
+    async def _install_places(self, layout: Layout, interpreter: Interpreter, kind: str) -> int | None:
+        """The number of a layer by which packages can be installed where others own the interpreter, if they do."""
+        wanted: list[str] = []
+        for name, path in layout.overlays():
+            if path in interpreter.trees:
+                tree = await self._broker.open(path, kind)
+                try:
+                    wanted += [f"{name}/{place}" for place in foreign_places(tree, interpreter.version)]
+                finally:
+                    os.close(tree)
+        if not wanted:
+            return None
+        folder = tempfile.mkdtemp(prefix="places-")
+        for place in wanted:
+            os.makedirs(f"{folder}/{place}", mode=0o755)
+        return await self._attach(syscalls.clone_tree(folder))
 
     async def _tree(self, path: str, kind: str) -> int:
         key = (path, kind)

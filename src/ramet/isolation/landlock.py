@@ -50,6 +50,7 @@ class Rights:
     read: tuple[str, ...] = ()  # files and folders with all below; never to be executed
     keep: tuple[str, ...] = ()  # folders in which plain files are made, changed and removed
     connect: tuple[str, ...] = ()  # unix sockets, or folders of them
+    network: bool = False  # TCP is left alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def restrict(rights: Rights) -> Standing:
     powers.no_new_privileges()
     if offered == 0:
         return Standing(0, missing)
-    handled = _handled(offered)
+    handled = _handled(offered, rights.network)
     size = 24 if offered >= 6 else 16 if offered >= 4 else 8  # older kernels refuse bytes they do not know
     ruleset = _call(
         "landlock_create_ruleset",
@@ -111,12 +112,12 @@ def restrict(rights: Rights) -> Standing:
     return Standing(offered, missing)
 
 
-def _handled(offered: int) -> _Ruleset:
+def _handled(offered: int, free: bool) -> _Ruleset:
     files = _OF_VERSION_1
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV), (9, _RESOLVE_UNIX)):
         if offered >= since:
             files |= right
-    network = _BIND_TCP | _CONNECT_TCP if offered >= 4 else 0
+    network = _BIND_TCP | _CONNECT_TCP if offered >= 4 and not free else 0
     scoped = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if offered >= 6 else 0
     return _Ruleset(files, network, scoped)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import ramet.isolation
 from ramet.errors import HostNotCapable
-from ramet.isolation import cgroups, interpreter, skeleton
+from ramet.isolation import cgroups, interpreter, package_folder, skeleton
 
 NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has it too
 
@@ -97,6 +97,18 @@ def _check_descriptors() -> None:
         )
 
 
+def _names() -> tuple[Path, ...]:
+    """Where it is written who knows the names of hosts, if /etc only points there. For the proxy; no pod shows it."""
+    try:
+        found = Path("/etc/resolv.conf").resolve(strict=True)
+    except (OSError, RuntimeError):
+        return ()
+    if found.is_relative_to("/etc"):
+        return ()
+    # The folder, because the file is replaced when it changes; but not one of the top, which holds much else.
+    return (found.parent,) if len(found.parents) > 2 else (found,)
+
+
 def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineProcess:
     """Start an engine that serves `primary`. Failures show as the end of that socket; `stderr_tail` says why."""
     if not HELPER.is_file():
@@ -110,7 +122,7 @@ def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineP
     shown = (*skeleton.system_folders(), *found.trees)
     trees = [
         *shown,
-        *(str(folder) for folder in (package, guest) if not any(folder.is_relative_to(tree) for tree in shown)),
+        *(str(path) for path in (package, guest, *_names()) if not any(path.is_relative_to(tree) for tree in shown)),
     ]
     base_uid = engine_uid()
     cgroups.sweep_dead()
@@ -127,6 +139,10 @@ def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineP
     cgroup_option = json.dumps({"version": delegation.version, "folders": dict(delegation.folders)})
     command += ["--", sys.executable, "-I", "-c", _BOOT, str(package.parent), "--primary", "3", "--owner-pidfd", "4"]
     command += ["--broker", "5", "--cgroups", cgroup_option, "--guest", str(guest), *options]
+    # An engine that serves others keeps no files for them.
+    packages = package_folder.find() if "--only-interpreter" not in options else None
+    if packages is not None:
+        command += ["--packages", packages]
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
     try:
         process = subprocess.Popen(

@@ -138,17 +138,37 @@ class Pod:
 
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
         """A unix socket that listens in the pod's own network, at an abstract name. None: the name is taken there."""
+        return await self._socket(f"unix {name} {backlog}")
+
+    async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
+        """A TCP socket that listens on the pod's loopback. None: the port is taken there."""
+        return await self._socket(f"tcp {port} {backlog}")
+
+    async def bind_udp(self, port: int) -> socket.socket | None:
+        """A UDP socket on the pod's loopback. None: the port is taken there."""
+        return await self._socket(f"udp {port}")
+
+    async def plain_socket(self) -> socket.socket:
+        """A TCP socket of the pod's network that is not connected: whoever connects it reaches what listens there."""
+        return _there(await self._socket("plain"))
+
+    async def netlink(self, family: int) -> socket.socket:
+        """A netlink socket of the pod's network, made by one who may change it."""
+        return _there(await self._socket(f"netlink {family}"))
+
+    async def _socket(self, what: str) -> socket.socket | None:
         try:
             # To its end, whoever waits: its answer must not be taken for that to the next question.
-            answer, descriptors = await finish(self._tell(f"L unix {name} {backlog}", []), _discard)
+            answer, descriptors = await finish(self._tell(f"L {what}", []), _discard)
         except OSError as error:
-            raise SandboxLost(f"cannot listen in the sandbox: its pod has ended ({error.strerror})") from None
+            raise SandboxLost(f"cannot make a socket in the sandbox: its pod has ended ({error.strerror})") from None
         if answer == "ok" and len(descriptors) == 1:
             return socket.socket(fileno=descriptors[0])
         _discard((answer, descriptors))
         if answer == "error taken":
             return None
-        raise LimitReached(f"cannot listen in the sandbox: {answer.removeprefix('error ') or 'its pod has ended'}")
+        why = answer.removeprefix("error ") or "its pod has ended"
+        raise LimitReached(f"cannot make a socket in the sandbox: {why}")
 
     async def _tell(self, text: str, descriptors: Sequence[int]) -> tuple[str, list[int]]:
         async with self._turn:
@@ -197,6 +217,14 @@ def _number(pidfd: int) -> int:
     """The process behind a pidfd, in the engine's numbering."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
         return int(next((line.split()[1] for line in lines if line.startswith("Pid:")), "-1"))
+
+
+def _there(made: socket.socket | None) -> socket.socket:
+    if made is None:
+        raise SandboxLost(
+            "cannot make a socket in the sandbox: its pod says that an address is taken, and none was given"
+        )
+    return made
 
 
 def _settle(future: asyncio.Future[None]) -> None:

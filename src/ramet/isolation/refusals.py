@@ -49,13 +49,18 @@ _REFUSED: tuple[tuple[str, int, str], ...] = (
 
 # Only to this process: the first argument must be its id. 0 is a process itself, but to kill(2) it is its whole group.
 _TO_ITSELF = ("kill", "tgkill")
+# A descriptor can be told whom to signal when something comes, and how: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN,
+# SIOCSPGRP. Landlock asks who is signalled that way since Linux 6.12.
+_OWNERS_OF_DESCRIPTORS = (("fcntl", (8, 10, 15)), ("ioctl", (0x8901, 0x8902)))
 _OF_ITSELF = ("prlimit64",)  # a limit that is too low ends a process as a signal does
 
 # A datagram can be sent to any path; of a pair of streams, neither end can speak with others.
 _STREAM, _FLAGS_OF_SOCKETS = 1, (0, 0x800, 0x80000, 0x80800)  # SOCK_NONBLOCK, SOCK_CLOEXEC
 
 _AF_UNIX = 1
+_OF_THE_INTERNET = (2, 10, 16)  # AF_INET, AF_INET6; AF_NETLINK, by which the C library learns what addresses there are
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* that fits clone(2)
+_CLONE_THREAD = 0x10000
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _AUDIT_ARCH_X86_64 = 0xC000003E
@@ -79,7 +84,7 @@ def _call(name: str, *steps: bytes) -> bytes:
     return _step(_EQUAL, X86_64[name], 0, len(steps)) + b"".join(steps)
 
 
-def compile_filter(pid: int, connects: bool) -> bytes:
+def compile_filter(pid: int, connects: bool, reaches: bool = False) -> bytes:
     """The filter for the process with this id, as an array of ``struct sock_filter``."""
     refused, allowed = _step(_RETURN, _ERRNO | errno.EPERM), _step(_RETURN, _ALLOW)
     argument = _step(_LOAD, _AT_FIRST_ARGUMENT)
@@ -92,11 +97,22 @@ def compile_filter(pid: int, connects: bool) -> bytes:
         _step(_RETURN, _ERRNO | errno.ENOSYS),
     ]
     for _, reason, names in _REFUSED:
-        parts += [_call(name, _step(_RETURN, _ERRNO | reason)) for name in names.split()]
+        refusing = [name for name in names.split() if not (reaches and name == "bind")]
+        parts += [_call(name, _step(_RETURN, _ERRNO | reason)) for name in refusing]
     parts += [_call(name, argument, _step(_EQUAL, pid, 1, 0), refused, allowed) for name in _TO_ITSELF]
     own = (_step(_EQUAL, 0, 2, 0), _step(_EQUAL, pid, 1, 0))
     parts += [_call(name, argument, *own, refused, allowed) for name in _OF_ITSELF]
-    if connects:
+    for name, commands in _OWNERS_OF_DESCRIPTORS:
+        count = len(commands)
+        checks = [_step(_EQUAL, command, count - at, 0) for at, command in enumerate(commands)]
+        parts.append(_call(name, _step(_LOAD, _AT_SECOND_ARGUMENT), *checks, allowed, refused))
+    if reaches:
+        # A process that it left behind would outlive it, with all that it holds; threads end with it.
+        parts += [_call(name, refused) for name in ("fork", "vfork")]
+        last = len(_OF_THE_INTERNET)
+        families = [_step(_EQUAL, family, last - at, 0) for at, family in enumerate(_OF_THE_INTERNET)]
+        parts.append(_call("socket", argument, *families, refused, allowed))
+    elif connects:
         parts.append(_call("socket", argument, _step(_EQUAL, _AF_UNIX, 1, 0), refused, allowed))
     else:
         parts += [_call(name, refused) for name in ("socket", "connect")]
@@ -104,18 +120,20 @@ def compile_filter(pid: int, connects: bool) -> bytes:
     count = len(_FLAGS_OF_SOCKETS)
     streams = [_step(_EQUAL, _STREAM | flags, count - at, 0) for at, flags in enumerate(_FLAGS_OF_SOCKETS)]
     parts.append(_call("socketpair", kind, *streams, refused, allowed))
-    parts.append(_call("clone", argument, _step(_ANY_SET, _CLONE_NEW_ANY, 0, 1), refused, allowed))
+    thread = (_step(_ANY_SET, _CLONE_THREAD, 1, 0), refused) if reaches else ()
+    parts.append(_call("clone", argument, _step(_ANY_SET, _CLONE_NEW_ANY, 0, 1), refused, *thread, allowed))
     return b"".join([*parts, allowed])
 
 
-def refuse(connects: bool = False) -> bool:
+def refuse(connects: bool = False, reaches: bool = False) -> bool:
     """Put the filter on, for good. Needs no_new_privs, and one thread. False: this machine has none.
 
-    ``connects``: to unix sockets, by their paths; without it, to nobody.
+    ``connects``: to unix sockets, by their paths. ``reaches``: to what TCP and UDP reach, and no unix socket. Without
+    these, to nobody.
     """
     if platform.machine() != "x86_64":
         return False
-    code = compile_filter(os.getpid(), connects)
+    code = compile_filter(os.getpid(), connects, reaches)
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), 0, 0) == 0:

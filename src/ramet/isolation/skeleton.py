@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,6 +32,8 @@ _FOLDERS = (
 
 GUEST_FOLDER = "/opt/ramet/ramet_guest"
 LIBRARY_FOLDER = "/opt/ramet/site-packages"
+# Commands of ours that stand before those of the same name, in sandboxes that have a network.
+COMMAND_FOLDER = "/opt/ramet/bin"
 
 # Copied from the host when everybody may read them: how programs find libraries, certificates, time zones and fonts.
 _COPIED = (
@@ -67,7 +70,7 @@ _WRITTEN = {
     "group": "root:x:0:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost\n",
     "hostname": "sandbox\n",
-    "resolv.conf": "",
+    "resolv.conf": "nameserver 127.0.0.1\n",  # where the network answers, if there is one
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
     "machine-id": "00000000000000000000000000000000\n",
     "shells": "/bin/sh\n/bin/bash\n",
@@ -98,6 +101,7 @@ def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc"
     for name in _COPIED:
         _copy(Path(host_etc) / name, root / "etc" / name)
     (root / "etc/mtab").symlink_to("/proc/self/mounts")
+    _write_commands(root / COMMAND_FOLDER.lstrip("/"), interpreter)
     major, minor = interpreter.version.split(".")[:2]
     # A user site that does not exist when the interpreter starts would not be on its path after `pip install --user`.
     (root / f"root/.local/lib/python{major}.{minor}/site-packages").mkdir(parents=True, exist_ok=True)
@@ -105,6 +109,23 @@ def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc"
     for name in ("tmp", "var/tmp"):
         (root / name).chmod(0o1777)
     (root / "var/run").symlink_to("/run")
+
+
+def _write_commands(folder: Path, interpreter: Interpreter) -> None:
+    """`pip`, which asks the engine before it becomes pip. In sh: it finds any interpreter, whatever its path is."""
+    program = (
+        f'import sys; sys.path.insert(0, "{os.path.dirname(GUEST_FOLDER)}"); '
+        "from ramet_guest.pip_program import main; main(sys.argv[1:])"
+    )
+    major, minor = interpreter.version.split(".")[:2]
+    folder.mkdir(parents=True)
+    command = folder / "pip"
+    command.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(interpreter.executable)} -ISXutf8 -c {shlex.quote(program)} "$@"\n'
+    )
+    command.chmod(0o755)
+    for name in ("pip3", f"pip{major}.{minor}"):
+        (folder / name).symlink_to("pip")
 
 
 def _mount_points(interpreter: Interpreter) -> Iterable[str]:

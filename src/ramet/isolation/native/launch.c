@@ -88,6 +88,15 @@ static int open_tree_for_engine(const char *path, int writable, int user_namespa
     return tree;
 }
 
+/* Something to mount a file on. */
+static void make_file(char *at) {
+    char *slash = strrchr(at, '/');
+    *slash = 0;
+    make_folders(at);
+    *slash = '/';
+    close((int)MUST(at, open(at, O_CREAT | O_WRONLY | O_CLOEXEC, 0644)));
+}
+
 /* Child of launch, still with the powers of launch: put the engine's root together at /tmp of a private mount namespace.
  * The trees were opened before, so that nothing mounted here can hide them. */
 static void assemble_root(struct plan *plan, const int *trees, int etc_tree) {
@@ -114,8 +123,11 @@ static void assemble_root(struct plan *plan, const int *trees, int etc_tree) {
     /* Before the trees: an interpreter may live below /tmp. */
     MUST("mount tmpfs", mount("tmp", "/tmp/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777"));
     for (int i = 0; i < plan->tree_count; i++) {
+        struct stat found;
         snprintf(at, sizeof at, "/tmp%s", plan->trees[i]);
-        make_folders(at);
+        MUST(at, fstat(trees[i], &found));
+        if (S_ISDIR(found.st_mode)) make_folders(at);
+        else make_file(at);
         MUST(at, move_mount_to(trees[i], at));
         close(trees[i]);
     }

@@ -11,7 +11,9 @@
 #include "common.h"
 #include "copytree.h"
 #include "pod.h"
+#include <arpa/inet.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/un.h>
@@ -302,20 +304,60 @@ static void bring_loopback_up(void) {
     close(any);
 }
 
-/* A socket that listens in the pod's own network, for the engine: "L unix NAME BACKLOG", an abstract name. -1 with errno. */
-static int listen_in_pod(const char *request) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char kind[8], name[64];
-    int backlog;
-    if (sscanf(request, "L %7s %63s %d", kind, name, &backlog) != 3 || strcmp(kind, "unix")) {
+/* What the kernel remembers of a connection after its end is in nobody's memory limit: 64 000 of them within seconds, for two
+ * minutes, with the usual times. Those of open connections are left alone. Where connections were never tracked, there is no file. */
+static void forget_connections_soon(void) {
+    static const char *const states[][2] = {{"syn_sent", "2"}, {"syn_recv", "5"}, {"last_ack", "10"}, {"time_wait", "1"}, {"close", "1"}};
+    char path[96];
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        snprintf(path, sizeof path, "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_%s", states[i][0]);
+        write_text(path, states[i][1], 0);
+    }
+}
+
+/* A socket in the pod's own network, for the engine. The network is that of whoever makes the socket; who uses it is anywhere.
+ *
+ *   L unix NAME BACKLOG   listens at an abstract name          L udp PORT         bound on loopback
+ *   L tcp PORT BACKLOG    listens on loopback                  L plain            TCP, not connected to anything yet
+ *                                                              L netlink FAMILY   changes this network: routes (0), packet rules (12)
+ */
+static int make_socket(const char *request, struct sockaddr_storage *address, socklen_t *length, int *backlog) {
+    char kind[8] = "", name[64] = "";
+    int number = 0;
+    *length = 0, *backlog = 0;
+    struct sockaddr_un *local = (struct sockaddr_un *)address;
+    struct sockaddr_in *loopback = (struct sockaddr_in *)address;
+    sscanf(request, "L %7s", kind);
+    if (!strcmp(kind, "unix") && sscanf(request, "L unix %63s %d", name, backlog) == 2) {
+        local->sun_family = AF_UNIX;
+        *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+        memcpy(local->sun_path + 1, name, strlen(name)); /* the NUL before it makes it abstract */
+        return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    }
+    if (!strcmp(kind, "plain")) return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (!strcmp(kind, "netlink") && sscanf(request, "L netlink %d", &number) == 1)
+        return socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, number);
+    int stream = !strcmp(kind, "tcp") && sscanf(request, "L tcp %d %d", &number, backlog) == 2;
+    if (!stream && (strcmp(kind, "udp") || sscanf(request, "L udp %d", &number) != 1)) {
         errno = EINVAL;
         return -1;
     }
-    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
-    memcpy(address.sun_path + 1, name, strlen(name)); /* the NUL before it makes it abstract */
-    int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    loopback->sin_family = AF_INET;
+    loopback->sin_port = htons((uint16_t)number);
+    loopback->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *length = sizeof *loopback;
+    return socket(AF_INET, (stream ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+/* -1 with errno. */
+static int listen_in_pod(const char *request) {
+    struct sockaddr_storage address = {0};
+    socklen_t length;
+    int backlog, yes = 1, made = make_socket(request, &address, &length, &backlog);
     if (made < 0) return -1;
-    if (bind(made, (struct sockaddr *)&address, length) || listen(made, backlog)) {
+    /* Ends of connections that a copy of a sandbox had may still have this port; they listen to nobody. */
+    if (address.ss_family == AF_INET && backlog) setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if ((length && bind(made, (struct sockaddr *)&address, length)) || (backlog && listen(made, backlog))) {
         int reason = errno;
         close(made);
         errno = reason;
@@ -337,7 +379,7 @@ static ssize_t answer_listen(const char *request) {
 }
 
 /* pid 1 of the pod, holding every capability of the pod's user namespace and none outside it. It runs no foreign code: it
- * keeps descriptors for the next thaw, ends the pod's processes when told, makes sockets that listen in the pod's network,
+ * keeps descriptors for the next thaw, ends the pod's processes when told, makes sockets in the pod's network,
  * and leaves when the engine closes its socket. */
 static void run_init(struct pod *pod, int go, int done, const int *descriptors) {
     static const char *const zero[] = {"user", "pid", "uts", "ipc", "net", "mnt", "cgroup", "time"};
@@ -356,6 +398,7 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     write_text("/proc/sys/user/max_inotify_watches", "8192", 0);
     /* Any pod may use low ports of its own network, and ping itself. */
     write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", 0);
+    forget_connections_soon();
     for (int i = 0; i <= pod->given; i++) given[i] = (int)MUST("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 200));
     int ready = (int)MUST("dup", fcntl(done, F_DUPFD_CLOEXEC, 200));
     close_range(0, 199, 0);
