@@ -14,7 +14,7 @@ BIN := .venv/bin
 # Folders are listed too: a module that was removed must go from the installed copy.
 SOURCES := $(shell find src \( -name __pycache__ -o -name '*.egg-info' -o -name '.?*' \) -prune -o ! -name '*.so' ! -name ramet-pod -print 2>/dev/null) pyproject.toml setup.py
 # Tests that also run as an unprivileged user.
-ORDINARY_USER_TESTS := $(wildcard tests/ordinary_user tests/behaviour tests/walls tests/lifetime tests/fork tests/terminals tests/published_client tests/server/test_supervision.py tests/server/test_cells_over_http.py)
+ORDINARY_USER_TESTS := $(wildcard tests/ordinary_user tests/behaviour tests/walls tests/lifetime tests/fork tests/network tests/terminals tests/published_client tests/server/test_supervision.py tests/server/test_cells_over_http.py)
 
 .PHONY: help
 help:
@@ -26,6 +26,7 @@ demo: .venv/installed  ## make .venv, build, run examples/quickstart.py
 
 .PHONY: test
 test: .venv/installed  ## install what is needed, then run all tests, some again as an ordinary user
+	@tools/need test || echo "going on without: tests that need them will say so"
 	$(BIN)/python -m pytest
 	@if [ "$$(id -u)" -eq 0 ] && [ -n "$(ORDINARY_USER_TESTS)" ]; then \
 	    tools/need user && echo "again as an ordinary user: $(ORDINARY_USER_TESTS)" && tools/test-as-ordinary-user $(ORDINARY_USER_TESTS); \

@@ -1,0 +1,141 @@
+"""A connection that a program asked for, once there is one: bytes both ways, after a look at the program's first ones.
+
+    TLS       the server it names must be the one that was asked for; for a host with secrets we speak TLS ourselves
+    HTTP/1    handed to the forwarder, which holds each request to the host
+    HTTP/2    in the clear: refused, as nobody would look at its requests
+    others    as they are; not to a host with secrets, whose answers must be looked into
+
+The server's bytes go to the program all the while: some protocols begin with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from ramet.network.doors.hello import NotUnderstood
+from ramet.network.doors.inspecting import hear_hello, speech_of, why_not
+from ramet.network.doors.relaying import relay
+from ramet.network.guests import Guest
+from ramet.network.http.forwarding import forward
+from ramet.network.reaching.targets import Target
+from ramet.network.secrets.certificates import Authority
+from ramet.network.streams.socket_stream import SocketStream
+
+# How long the rest of a line is waited for before its beginning goes on.
+_REST_OF_LINE_SECONDS = 0.05
+
+AuthorityNow = Callable[[], Authority | None]
+
+
+async def tunnel(client: SocketStream, guest: Guest, target: Target, authority: AuthorityNow) -> None:
+    """Until it is over. The target is closed then; the client is, too, or was reset."""
+    try:
+        target.on_over = lambda: _end_with(client, target)
+        target.plain.pour_into(client)
+        await _begin(client, guest, target, authority)
+    except ConnectionError:
+        client.abort()
+    finally:
+        target.close()
+
+
+def _end_with(client: SocketStream, target: Target) -> None:
+    if target.reason is not None or target.plain.broken:
+        client.abort()
+
+
+async def _begin(client: SocketStream, guest: Guest, target: Target, authority: AuthorityNow) -> None:
+    data = await client.read()
+    secret = bool(guest.secrets_for(target.host, target.port))
+    if not data:
+        return await _relay(client, target)
+    match speech_of(data):
+        case "tls":
+            await _speak_tls(client, guest, target, data, authority)
+        case "http":
+            await _speak_http(client, guest, target, data)
+        case "http2":
+            target.refuse("HTTP/2 without TLS does not pass: no rule could be held to its requests")
+        case "unclear" if not secret:
+            await _see_more(client, guest, target, data)
+        case "unclear":
+            # The forwarder waits for the rest of a request, and refuses what becomes none.
+            await _speak_http(client, guest, target, data)
+        case "other" if secret:
+            target.refuse("neither HTTP nor TLS: what a host with secrets answers must be looked into")
+        case "other":
+            target.plain.write(data)
+            await _relay(client, target)
+
+
+async def _speak_tls(client: SocketStream, guest: Guest, target: Target, data: bytes, authority: AuthorityNow) -> None:
+    try:
+        hello, data = await hear_hello(client, data)
+    except NotUnderstood as error:
+        return target.refuse(f"TLS that is not understood: {error}")
+    why = why_not(hello, target.host, target.port, guest)
+    if why is not None:
+        return target.refuse(why)
+    if not guest.secrets_for(target.host, target.port):
+        target.plain.write(data)
+        return await _relay(client, target)
+    own = authority()
+    if own is None:
+        return target.refuse("the proxy has no certificates yet for hosts with secrets")
+    if not _hand_over(client, target, data):
+        return
+    try:
+        ended = await client.end_tls(own.context_for(target.host))
+    except (ssl.SSLError, TimeoutError):
+        return target.refuse("the program did not agree to TLS with the proxy, whose certificates it has to trust")
+    await forward(ended, guest, (target.host, target.port), True, target)
+
+
+async def _speak_http(client: SocketStream, guest: Guest, target: Target, data: bytes) -> None:
+    if _hand_over(client, target, data):
+        await forward(client, guest, (target.host, target.port), False, target)
+
+
+def _hand_over(client: SocketStream, target: Target, data: bytes) -> bool:
+    """Make both ready for someone who reads requests and answers. False: they were not at the beginning any more."""
+    if target.entry.received:
+        target.refuse("the server spoke first, and the program answered with HTTP or TLS")
+        return False
+    target.plain.stop_pouring()
+    target.on_over = None
+    client.unread(data)
+    return True
+
+
+async def _see_more(client: SocketStream, guest: Guest, target: Target, line: bytes) -> None:
+    """The beginning of a line that may become a request. It goes on after a moment, but never together with the rest of
+    a request: a server acts on a whole one only.
+    """
+    held = line
+    while True:
+        try:
+            async with asyncio.timeout(_REST_OF_LINE_SECONDS if held else None):
+                data = await client.read()
+        except TimeoutError:
+            target.plain.write(held)
+            await target.plain.drain()
+            held = b""
+            continue
+        line += data
+        held += data
+        speech = speech_of(line) if data else "other"
+        if speech == "http" and held == line:
+            return await _speak_http(client, guest, target, held)
+        if speech in ("http", "http2"):
+            return target.cut("HTTP that came in small pieces, or is HTTP/2 without TLS")
+        if speech != "unclear":
+            target.plain.write(held)
+            if not data:
+                target.plain.write_eof()
+            return await _relay(client, target)
+
+
+async def _relay(client: SocketStream, target: Target) -> None:
+    await relay(client, target.plain, lambda: target.entry.sent)

@@ -1,0 +1,67 @@
+"""One sandbox as the proxy knows it: its rules in force, its secrets, its names, and what it has open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from ramet.network.doors.names import Names
+from ramet.network.limits import Descriptors, Limits
+from ramet.network.reaching.deciding import Decider
+from ramet.network.reaching.resolving import Lookups
+from ramet.network.reporting import Reports
+from ramet.network.secrets.guest_secrets import GuestSecret
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.rules import Address
+
+if TYPE_CHECKING:
+    from ramet.network.reaching.targets import Target
+
+
+class Guest:
+    """Owns what its connections are counted and decided by; the connections themselves are of their own tasks."""
+
+    def __init__(
+        self,
+        id: int,
+        network: NetworkSpec,
+        secrets: Sequence[GuestSecret],
+        of_host: Collection[Address],
+        entries: Reports,
+        lookups: Lookups,
+        used_bytes: int = 0,
+        descriptors: Descriptors | None = None,
+    ) -> None:
+        self.id = id
+        self.network = network
+        self.secrets = tuple(secrets)
+        self.decider = Decider(network, of_host)
+        self.names = Names()
+        self.limits = Limits(network, used_bytes, descriptors)
+        self.entries = entries
+        self.lookups = lookups
+        self.targets: set[Target] = set()
+        self._of_host = of_host
+
+    def __repr__(self) -> str:
+        return f"<Guest {self.id}, {len(self.targets)} connections, {self.limits.used_bytes} bytes>"
+
+    def secrets_for(self, name: str, port: int) -> tuple[GuestSecret, ...]:
+        """Those that requests to a host may carry. ``name`` is as ``host_name`` gives it."""
+        return tuple(secret for secret in self.secrets if secret.is_for(name, port))
+
+    def change(self, network: NetworkSpec, secrets: Sequence[GuestSecret]) -> None:
+        """Other rules from now on. Connections that they would not allow are cut."""
+        self.network = network
+        self.secrets = tuple(secrets)
+        self.decider = Decider(network, self._of_host)
+        self.limits.change(network)
+        for target in tuple(self.targets):
+            why = target.why_no_more()
+            if why is not None:
+                target.cut(why)
+
+    def close(self) -> None:
+        for target in tuple(self.targets):
+            target.cut("the sandbox has ended", reset=False)
+        self.entries.flush(now=True)

@@ -1,0 +1,200 @@
+"""Messages between the engine and the proxy: packets of a SOCK_SEQPACKET socket, JSON with descriptors beside it.
+
+    one message                       {"do": "open", ...}          with its descriptors
+    several small ones, in order      [{"say": "tried", ...}, ...] without descriptors
+    one that fits into no packet      {"memfd": LENGTH}            the first descriptor holds it; only from the engine
+
+Neither side ever waits for the other: what a socket does not take at once is kept, and sent when it does.
+"""
+
+from __future__ import annotations
+
+import array  # noqa: F401 - send_fds imports it late, when there is no file to be read any more
+import asyncio
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from ramet.errors import ProtocolError
+
+PACKET_BYTES_AT_MOST = 160 * 1024
+MESSAGE_BYTES_AT_MOST = 16 * 1024 * 1024
+DESCRIPTORS_AT_MOST = 64
+# So much is put into one packet; a host may be set to give a socket room for not much more.
+_SENT_BYTES_AT_MOST = 64 * 1024
+_PACKETS_AT_ONCE = 64
+
+Message = dict[str, object]
+
+
+class Channel:
+    """One end, of a running loop. Owns the socket. Descriptors that come belong to ``on_message``.
+
+    ``on_message`` may raise ProtocolError: then ``on_end`` follows, as it does when the other side has gone.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[], None],
+        takes_memory: bool = False,
+    ) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._on_message = on_message
+        self._on_end = on_end
+        self._takes_memory = takes_memory
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self.problem: str | None = None  # what came that could not be understood
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(end.fileno(), self._readable)
+
+    @property
+    def backlog(self) -> int:
+        """How many messages wait until the other side reads."""
+        return len(self._waiting)
+
+    def send(self, message: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
+        """The descriptors stay the caller's; they may be closed when this returns. After the end nothing happens."""
+        if self._closed:
+            return
+        data = json.dumps(message, separators=(",", ":")).encode()
+        own = [os.dup(descriptor) for descriptor in descriptors]
+        if len(data) > _SENT_BYTES_AT_MOST:
+            own.insert(0, _in_memory(data))
+            data = json.dumps({"memfd": len(data)}).encode()
+        self._waiting.append((data, own))
+        if len(self._waiting) == 1:
+            self._writable()
+
+    def send_all(self, messages: Sequence[Mapping[str, object]]) -> None:
+        """Small ones, in as few packets as they fit into."""
+        packed: list[str] = []
+        size = 0
+        for message in messages:
+            text = json.dumps(message, separators=(",", ":"))
+            if packed and size + len(text) > _SENT_BYTES_AT_MOST:
+                self._send_packed(packed)
+                packed, size = [], 0
+            packed.append(text)
+            size += len(text) + 1
+        if packed:
+            self._send_packed(packed)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for _, descriptors in self._waiting:
+            close_all(descriptors)
+        self._waiting.clear()
+
+    def _send_packed(self, texts: list[str]) -> None:
+        if not self._closed:
+            self._waiting.append((f"[{','.join(texts)}]".encode(), []))
+            if len(self._waiting) == 1:
+                self._writable()
+
+    def _writable(self) -> None:
+        while self._waiting:
+            data, descriptors = self._waiting[0]
+            try:
+                socket.send_fds(self._socket, [data], descriptors)
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._socket.fileno(), self._writable)
+                return
+            except OSError:
+                self._end(None)
+                return
+            self._waiting.popleft()
+            close_all(descriptors)
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        for _ in range(_PACKETS_AT_ONCE):
+            if self._closed:
+                return
+            try:
+                data, descriptors, flags, _ = socket.recv_fds(
+                    self._socket, PACKET_BYTES_AT_MOST + 1, DESCRIPTORS_AT_MOST, socket.MSG_CMSG_CLOEXEC
+                )
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data, descriptors, flags = b"", [], 0
+            if not data:
+                self._end(None)
+                return
+            try:
+                if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                    raise ProtocolError("a packet came cut short")
+                for message in self._read(data, descriptors):
+                    # From here on they are the receiver's.
+                    given, descriptors = descriptors, []
+                    self._on_message(message, given)
+            except ProtocolError as error:
+                close_all(descriptors)
+                self._end(str(error))
+                return
+
+    def _read(self, data: bytes, descriptors: list[int]) -> list[Message]:
+        found = _parse(data)
+        if isinstance(found, dict) and "memfd" in found:
+            if not self._takes_memory or not descriptors:
+                raise ProtocolError("a message came in a way that this side does not take")
+            found = _parse(_out_of_memory(descriptors.pop(0), found["memfd"]))
+        messages: list[Message] = []
+        for message in found if isinstance(found, list) else [found]:
+            if not isinstance(message, dict):
+                raise ProtocolError("a message is not an object")
+            messages.append(message)
+        return messages
+
+    def _end(self, why: str | None) -> None:
+        if not self._closed:
+            self.problem = why
+            self.close()
+            self._on_end()
+
+
+def _parse(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        # The bytes are in no message: they may hold a secret.
+        raise ProtocolError("a packet is not JSON") from None
+
+
+def _in_memory(data: bytes) -> int:
+    descriptor = os.memfd_create("ramet-message", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return descriptor
+
+
+def _out_of_memory(descriptor: int, length: object) -> bytes:
+    try:
+        if type(length) is not int or not 0 < length <= MESSAGE_BYTES_AT_MOST:
+            raise ProtocolError("a message has an odd length")
+        data = b""
+        while len(data) < length:
+            more = os.pread(descriptor, length - len(data), len(data))
+            if not more:
+                raise ProtocolError("a message came cut short")
+            data += more
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

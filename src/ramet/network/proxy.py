@@ -1,0 +1,219 @@
+"""The proxy's process: told by the engine which sandboxes there are, it connects them to what they may reach.
+
+    python -I -c BOOT FOLDER_OF_THE_PACKAGE --control FD
+
+Started by ``process``. It ends when the engine's end of the control socket does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+
+import uvloop
+
+from ramet.errors import RametError
+from ramet.network import confinement
+from ramet.network.doors.doors import Doors
+from ramet.network.exposing import Exposure
+from ramet.network.guests import Guest
+from ramet.network.limits import Descriptors
+from ramet.network.packets import Channel, Message, close_all
+from ramet.network.reaching.host_addresses import HostAddresses
+from ramet.network.reaching.resolving import Lookups, Resolver
+from ramet.network.reporting import Reports
+from ramet.network.secrets import spelling
+from ramet.network.secrets.certificates import Authority, system_pem
+from ramet.network.secrets.guest_secrets import GuestSecret
+from ramet.protocol import fields
+from ramet.protocol.network import NetworkSpec
+
+# More than so many packets wait until the engine has time: then entries of logs wait in their sandboxes' reports.
+_BACKLOG_AT_MOST = 64
+_FAILURES_TOLD = 100
+_FOR_CONNECTIONS = 0.75  # of the descriptors; the others are for listeners, and for what comes and is refused
+
+
+class Proxy:
+    """All sandboxes. Owns the control socket; ``ended`` is done when the engine has gone."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._doors: dict[int, Doors] = {}
+        self._exposures: dict[int, Exposure] = {}
+        self._authority: Authority | None = None
+        self._of_host = HostAddresses()
+        self._resolver = Resolver()
+        self._descriptors = Descriptors(int(_FOR_CONNECTIONS * resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+        self._failures = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._does: dict[str, Callable[[Message, list[int]], None]] = {
+            "open": self._open,
+            "change": self._change,
+            "close": self._close,
+            "authority": self._take_authority,
+            "expose": self._expose,
+            "sockets": self._sockets,
+            "unexpose": self._unexpose,
+            "flush": self._flush,
+        }
+        self._channel = Channel(control, self._told, self._end, takes_memory=True)
+
+    def say(self, message: Mapping[str, object]) -> None:
+        self._channel.send(message)
+
+    def _told(self, message: Message, descriptors: list[int]) -> None:
+        """One message that cannot be followed is answered; the others go on."""
+        try:
+            self._does[fields.text(message, "do")](message, descriptors)
+        except (RametError, OSError, LookupError, ValueError) as error:
+            self.failed(error)
+            # Without the error's own words, which may hold what was sent.
+            self.say(
+                {**_numbers_of(message), "say": "failed", "why": f"the proxy could not do it: {type(error).__name__}"}
+            )
+        close_all(descriptors)
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # Sandboxes
+
+    def _open(self, message: Message, descriptors: list[int]) -> None:
+        number = fields.whole(message, "id")
+        names = fields.texts(message, "listeners")
+        guest = Guest(
+            number,
+            NetworkSpec.read(fields.mapping(message, "network")),
+            _secrets(message),
+            self._of_host,
+            Reports(number, self._report),
+            Lookups(self._resolver),
+            fields.optional_whole(message, "used_bytes") or 0,
+            self._descriptors,
+        )
+        like = fields.optional_whole(message, "like")
+        if like is not None and like in self._doors:
+            guest.names = self._doors[like].guest.names.copy()
+        opened = self._doors[number] = Doors(guest, lambda: self._authority, self.failed)
+        listeners = {name: socket.socket(fileno=descriptors.pop(0)) for name in names if descriptors}
+        self._begin(opened.open(listeners))
+
+    def _change(self, message: Message, descriptors: list[int]) -> None:
+        known = self._doors.get(fields.whole(message, "id"))
+        if known is not None:
+            known.guest.change(NetworkSpec.read(fields.mapping(message, "network")), _secrets(message))
+
+    def _close(self, message: Message, descriptors: list[int]) -> None:
+        known = self._doors.pop(fields.whole(message, "id"), None)
+        if known is not None:
+            known.close()
+            if known.guest.secrets:
+                spelling.forget()
+
+    def _take_authority(self, message: Message, descriptors: list[int]) -> None:
+        self._authority = Authority.read(fields.mapping(message, "authority"))
+
+    # Ports
+
+    def _expose(self, message: Message, descriptors: list[int]) -> None:
+        number = fields.whole(message, "exposure")
+        port = fields.whole(message, "port")
+        listener = socket.socket(fileno=descriptors.pop(0))
+        made = Exposure(port, listener, lambda: self.say({"say": "more", "exposure": number}), self.failed)
+        self._exposures[number] = made
+        made.add(descriptors)
+        descriptors.clear()
+        self._begin(self._begin_exposure(number, made))
+
+    async def _begin_exposure(self, number: int, made: Exposure) -> None:
+        await made.begin()
+        if self._exposures.get(number) is not made:  # taken back meanwhile
+            return made.close()
+        self.say({"say": "exposed", "exposure": number})
+
+    def _sockets(self, message: Message, descriptors: list[int]) -> None:
+        known = self._exposures.get(fields.whole(message, "exposure"))
+        if known is not None:
+            known.add(descriptors)
+            descriptors.clear()
+
+    def _unexpose(self, message: Message, descriptors: list[int]) -> None:
+        known = self._exposures.pop(fields.whole(message, "exposure"), None)
+        if known is not None:
+            known.close()
+
+    # What the engine is told
+
+    def _flush(self, message: Message, descriptors: list[int]) -> None:
+        for known in self._doors.values():
+            known.guest.entries.flush(now=True)
+        self.say({"say": "flushed", "ticket": message.get("ticket")})
+
+    def _report(self, messages: Sequence[Mapping[str, object]], now: bool) -> bool:
+        if self._channel.backlog > _BACKLOG_AT_MOST and not now:
+            return False
+        self._channel.send_all(messages)
+        return True
+
+    def failed(self, problem: BaseException) -> None:
+        """Something that was not foreseen. Where it happened is told, never what it says: that may be a secret."""
+        self._failures += 1
+        if self._failures > _FAILURES_TOLD:
+            return
+        places = traceback.extract_tb(problem.__traceback__)
+        where = " < ".join(f"{Path(place.filename).name}:{place.lineno}" for place in reversed(places))
+        print(f"ramet proxy: {type(problem).__name__} at {where}", file=sys.stderr, flush=True)
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._begun)
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self.failed(problem)
+
+
+def _secrets(message: Message) -> list[GuestSecret]:
+    return [GuestSecret.read(secret) for secret in fields.array(message, "secrets") if isinstance(secret, dict)]
+
+
+def _numbers_of(message: Message) -> dict[str, object]:
+    return {name: message[name] for name in ("id", "exposure") if name in message}
+
+
+async def _serve(control: socket.socket, missing: Sequence[str]) -> None:
+    proxy = Proxy(control)
+    loop = asyncio.get_running_loop()
+    # The context of the loop's own handler may hold what a connection was sent.
+    loop.set_exception_handler(
+        lambda _, context: proxy.failed(context.get("exception") or RuntimeError(context.get("message")))
+    )
+    proxy.say({"say": "ready", "missing": list(missing)})
+    await proxy.ended
+
+
+def start(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="ramet.network.proxy", description=__doc__)
+    parser.add_argument("--control", type=int, required=True)
+    chosen = parser.parse_args(arguments)
+    control = socket.socket(fileno=chosen.control)
+    os.set_inheritable(chosen.control, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the engine says when to end
+    confinement.look_up_once()
+    system_pem()  # kept from here on
+    walls = confinement.lock_down()
+    uvloop.run(_serve(control, walls.missing))
+    # Threads that still wait for a resolver hold nothing that anybody needs.
+    os._exit(0)

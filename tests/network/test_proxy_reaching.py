@@ -1,0 +1,207 @@
+"""From a host to a connection: rules, one look at the name, rules again; with a resolver that the tests answer for."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+
+import pytest
+import uvloop
+
+from ramet.network.guests import Guest
+from ramet.network.reaching.host_addresses import HostAddresses, own_addresses
+from ramet.network.reaching.resolving import Lookups, NotResolved, Resolver
+from ramet.network.reaching.targets import Refused, Target, reach
+from ramet.network.reporting import Reports
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.rules import Address
+from tests.network.proxies import NAME, WAIT_SECONDS, spec_of
+from tests.network.servers import Server
+
+Messages = list[dict[str, object]]
+
+
+class Answers:
+    """A resolver that gives one answer after the other, the last one for ever."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self._answers = list(answers)
+        self.asked: list[str] = []
+
+    def __call__(self, name: str) -> list[Address]:
+        self.asked.append(name)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return [ipaddress.ip_address(text) for text in answer]
+
+
+def within(
+    spec: NetworkSpec, ask: Callable[[str], Sequence[Address]], work: Callable[[Guest], Coroutine[None, None, None]]
+) -> Messages:
+    """Do something as a sandbox; what the engine would have been told of it."""
+    said: Messages = []
+
+    def take(messages: Sequence[dict[str, object]], now: bool) -> bool:
+        said.extend(messages)
+        return True
+
+    async def run() -> None:
+        resolver = Resolver(ask)
+        reports = Reports(1, take)
+        guest = Guest(1, spec, (), HostAddresses(), reports, Lookups(resolver))
+        async with asyncio.timeout(WAIT_SECONDS):
+            await work(guest)
+        guest.close()
+        resolver.close()
+
+    uvloop.run(run())
+    return said
+
+
+async def refusal(guest: Guest, host: str, port: int) -> Refused:
+    with pytest.raises(Refused) as caught:
+        await reach(guest, host, port, "connect")
+    return caught.value
+
+
+def test_a_name_is_looked_up_once_and_that_answer_is_used(echo_server: Server) -> None:
+    """Rebinding: a name that leads to an allowed address first and to another one a moment later."""
+    answers = Answers(["127.0.0.1"], ["127.0.0.2"])
+    found: list[Target] = []
+
+    async def work(guest: Guest) -> None:
+        found.append(await reach(guest, NAME, echo_server.port, "connect"))
+
+    within(spec_of(echo_server.rule(NAME), echo_server.rule("127.0.0.1")), answers, work)
+    assert answers.asked == [NAME]
+    assert str(found[0].address) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+        "255.255.255.255", "198.18.0.1", "168.63.129.16", "::1", "::", "fe80::1", "fd00::1", "ff02::1",
+        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "::127.0.0.1", "2001:0:a00:1::",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("open", [True, False])
+def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(address: str, open: bool) -> None:
+    async def work(guest: Guest) -> None:
+        refused = await refusal(guest, NAME, 443)
+        assert refused.status == "rule"
+        assert NAME in refused.reason
+
+    said = within(spec_of(NAME, open=open), Answers([address]), work)
+    assert [message["allowed"] for message in said] == [False]
+
+
+def test_of_several_addresses_only_allowed_ones_are_tried(echo_server: Server) -> None:
+    async def work(guest: Guest) -> None:
+        target = await reach(guest, NAME, echo_server.port, "connect")
+        assert str(target.address) == "127.0.0.1"
+
+    rules = (echo_server.rule(NAME), echo_server.rule("127.0.0.1"))
+    within(spec_of(*rules), Answers(["10.0.0.1", "::1", "127.0.0.1"]), work)
+
+
+def test_the_next_address_is_tried_when_one_does_not_answer(echo_server: Server) -> None:
+    async def work(guest: Guest) -> None:
+        target = await reach(guest, NAME, echo_server.port, "connect")
+        assert str(target.address) == "127.0.0.1"
+
+    rules = (echo_server.rule(NAME), f"127.0.0.0/8:{echo_server.port}")
+    within(spec_of(*rules), Answers(["127.0.0.2", "127.0.0.1"]), work)
+
+
+def test_a_denied_address_is_denied_under_every_name(echo_server: Server) -> None:
+    async def work(guest: Guest) -> None:
+        assert (await refusal(guest, NAME, echo_server.port)).status == "rule"
+
+    deny = [echo_server.rule("127.0.0.1")]
+    spec = spec_of(echo_server.rule(NAME), deny=deny, addresses={NAME: "127.0.0.1"})
+    said = within(spec, Answers([]), work)
+    assert said[0]["reason"] == f"127.0.0.1 port {echo_server.port} is denied by the rule {deny[0]!r}"
+
+
+def test_a_name_that_no_rule_allows_is_never_looked_up() -> None:
+    answers = Answers(["127.0.0.1"])
+
+    async def work(guest: Guest) -> None:
+        for host in ("other.example", f"x.{NAME}", "localhost"):
+            await refusal(guest, host, 443)
+
+    within(spec_of(NAME), answers, work)
+    assert answers.asked == []
+
+
+def test_rules_that_change_while_a_name_is_looked_up_count(echo_server: Server) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def ask(name: str) -> list[Address]:
+        asked.set()
+        go_on.wait(WAIT_SECONDS)
+        return [ipaddress.ip_address("127.0.0.1")]
+
+    async def work(guest: Guest) -> None:
+        reaching = asyncio.create_task(refusal(guest, NAME, echo_server.port))
+        await asyncio.to_thread(asked.wait, WAIT_SECONDS)
+        guest.change(spec_of(echo_server.rule("127.0.0.1")), ())
+        go_on.set()
+        assert (await reaching).status == "rule"
+        assert not guest.targets
+
+    within(spec_of(echo_server.rule(NAME), echo_server.rule("127.0.0.1")), ask, work)
+
+
+def test_addresses_of_the_host_itself_are_not_public() -> None:
+    own = [address for address in own_addresses() if not address.is_loopback]
+    assert ipaddress.ip_address("127.0.0.1") in HostAddresses()
+    for address in own:
+        assert address in HostAddresses()
+
+
+def test_lookups_of_one_sandbox_leave_threads_for_another() -> None:
+    released = threading.Event()
+
+    def ask(name: str) -> list[Address]:
+        if name.startswith("stuck"):
+            released.wait(WAIT_SECONDS)
+        return [ipaddress.ip_address("192.0.2.1")]
+
+    async def run() -> None:
+        resolver = Resolver(ask)
+        hostile, other = Lookups(resolver), Lookups(resolver)
+        stuck = [asyncio.create_task(hostile.addresses(f"stuck{number}.example")) for number in range(250)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await other.addresses(NAME)
+        for _ in range(10):
+            stuck.append(asyncio.create_task(hostile.addresses("stuck.example")))
+        with pytest.raises(NotResolved, match="too many names"):
+            await stuck[-1]
+        for task in stuck:
+            task.cancel()
+        released.set()
+        await asyncio.gather(*stuck, return_exceptions=True)
+        resolver.close()
+
+    uvloop.run(run())
+
+
+def test_a_name_that_does_not_exist_is_told_apart_from_a_resolver_that_is_not_there() -> None:
+    def ask(name: str) -> list[Address]:
+        raise socket.gaierror(socket.EAI_NONAME if name == NAME else socket.EAI_AGAIN, "no")
+
+    async def run() -> None:
+        resolver = Resolver(ask)
+        lookups = Lookups(resolver)
+        for name, missing in ((NAME, True), ("other.example", False)):
+            with pytest.raises(NotResolved) as caught:
+                await lookups.addresses(name)
+            assert caught.value.missing == missing
+        resolver.close()
+
+    uvloop.run(run())
