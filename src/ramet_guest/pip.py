@@ -1,4 +1,8 @@
-"""`%pip`: installs into the sandbox's private layer; fails at once when there is no network to install from."""
+"""`%pip`: installs into the sandbox's private layer; fails at once when there is no network to install from.
+
+Where the sandbox has a network it does what the command `pip` does (`pip_program.py`): plain installations come from
+the engine's store.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +33,33 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[\w,.-]*\])?(?:==([\w.+!-]+
 HINT = """\
 ERROR: pip was not run: this sandbox has no network, so no package index can be reached
 
-hint: mount a folder of wheels and use `%pip install --no-index --find-links /wheels NAME`
+hint: make the sandbox with a network, as in Sandbox(network=["index.example"]) with the hosts of your index,
+      or mount a folder of wheels and use `%pip install --no-index --find-links /wheels NAME`
 """
+# No environment, no site: a bare interpreter starts in half the time.
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from ramet_guest.pip_program import main; main(sys.argv[1:])"
+)
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def run_pip(line: str, processes: Processes, output: Output) -> int:
     """Runs pip with the arguments of the line; its exit code."""
+    from ramet_guest import packages  # not before it is needed: every template would have it in its memory
+
     arguments = shlex.split(line)
-    if not has_network() and needs_index(arguments):
+    command = [sys.executable, "-m", "pip", *arguments]
+    has_store = packages.is_there()
+    if has_store:
+        command = [sys.executable, "-ISXutf8", "-c", _PROGRAM, _PACKAGE_FOLDER, *arguments]
+    elif not has_network() and needs_index(arguments):
         output.error_text(HINT)
         return 1
     # The user's own settings win.
     environment = {**_SETTINGS, **os.environ}
-    code = processes.run([sys.executable, "-m", "pip", *arguments], sys.executable, environment)
+    if has_store and "PIP_RETRIES" not in os.environ:
+        del environment["PIP_RETRIES"]  # the program knows how patient to be
+    code = processes.run(command, sys.executable, environment)
     importlib.invalidate_caches()
     show_user_packages()
     return code
@@ -55,7 +73,10 @@ def show_user_packages() -> None:
 
 
 def has_network(ipv4_routes: str = "/proc/net/route", ipv6_routes: str = "/proc/net/ipv6_route") -> bool:
-    """Whether any route leaves this machine. If the kernel does not say, pip may find out itself."""
+    """Whether any route leaves this machine. If the kernel does not say, pip may find out itself.
+
+    A sandbox's network has none: it is a proxy, which `needs_index` knows by the variables.
+    """
     try:
         with open(ipv4_routes) as lines:
             next(lines, None)

@@ -144,7 +144,7 @@ class Repl:
     def configure(self, header: dict[str, Any]) -> None:
         problem = None
         try:
-            thawing.configure(header.get("env"), header.get("cwd"))
+            thawing.configure(header.get("env"), header.get("cwd"), header.get("forget"), header.get("commands"))
         except (OSError, ValueError) as error:
             problem = str(error)
         if self.tools is not None:

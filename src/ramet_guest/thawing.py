@@ -116,11 +116,28 @@ def draw_fresh_randomness() -> None:
         process.current_process().authkey = os.urandom(32)
 
 
-def configure(environment: dict[str, str] | None, folder: str | None) -> None:
-    """Raises OSError or ValueError in words for people."""
+def configure(
+    environment: dict[str, str] | None, folder: str | None, forget: dict[str, str] | None, commands: str | None
+) -> None:
+    """Raises OSError or ValueError in words for people.
+
+    What is to be forgotten was set by the engine; what code has put in its place is its own.
+    """
+    for name, value in (forget or {}).items():
+        if os.environ.get(name) == value:
+            del os.environ[name]
     if environment:
         os.environ.update(environment)
         if "TZ" in environment:
             time.tzset()
+    if commands is not None:
+        folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        if commands not in folders:
+            os.environ["PATH"] = os.pathsep.join([commands, *folders])
+        # Where uv installs to. As in an environment that was activated, or in a container that has only one Python.
+        if sys.prefix != sys.base_prefix:
+            os.environ.setdefault("VIRTUAL_ENV", sys.prefix)
+        else:
+            os.environ.setdefault("UV_SYSTEM_PYTHON", "1")
     if folder is not None:
         os.chdir(folder)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramet.engine.seams import Session
+from ramet.engine.seams import Prepare, Prepared, Session
 from ramet.errors import ForkFailed, SandboxLost
 from ramet.protocol import guest
 from ramet.protocol.differences import FileChange
@@ -31,8 +31,10 @@ class ScriptedBody:
         self.root = os.open(root, os.O_PATH | os.O_DIRECTORY)
         self.signals: list[int] = []
         self.revivals = 0
+        self.prepared: Prepared | None = None
         self.listens: list[str] = []
         self.taken_names: set[str] = set()
+        self.taken_ports: set[int] = set()
         self.listen_gate: asyncio.Event | None = None
         self.listen_error: Exception | None = None
         self.closed = False
@@ -74,7 +76,13 @@ class ScriptedBody:
             os.close(self.root)
 
     async def open_terminal(
-        self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        folder: str | None,
+        columns: int,
+        rows: int,
+        commands: str | None = None,
     ) -> Session:
         raise SandboxLost("a scripted body has no terminals")
 
@@ -92,6 +100,23 @@ class ScriptedBody:
         listener.bind(self.address(name))
         listener.listen(backlog)
         return listener
+
+    async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
+        """On some port of the test's own loopback."""
+        if port in self.taken_ports:
+            return None
+        listener = socket.create_server(("127.0.0.1", 0), backlog=backlog)
+        listener.setblocking(False)
+        return listener
+
+    async def bind_udp(self, port: int) -> socket.socket | None:
+        return None if port in self.taken_ports else socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    async def plain_socket(self) -> socket.socket:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+
+    async def netlink(self, family: int) -> socket.socket:
+        raise SandboxLost("a scripted body has no network to change")
 
     def address(self, name: str) -> str:
         return f"\0ramet-test-{os.getpid()}-{id(self)}-{name}"
@@ -192,7 +217,13 @@ class ScriptedMachine:
     async def template(self, spec: TemplateSpec) -> None:
         pass
 
-    async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> ScriptedBody:
+    async def create(
+        self,
+        template: TemplateSpec,
+        limits: Limits,
+        mounts: Sequence[MountSpec],
+        prepare: Prepare | None = None,
+    ) -> ScriptedBody:
         return self._body()
 
     async def fork(
@@ -224,6 +255,9 @@ class ScriptedMachine:
     ) -> Sequence[FileChange]:
         await self._pass("diff")
         return self.changes
+
+    async def open_folder(self, path: str, writable: bool) -> int:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY)
 
     async def close(self) -> None:
         for body in self.bodies:

@@ -151,7 +151,10 @@ def test_a_fork_gives_the_ids_of_the_children_and_what_they_cost() -> None:
     assert made.info == ForkInfo(0.1, 0.2, 5, 6)
     assert [(name, info.unique_bytes) for name, info in made.children] == [("a", 5), ("b", 3)]
     (frame,) = FrameDecoder(FROM_ENGINE).feed(sent)
-    assert (frame.kind, frame.header) == (calls.FORK, {"sandbox": "sbx", "count": 2, "reseed": True})
+    assert (frame.kind, frame.header) == (
+        calls.FORK,
+        {"sandbox": "sbx", "count": 2, "reseed": True, "inherit_secrets": False},
+    )
 
 
 @pytest.mark.parametrize("children", [None, [1], [{"id": 1, "info": INFO}], [{"id": "a", "info": {}}]])

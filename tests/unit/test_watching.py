@@ -112,7 +112,7 @@ async def test_figures_are_added_up_by_owner(engine: Engine, connect: Connect) -
     Call(sandbox)
     Call(sandbox)
     stats = (await connect().ask(calls.STATS)).header
-    figures = {"memory_unique_bytes": 0, "memory_shared_bytes": 0}
+    figures = {"memory_unique_bytes": 0, "memory_shared_bytes": 0, "connections": {"allowed": 0, "refused": 0}}
     assert stats["owners"] == {
         "me": {"states": {"idle": 2, "running": 0, "lost": 0}, "waiting": 0, **figures},
         "you": {"states": {"idle": 0, "running": 1, "lost": 0}, "waiting": 1, **figures},

@@ -31,6 +31,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--guest", help="folder of the guest package")
     parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
     parser.add_argument("--only-interpreter", type=json.loads, help="make sandboxes from this one; no mounts")
+    parser.add_argument("--packages", help="folder of the host in which installed packages are kept")
     parser.add_argument("--sweep-faults", action="store_true", help="for tests: each fork fails one step later")
     chosen = parser.parse_args(arguments)
 
@@ -47,6 +48,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
         hard_interrupt_seconds=hard,
         kill_seconds=kill,
         interpreter=None if only is None else Interpreter.read(only),
+        packages_folder=chosen.packages,
     )
     primary = socket.socket(fileno=chosen.primary)
     for descriptor in (chosen.primary, owner, chosen.broker):
@@ -54,6 +56,8 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
             os.set_inheritable(descriptor, False)
     os.umask(0o022)
     _allow_many_descriptors()
+    # No core dump: secrets are in this memory. 1, not 0: only that keeps the kernel from starting a handler.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     machine = start_machine or (lambda: _real_machine(chosen))
     # What exists now stays: the collector need not look at it again and again.
     gc.freeze()

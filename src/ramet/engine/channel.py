@@ -63,6 +63,16 @@ class Channel:
         self._unsent.append(memoryview(data)[sent:])
         self.unsent_bytes += len(data) - sent
 
+    def send_with(self, data: bytes, descriptor: int) -> None:
+        """A short frame with a descriptor beside its first byte, which whoever reads that byte gets. All or nothing."""
+        if self.detached:
+            return
+        try:
+            if self._unsent or socket.send_fds(self._socket, [data], [descriptor]) != len(data):
+                self._end(ProtocolError("an answer with a descriptor did not fit behind what was not read yet"))
+        except OSError:
+            return  # the reader sees the end of the connection and tells
+
     def when_sent(self, low_bytes: int, callback: Callable[[], None]) -> None:
         """Call back as soon as at most so many bytes are unsent."""
         if self.unsent_bytes <= low_bytes:

@@ -13,6 +13,7 @@ from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.collecting import Collecting
 from ramet.engine.executions import Execution, Follower, new_id
+from ramet.engine.network import calls as network_calls
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.spill import FOLDER, Spill
@@ -27,6 +28,7 @@ from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import TO_ENGINE, Frame, encode
+from ramet.protocol.refusing import invalid
 from ramet.protocol.specs import SandboxSpec
 
 _STREAM_NAMES = ("stdout", "stderr")
@@ -115,6 +117,8 @@ class Connection:
             self._tool_answer(frame)
         elif frame.kind == calls.SET_TOOLS:
             self._perform(self._serve(tool_calls.give(frame, self._find(header))))
+        elif frame.kind in calls.NETWORK_CALLS:
+            self._perform(self._network(frame, self._find(header)))
         elif frame.kind == calls.TOOLS_GONE:
             tool_calls.gone(frame, self._registry)
             self._answer({})
@@ -162,7 +166,7 @@ class Connection:
         execution_id = fields.optional_text(header, "execution")
         wish = fields.optional_text(header, "on_disconnect") or "interrupt"
         if wish not in ("keep", "interrupt"):
-            raise checks.invalid("on_disconnect", f"{wish!r:.80} is unknown", "'keep' or 'interrupt'")
+            raise invalid("on_disconnect", f"{wish!r:.80} is unknown", "'keep' or 'interrupt'")
         if execution_id is None and wish == "interrupt":
             return None
         return sandbox.executions.begin(execution_id or new_id(), wish == "keep", self._on_final)
@@ -233,6 +237,16 @@ class Connection:
                 continue  # another body took its place while we read
             self._answer(info)
             return
+
+    async def _network(self, frame: Frame, sandbox: Sandbox) -> None:
+        answer, brought = await network_calls.serve(frame, sandbox)
+        if brought is None:
+            self._answer(answer)
+            return
+        with brought:
+            # With the first byte of the answer: nothing else waits to be sent, as there is one call at a time.
+            self._busy = False
+            self._channel.send_with(encode(calls.ANSWER, answer), brought.fileno())
 
     def _queued_call(
         self,
@@ -372,9 +386,9 @@ class Connection:
 
 def _check_code(code: bytes) -> None:
     if b"\0" in code:
-        raise checks.invalid("code", "has a NUL character", "text without NUL")
+        raise invalid("code", "has a NUL character", "text without NUL")
     if not code.isascii():
         try:
             code.decode("utf-8")
         except UnicodeDecodeError:
-            raise checks.invalid("code", "is not UTF-8", "text that UTF-8 can hold") from None
+            raise invalid("code", "is not UTF-8", "text that UTF-8 can hold") from None

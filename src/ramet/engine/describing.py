@@ -28,11 +28,14 @@ def row(sandbox: Sandbox) -> dict[str, object]:
 def info(sandbox: Sandbox) -> dict[str, object]:
     """Everything. Reading it costs milliseconds."""
     body = sandbox.body  # of one moment: another one may take its place
+    walls = dict(body.walls())
+    if sandbox.network is not None:
+        walls["network"] = sandbox.network.summary()
     more = {
         "pid": body.pid,
         "python": sandbox.spec.template.python,
         "limits": asdict(sandbox.spec.limits),
         "usage": dict(body.usage()),
-        "walls": dict(body.walls()),
+        "walls": walls,
     }
     return {**row(sandbox), **more}

@@ -17,8 +17,8 @@ from ramet.engine.channel import Channel
 from ramet.engine.settings import Settings
 from ramet.errors import ExecutionUnknown, RametError
 from ramet.protocol import calls
-from ramet.protocol.checks import invalid
 from ramet.protocol.frames import encode
+from ramet.protocol.refusing import invalid
 
 _ID = re.compile(r"exe_[0-9a-f]{32}")
 _PIECE_BYTES = 100  # beside its data, about: so that many small pieces are bounded like few large ones

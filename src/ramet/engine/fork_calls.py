@@ -41,7 +41,8 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.FORK:
         count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
         checks.check_count(count)
-        return _fork(relations.fork(registry, sandbox, count, reseed, caller, Allowance.read(header)))
+        inherit = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
+        return _fork(relations.fork(registry, sandbox, count, reseed, caller, Allowance.read(header), inherit))
     if frame.kind == calls.SNAPSHOT:
         return _snapshot(relations.snapshot(registry, sandbox, caller))
     if frame.kind == calls.RESTORE:

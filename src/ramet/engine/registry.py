@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -15,6 +16,13 @@ from ramet.engine import snapshots
 from ramet.engine.describing import row
 from ramet.engine.executions import Shelf
 from ramet.engine.lifetimes import Cause, Tombstone, Tombstones, now_ms
+from ramet.engine.network.allowing import check_allowed
+from ramet.engine.network.network import Network
+from ramet.engine.network.preparing import prepare, taken_door
+from ramet.engine.network.proxy import Proxy
+from ramet.engine.packages.asker import Asker
+from ramet.engine.packages.packages import Packages
+from ramet.engine.packages.service import PackageService
 from ramet.engine.rooms import Rooms
 from ramet.engine.sandbox import Sandbox, merged_message
 from ramet.engine.seams import Body, Machine
@@ -26,7 +34,8 @@ from ramet.engine.turn import Caller
 from ramet.engine.watching import Watchers
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
 from ramet.protocol.allowances import Allowance
-from ramet.protocol.checks import check_sandbox, invalid
+from ramet.protocol.checks import check_sandbox
+from ramet.protocol.refusing import invalid
 from ramet.protocol.specs import SandboxSpec, TemplateSpec
 
 _KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
@@ -57,6 +66,9 @@ class Registry:
         self.snapshots = Snapshots(settings)
         self.spaces = Spaces(settings)
         self.watchers = Watchers()
+        self.proxy = Proxy(settings)
+        self.attempts: Counter[tuple[str, bool]] = Counter()  # to connect: by owner, and whether it was allowed
+        self.packages = Packages(self.hidden, self.open_host_folder, settings)
         self.rooms = Rooms(
             lambda owner: _memory_limits(self._sandboxes.values(), owner),
             lambda owner: _memory_limits(self._leaving, owner),
@@ -86,20 +98,52 @@ class Registry:
         self.check_shown(spec)
         self._check_name(spec.template, spec.owner)
         self.check_space(spec)
+        check_allowed(spec.network, allowance)
         with self.rooms.take(spec.owner, allowance, 1, spec.limits.memory_bytes):
             machine = await self.started_machine()
             with self._booting(spec, allowance):
                 await machine.template(spec.template)
                 self._templates.setdefault((spec.owner, spec.template.name, spec.template.python), spec.template)
-            body = await machine.create(spec.template, spec.limits, spec.mounts)
-            sandbox = self.new_sandbox(spec, body)
+            sandbox = await self._make(machine, spec, hidden=False)
             try:
-                await sandbox.configure()
                 self.add([sandbox])
             except BaseException:
                 await sandbox.close()
                 raise
             return sandbox
+
+    async def _make(self, machine: Machine, spec: SandboxSpec, hidden: bool) -> Sandbox:
+        network = await self.new_network(spec)
+        try:
+            ahead = prepare if network is not None else None
+            body = await machine.create(spec.template, spec.limits, spec.mounts, ahead)
+        except BaseException:
+            if network is not None:
+                network.close()
+            raise
+        sandbox = self.new_sandbox(spec, body, network=network, hidden=hidden)
+        try:
+            await sandbox.configure()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def hidden(self, spec: SandboxSpec) -> Sandbox:
+        """One that works for another: nobody finds it, and whoever asked closes it."""
+        machine = await self.started_machine()
+        await machine.template(spec.template)
+        return await self._make(machine, spec, hidden=True)
+
+    async def open_host_folder(self, path: str, writable: bool) -> int:
+        """A folder of the host as a detached mount."""
+        return await (await self.started_machine()).open_folder(path, writable)
+
+    async def new_network(self, spec: SandboxSpec, past: Past | None = None) -> Network | None:
+        """For a sandbox that is to be made. The proxy runs when this returns, or it raises."""
+        if spec.network is None:
+            return None
+        return await Network.make(self.proxy, spec.network, spec.secrets, past.secrets if past is not None else ())
 
     def _booting(self, spec: SandboxSpec, allowance: Allowance) -> AbstractContextManager[None]:
         if spec.template.builtin:
@@ -118,10 +162,25 @@ class Registry:
         self.snapshots.save(snapshot, name, taken=self.is_template(name, owner))
 
     def new_sandbox(
-        self, spec: SandboxSpec, body: Body, past: Past | None = None, parent: str | None = None
+        self,
+        spec: SandboxSpec,
+        body: Body,
+        past: Past | None = None,
+        parent: str | None = None,
+        network: Network | None = None,
+        hidden: bool = False,
     ) -> Sandbox:
         """One that nobody knows of yet."""
-        return Sandbox(f"sbx_{secrets.token_hex(16)}", spec, body, self.settings, past, parent, self._shelf)
+        name = f"sbx_{secrets.token_hex(16)}"
+        sandbox = Sandbox(name, spec, body, self.settings, past, parent, self._shelf, network, self.proxy)
+        if network is not None:
+            if not hidden:
+                network.beside = lambda body: PackageService(
+                    self.packages, body, lambda: Asker.of(sandbox.whole_spec(), network.log.append)
+                )
+            network.log.on_attempt = lambda allowed: self.attempts.update([(spec.owner, allowed)])
+            network.begin(body, taken_door(body))
+        return sandbox
 
     def add(self, sandboxes: Sequence[Sandbox]) -> None:
         """From now on they are found by their ids, and closed with the engine."""
@@ -252,6 +311,7 @@ class Registry:
 
     async def close(self) -> None:
         self._closed = True
+        await self.packages.close()
         sandboxes = [*self._sandboxes.values(), *self._leaving]
         self._sandboxes.clear()
         await asyncio.gather(*(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
@@ -263,6 +323,7 @@ class Registry:
             machine = (await asyncio.gather(self._machine, return_exceptions=True))[0]
             if not isinstance(machine, BaseException):
                 await machine.close()
+        await self.proxy.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def started_machine(self) -> Machine:

@@ -9,18 +9,21 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from ramet.engine.comparing import compare_names
+from ramet.engine.network.allowing import check_allowed
+from ramet.engine.network.preparing import open_door
 from ramet.engine.registry import Registry
 from ramet.engine.rooms import Room
 from ramet.engine.sandbox import Sandbox
-from ramet.engine.seams import Forked, Machine
+from ramet.engine.seams import Body, Forked, Machine
 from ramet.engine.snapshots import Snapshot, freeze, settle
 from ramet.engine.turn import Caller, Turn, Turns
 from ramet.errors import ForkFailed, RametError, SandboxClosed, SandboxLost
 from ramet.protocol.allowances import Allowance
-from ramet.protocol.checks import check_thaw, invalid
+from ramet.protocol.checks import check_thaw
 from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.guest import Names
-from ramet.protocol.specs import Lifetime, ThawSpec
+from ramet.protocol.refusing import invalid
+from ramet.protocol.specs import ThawSpec
 
 T = TypeVar("T")
 
@@ -36,39 +39,64 @@ class Children(NamedTuple):
 
 
 def fork(
-    registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, allowance: Allowance = _ANY
+    registry: Registry,
+    parent: Sandbox,
+    count: int,
+    reseed: bool,
+    caller: Caller,
+    allowance: Allowance = _ANY,
+    inherit_secrets: bool = False,
 ) -> Awaitable[Children]:
-    """So many copies of a sandbox, each able to take a cell; or an error, and the parent goes on."""
+    """So many copies of a sandbox, each able to take a cell; or an error, and the parent goes on.
+
+    Each has its parent's rules, and a network of its own; secrets only if they are to be inherited.
+    """
+    check_allowed(parent.network.spec if parent.network is not None else None, allowance)
     room = registry.rooms.take(parent.owner, allowance, count, parent.spec.limits.memory_bytes)
     try:
         turns = caller.queue(parent, needs_repl=True)
     except BaseException:
         room.leave()
         raise
-    return _fork(registry, parent, count, reseed, caller, turns, room)
+    return _fork(registry, parent, count, reseed, caller, turns, room, inherit_secrets)
 
 
 async def _fork(
-    registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, turns: Turns, room: Room
+    registry: Registry,
+    parent: Sandbox,
+    count: int,
+    reseed: bool,
+    caller: Caller,
+    turns: Turns,
+    room: Room,
+    inherit_secrets: bool,
 ) -> Children:
     with room:
-        return await _forked(registry, parent, count, reseed, caller, turns)
+        return await _forked(registry, parent, count, reseed, caller, turns, inherit_secrets)
 
 
 async def _forked(
-    registry: Registry, parent: Sandbox, count: int, reseed: bool, caller: Caller, turns: Turns
+    registry: Registry,
+    parent: Sandbox,
+    count: int,
+    reseed: bool,
+    caller: Caller,
+    turns: Turns,
+    inherit_secrets: bool,
 ) -> Children:
     async with turns as (turn,):
         began = perf_counter()
         keep_pid = await settle(parent)
         # Its children are not persistent: nobody has asked to keep them.
-        spec, past = replace(parent.spec, persistent=False), parent.past
+        spec, past, network = replace(parent.spec, persistent=False), parent.past, parent.network
         machine = await registry.started_machine()
         # The parent's next cell may run as soon as it is frozen: what follows is its children's business.
         forked = await machine.fork(parent.body, count, keep_pid, turn.release)
     sandboxes: list[Sandbox] = []
     try:
-        sandboxes.extend(registry.new_sandbox(spec, body, past, parent.id) for body in forked.bodies)
+        for body in forked.bodies:
+            own = network.for_copy(inherit_secrets) if network is not None else None
+            sandboxes.append(registry.new_sandbox(spec, body, past, parent.id, own))
         if reseed or keep_pid:
             await _tell(sandboxes, reseed, stir=keep_pid)
         caller.check()  # children of a caller that went away are nobody's
@@ -114,7 +142,7 @@ async def thaw(
 async def resume(
     registry: Registry,
     space_id: str,
-    lifetime: Lifetime | None,
+    spec: ThawSpec,
     persistent: bool,
     caller: Caller,
     owner: str | None = None,
@@ -125,7 +153,6 @@ async def resume(
     if space is None:
         raise _no_space(registry, space_id, owner)
     found = await asyncio.shield(space.snapshot)
-    spec = ThawSpec(None, None, lifetime=lifetime)
     return await _thaw(registry, found, spec, caller, allowance, persistent, parent=space_id)
 
 
@@ -149,17 +176,26 @@ async def _thaw(
     parent: str | None = None,
 ) -> Sandbox:
     whole = replace(check_thaw(spec, found.spec), persistent=persistent)
+    check_allowed(whole.network, allowance)
     registry.check_shown(whole)
     registry.check_space(whole)
     with registry.rooms.take(whole.owner, allowance, 1, whole.limits.memory_bytes):
         async with registry.snapshots.held(found):
             machine = await registry.started_machine()
-            body = await machine.thaw(found.frozen, whole.limits, whole.mounts)
-        sandbox = registry.new_sandbox(whole, body, found.past, parent)
+            network = await registry.new_network(whole, found.past)
+            try:
+                body = await machine.thaw(found.frozen, whole.limits, whole.mounts)
+                if network is not None:
+                    await _open_door(body)
+            except BaseException:
+                if network is not None:
+                    network.close()
+                raise
+        sandbox = registry.new_sandbox(whole, body, found.past, parent, network)
         try:
             if found.keep_pid:
                 await sandbox.repl.thawed(reseed=False, stir=True)
-            await sandbox.repl.configure(dict(spec.environment), spec.cwd)
+            await sandbox.adjust(dict(spec.environment), spec.cwd)
             caller.check()
             registry.add([sandbox])
         except BaseException:
@@ -183,9 +219,20 @@ async def _restore(registry: Registry, sandbox: Sandbox, found: Snapshot, turns:
         await found.let_go()
 
 
+async def _open_door(body: Body) -> None:
+    """In one that was thawed; it is closed if there can be none."""
+    try:
+        await open_door(body, "the snapshot was not thawed")
+    except BaseException:
+        await body.close()
+        raise
+
+
 async def _become(registry: Registry, machine: Machine, sandbox: Sandbox, found: Snapshot, turn: Turn) -> None:
     own = sandbox.spec
     body = await machine.thaw(found.frozen, own.limits, own.mounts)
+    if sandbox.network is not None:
+        await _open_door(body)
     if turn.closing.done():
         await body.close()
         turn.check()
@@ -204,6 +251,8 @@ def merge(registry: Registry, parent: Sandbox, winner: Sandbox, caller: Caller) 
 
 async def _merge(registry: Registry, parent: Sandbox, winner: Sandbox, turns: Turns) -> None:
     async with turns:
+        if parent.network is not None and winner.network is None:
+            await open_door(winner.body, "the sandbox was not merged")
         # From here to the end of the turn nothing is awaited: others see the one state or the other.
         registry.merged(winner, into=parent)
         registry.retire(parent.take_over(winner))

@@ -73,11 +73,17 @@ class Repl:
         death = body.death
         death.add_done_callback(lambda _: self._on_death(death.result()))
 
-    async def configure(self, environment: Mapping[str, str], cwd: str | None) -> None:
-        """Give the REPL its environment and folder, before its first cell."""
-        if not environment and cwd is None:
+    async def configure(
+        self,
+        environment: Mapping[str, str],
+        cwd: str | None,
+        forget: Mapping[str, str] | None = None,
+        commands: str | None = None,
+    ) -> None:
+        """Give the REPL its environment and folder, before its first cell or between two; see ``guest.configure``."""
+        if not environment and not forget and cwd is None and commands is None:
             return
-        error = await self._told(guest.configure(environment, cwd))
+        error = await self._told(guest.configure(environment, cwd, forget, commands))
         if error is not None:
             allowed = "allowed: a folder that exists in the sandbox"
             raise InvalidArgument(f"cwd: {error:.1000}", hint=allowed, details={"argument": "cwd"})

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ramet.engine.cell import Cell, Collected
 from ramet.engine.executions import Executions, Shelf
 from ramet.engine.lifetimes import Clock
+from ramet.engine.network.exposing import Exposures
+from ramet.engine.network.network import Network
+from ramet.engine.network.preparing import PreparedNetwork, taken_door
+from ramet.engine.network.proxy import Proxy
 from ramet.engine.repl import Ending, Repl
 from ramet.engine.replay import Replay
 from ramet.engine.seams import Body
@@ -18,6 +23,7 @@ from ramet.engine.terminals import Terminals
 from ramet.engine.tools.service import ToolService
 from ramet.engine.turn import Turn
 from ramet.errors import ExecutionCancelled, LimitReached, RametError, SandboxClosed, SandboxLost
+from ramet.isolation.skeleton import COMMAND_FOLDER
 from ramet.protocol.bounding import Tail
 from ramet.protocol.calls import Outcome
 from ramet.protocol.specs import SandboxSpec
@@ -29,6 +35,7 @@ class Sandbox:
 
     ``past``: that of the sandbox whose copy the body is; None for a body that was thawed from a template.
     ``parent``: the id of that sandbox, where it is known.
+    ``network``: its own, if it has one. No secret is anywhere else: not in the spec, not in what a snapshot keeps.
     """
 
     def __init__(
@@ -40,25 +47,31 @@ class Sandbox:
         past: Past | None = None,
         parent: str | None = None,
         shelf: Shelf | None = None,
+        network: Network | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         self.id = sandbox_id
-        self.spec = spec
+        self.spec = replace(spec, network=None, secrets=())
         self.body = body
         self.parent = parent
         self._settings = settings
         self._background = Tail(settings.background_bytes)
         self.replay = Replay(settings)
         self.executions = Executions(settings, shelf or Shelf(settings.all_executions_bytes), spec.owner)
-        self.repl = Repl(body, settings, self._background, self.replay, self._on_cell_end, fresh=past is None)
+        fresh = past is None and body.prepared is None
+        self.repl = Repl(body, settings, self._background, self.replay, self._on_cell_end, fresh)
         self._queue: deque[Cell | Turn] = deque()
         self._current: Cell | Turn | None = None
         self._file_calls: set[asyncio.Future[None]] = set()
         self._terminals: Terminals | None = None  # made when first asked for
         self.clock = Clock(spec.lifetime, self._in_use)
-        self._past = Past() if past is None else replace(past)
+        self._past = _first_past(body) if past is None else replace(past)
         self.tools: ToolService | None = None  # made for one that is given some
         if self._past.tools is not None:
             self.tools = ToolService(body, settings, self._past.tools)
+        self.network = network
+        self.exposures = Exposures(proxy or Proxy(settings), body)
+        self._outdated = self._variables() != self._past.variables  # what the REPL's memory has of the network
         self._preparing: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._ended = f"sandbox {sandbox_id} is closed"  # what to say of it, once it is
@@ -81,7 +94,14 @@ class Sandbox:
     @property
     def past(self) -> Past:
         """As it is now."""
-        return replace(self._past)
+        return replace(self._past, secrets=self.network.traces() if self.network is not None else ())
+
+    def whole_spec(self) -> SandboxSpec:
+        """What one like it is made from, with its network and its secrets as they are now. Not to be kept."""
+        if self.network is None:
+            return self.spec
+        secrets = tuple(secret.spec for secret in self.network.secrets)
+        return replace(self.spec, network=self.network.spec, secrets=secrets)
 
     @property
     def owner(self) -> str:
@@ -102,7 +122,35 @@ class Sandbox:
         )
 
     async def configure(self) -> None:
-        await self.repl.configure(dict(self.spec.environment), self.spec.cwd)
+        """For a REPL that was thawed from a template. What it is to have of its network can wait for its first cell."""
+        if self.spec.environment or self.spec.cwd is not None:
+            await self.adjust(dict(self.spec.environment), self.spec.cwd)
+
+    async def adjust(self, environment: Mapping[str, str], cwd: str | None) -> None:
+        """Give the REPL what it is to have now, of its owner's and of its network's, and take away what it had."""
+        wanted, had = self._variables(), self._past.variables
+        changed = {name: value for name, value in wanted.items() if had.get(name) != value}
+        forget = {name: value for name, value in had.items() if name not in wanted}
+        commands = self.commands if self._past.commands is None or "PATH" in environment else None
+        await self.repl.configure({**environment, **changed}, cwd, forget, commands)
+        self._past.variables = wanted
+        self._past.commands = self._past.commands or self.commands
+        self._outdated = False
+
+    def _variables(self) -> dict[str, str]:
+        """Those of its network. What the owner has set stays the owner's."""
+        return {} if self.network is None else self.network.variables(dict(self.spec.environment))
+
+    @property
+    def commands(self) -> str | None:
+        """A folder of programs that know of the engine, which come before others of their names."""
+        return None if self.network is None else COMMAND_FOLDER
+
+    async def environment(self) -> dict[str, str]:
+        """For a program beside the REPL; its network is there when this returns."""
+        if self.network is not None:
+            await self.network.opened()
+        return {**dict(self.spec.environment), **self._variables()}
 
     async def give_tools(self, tools: GivenTools) -> None:
         """In force for cells that begin from now on; no tools take all away."""
@@ -213,6 +261,9 @@ class Sandbox:
         self.repl.detach()
         if self.tools is not None:
             self.tools.close()
+        if self.network is not None:
+            self.network.close()
+        self.exposures.close()
         if self._terminals is not None:
             await self._terminals.close()
         if turn is not None:
@@ -259,6 +310,7 @@ class Sandbox:
         self._file_calls = set()
         self._past = self._past.joined_by(past)
         self._renew_tools()
+        self._renew_network(None)
         return retired
 
     def take_over(self, winner: Sandbox) -> Retired:
@@ -270,8 +322,9 @@ class Sandbox:
         self.repl.on_cell_end = self._on_cell_end
         self.repl.replay = self.replay
         self._file_calls = winner._file_calls
-        self._past = self._past.joined_by(winner._past)
+        self._past = self._past.joined_by(winner.past)
         self._renew_tools()
+        self._renew_network(winner)
         self.replay.append(winner.replay)
         winner._dissolve(self)
         return retired
@@ -285,6 +338,20 @@ class Sandbox:
         """The tool socket is in the network of one body."""
         tools = self._past.tools
         self.tools = None if tools is None else ToolService(self.body, self._settings, tools)
+
+    def _renew_network(self, winner: Sandbox | None) -> None:
+        """Its rules and secrets go with the id, its sockets with the body: those of a winner are in there already."""
+        given_up = winner.network if winner is not None else None
+        if winner is not None:
+            winner.network = None
+            winner.exposures.close()
+        if self.network is not None:
+            self.network.recognise(self._past.secrets)
+            self.network.renew(self.body, given_up, taken_door(self.body))
+        elif given_up is not None:
+            given_up.close()
+        self.exposures.renew(self.body)
+        self._outdated = self._variables() != self._past.variables
 
     def _retire(self, more: Terminals | None = None) -> Retired:
         self.repl.detach()
@@ -309,12 +376,20 @@ class Sandbox:
 
     def _begin(self, item: Cell | Turn) -> None:
         self._current = item
-        if self.repl.alive and (self.tools is None or self.tools.ready or isinstance(item, Turn)):
+        if self.repl.alive and (isinstance(item, Turn) or self._ready()):
             self._start(item)
         elif isinstance(item, Turn) and not item.needs_repl:
             item.begin()
         else:
             self._preparing = asyncio.get_running_loop().create_task(self._prepare(item))
+
+    def _ready(self) -> bool:
+        """All that a cell needs besides a REPL is there."""
+        return (
+            (self.tools is None or self.tools.ready)
+            and (self.network is None or self.network.ready)
+            and not self._outdated
+        )
 
     def _start(self, item: Cell | Turn) -> None:
         if isinstance(item, Turn):
@@ -372,6 +447,11 @@ class Sandbox:
                 await self._revive()
             if self.tools is not None and not self.tools.ready and self._closing is None:
                 await self.tools.open()
+            if isinstance(item, Cell) and self._closing is None:
+                if self._outdated and self._closing is None:
+                    await self.adjust({}, None)  # while its network is being opened
+                if self.network is not None:
+                    await self.network.opened()
         except RametError as cause:
             error = cause
         except Exception as cause:
@@ -398,11 +478,21 @@ class Sandbox:
             return
         self.repl = Repl(self.body, self._settings, self._background, self.replay, self._on_cell_end)
         self._past.restarted = True
+        self._past.variables, self._past.commands = {}, None
+        self._outdated = self._variables() != self._past.variables
         try:
             await self.configure()
         except BaseException:
             self.repl.detach()  # not configured is not usable: the next cell tries again from the start
             raise
+
+
+def _first_past(body: Body) -> Past:
+    """Of a REPL that was thawed from a template; it may have been told things while it waited."""
+    prepared = body.prepared
+    if isinstance(prepared, PreparedNetwork):
+        return Past(variables=prepared.variables, commands=prepared.commands)
+    return Past()
 
 
 def merged_message(sandbox_id: str, into: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ramet.protocol.differences import FileChange
@@ -50,8 +50,19 @@ class Session(Protocol):
     async def end(self, hang_up: bool = True) -> None: ...
 
 
+class Prepared(Protocol):
+    """What was made for a body while it waited for its first user."""
+
+    def close(self) -> None: ...
+
+
 class Body(Protocol):
-    """One sandbox's REPL in its pod. ``revive`` replaces pid, control, stdout, stderr and death."""
+    """One sandbox's REPL in its pod. ``revive`` replaces pid, control, stdout, stderr and death.
+
+    ``prepared`` is closed with it, unless somebody has taken it.
+    """
+
+    prepared: Prepared | None
 
     @property
     def pid(self) -> int: ...
@@ -70,15 +81,36 @@ class Body(Protocol):
     async def revive(self) -> None: ...
     async def close(self) -> None: ...
     async def open_terminal(
-        self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
-    ) -> Session: ...
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        folder: str | None,
+        columns: int,
+        rows: int,
+        commands: str | None = None,
+    ) -> Session:
+        """``commands``: a folder of programs, before all others in PATH."""
+
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
         """A unix socket, not blocking, at an abstract name in the pod's own network. None: the name is taken there."""
+
+    async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
+        """A TCP socket, not blocking, that listens on the pod's loopback. None: the port is taken there."""
+
+    async def bind_udp(self, port: int) -> socket.socket | None: ...
+    async def plain_socket(self) -> socket.socket:
+        """TCP, not blocking: whoever connects it reaches what listens in the pod."""
+
+    async def netlink(self, family: int) -> socket.socket:
+        """Of the pod's own network, which can be changed through it."""
 
     def usage(self) -> Mapping[str, int]: ...
     def walls(self) -> Mapping[str, object]: ...
     def unique_bytes(self) -> int:
         """Memory that it shares with no other; asked for on the event loop right after a fork, so it must be cheap."""
+
+
+Prepare = Callable[[Body], Awaitable[Prepared]]
 
 
 class Forked(Protocol):
@@ -106,7 +138,15 @@ class Machine(Protocol):
     """Makes templates, bodies, and bodies from bodies. What it cannot make raises and leaves nothing behind."""
 
     async def template(self, spec: TemplateSpec) -> None: ...
-    async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body: ...
+    async def create(
+        self,
+        template: TemplateSpec,
+        limits: Limits,
+        mounts: Sequence[MountSpec],
+        prepare: Prepare | None = None,
+    ) -> Body:
+        """``prepare`` is done to bodies that are made ahead for others who ask for the same; perhaps to this one."""
+
     async def fork(self, body: Body, count: int, keep_pid: bool, on_resumed: Callable[[], None]) -> Forked:
         """So many copies, or ForkFailed and none. ``on_resumed``, on the event loop: the parent runs again."""
 
@@ -116,6 +156,9 @@ class Machine(Protocol):
 
     async def diff_files(self, one: Body, other: Body, paths: tuple[str, ...] | None) -> Sequence[FileChange]:
         """What one would have to change to have the files of the other, by path."""
+
+    async def open_folder(self, path: str, writable: bool) -> int:
+        """A folder of the host as a detached mount; the descriptor is the caller's."""
 
     async def close(self) -> None: ...
     def facts(self) -> Mapping[str, object]: ...

@@ -16,7 +16,7 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.specs import Lifetime
+from ramet.protocol.specs import Lifetime, ThawSpec, network_in, secrets_in
 
 Send = Callable[[bytes], None]
 Answer = Awaitable[dict[str, object]]
@@ -77,9 +77,10 @@ def _cancel(sandbox: Sandbox, execution_id: str) -> bool:
 def _resume(registry: Registry, header: Mapping[str, object], owner: str | None, caller: Caller) -> Answer:
     asked = fields.optional_mapping(header, "lifetime")
     lifetime = None if asked is None else Lifetime.read(asked)
+    spec = ThawSpec(None, None, lifetime=lifetime, network=network_in(header), secrets=secrets_in(header))
     persistent = fields.flag(header, "persistent")
     space, allowance = fields.text(header, "space"), Allowance.read(header)
-    return one(relations.resume(registry, space, lifetime, persistent, caller, owner, allowance))
+    return one(relations.resume(registry, space, spec, persistent, caller, owner, allowance))
 
 
 async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
@@ -95,6 +96,10 @@ async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
                 "memory_unique_bytes": 0,
                 "memory_shared_bytes": 0,
                 "waiting": 0,
+                "connections": {
+                    "allowed": registry.attempts[sandbox.owner, True],
+                    "refused": registry.attempts[sandbox.owner, False],
+                },
             },
         )
         if sandbox.state not in figures["states"]:

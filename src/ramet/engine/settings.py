@@ -49,6 +49,15 @@ class Settings:
     all_tool_links: int = 2048  # to those of all sandboxes: each costs a descriptor. Beyond, a sandbox has only a few
     few_tool_links: int = 4
     tool_arguments_bytes: int = 32 * _MIB  # of large calls that are coming in; one is let in in any case
+    # The proxy of sandboxes that have a network
+    proxy_idle_seconds: float = 10.0  # after nobody needs it, until it ends
+    proxy_again_seconds: float = 0.2  # longer with each time that it died soon, until it is started again
+    proxy_flush_seconds: float = 2.0  # for it to tell what it has seen
+    # Packages that sandboxes have installed
+    packages_folder: str | None = None  # of the host, where they are kept for others to use; None: in memory
+    packages_bytes: int = 8192 * _MIB
+    packages_memory_bytes: int = 1024 * _MIB
+    install_seconds: float = 900.0
     # The last output of a sandbox
     replay_bytes: int = 1 * _MIB
     replay_pieces: int = 4000

@@ -16,7 +16,8 @@ from ramet.engine.seams import Frozen, Machine
 from ramet.engine.settings import Settings
 from ramet.engine.succession import Past
 from ramet.errors import ForkFailed, LimitReached, SandboxClosed
-from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name, invalid
+from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
+from ramet.protocol.refusing import invalid
 from ramet.protocol.specs import SandboxSpec
 
 

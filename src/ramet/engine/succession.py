@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from ramet.engine.network.held_secrets import Trace
 from ramet.engine.seams import Body
 from ramet.engine.terminals import Terminals
 from ramet.protocol.tools import GivenTools
@@ -19,6 +20,9 @@ class Past:
     spills: int = 0  # begun
     restarted: bool = False  # the namespace was lost and nobody has been told yet
     tools: GivenTools | None = None  # none were ever given
+    variables: Mapping[str, str] = field(default_factory=dict)  # of a network, that its memory has; never changed
+    commands: str | None = None  # the folder that comes first in PATH
+    secrets: tuple[Trace, ...] = ()  # whose placeholders its memory may hold
 
     def joined_by(self, other: Past) -> Past:
         """For a sandbox that goes on as the other one: numbers that were seen in either are not given again.
@@ -28,7 +32,15 @@ class Past:
         tools = self.tools
         if tools is None and other.tools is not None:
             tools = GivenTools(())
-        return Past(max(self.cells, other.cells), max(self.spills, other.spills), other.restarted, tools)
+        return Past(
+            max(self.cells, other.cells),
+            max(self.spills, other.spills),
+            other.restarted,
+            tools,
+            other.variables,
+            other.commands,
+            other.secrets,
+        )
 
 
 class Retired:

@@ -62,12 +62,18 @@ class Terminals:
         return [terminal.info() for terminal in self._terminals.values()]
 
     async def open(
-        self, arguments: tuple[str, ...], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
+        self,
+        arguments: tuple[str, ...],
+        variables: Mapping[str, str],
+        folder: str | None,
+        columns: int,
+        rows: int,
+        commands: str | None = None,
     ) -> Terminal:
         self._make_room()
         self._opening += 1
         try:
-            session = await self._body.open_terminal(arguments, variables, folder, columns, rows)
+            session = await self._body.open_terminal(arguments, variables, folder, columns, rows, commands)
         finally:
             self._opening -= 1
         label = shlex.join(arguments)[:_LABEL_CHARACTERS]
@@ -118,8 +124,8 @@ class Terminals:
             checks.check_path(folder, "cwd")
             folder = folder if folder.startswith("/") else f"/root/{folder}"
         columns, rows = check_size(header.get("cols"), header.get("rows"))
-        variables = {**dict(sandbox.spec.environment), **given}
-        terminal = await self.open(arguments, variables, folder or sandbox.spec.cwd, columns, rows)
+        variables = {**await sandbox.environment(), **given}
+        terminal = await self.open(arguments, variables, folder or sandbox.spec.cwd, columns, rows, sandbox.commands)
         if channel.detached:
             await terminal.end(hang_up=False)  # nobody has learnt its id
         return {"terminal": terminal.id}

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ramet.errors import ForkFailed, SandboxLost
 from ramet.freezing.descriptors import Lines
@@ -35,6 +36,12 @@ class Death:
     exit_code: int | None
     signal: int | None
     out_of_memory: bool
+
+
+class Prepared(Protocol):
+    """What was made for a body while it waited for its first user."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -78,6 +85,7 @@ class Body:
         self._sessions: set[Session] = set()  # of terminals, until they are reaped
         self._entering = asyncio.Lock()
         self._freezes: set[asyncio.Future[None]] = set()
+        self.prepared: Prepared | None = None  # until somebody takes it
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
         self._closing: asyncio.Task[None] | None = None
         self._watch()
@@ -182,10 +190,18 @@ class Body:
         )
 
     async def open_terminal(
-        self, arguments: Sequence[str], variables: Mapping[str, str], folder: str | None, columns: int, rows: int
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        folder: str | None,
+        columns: int,
+        rows: int,
+        commands: str | None = None,
     ) -> Session:
         """A program on a terminal of its own in the pod, beside the REPL and behind the same walls."""
         everything = {**environment(self.template, self.pod.limits.cpus), "TERM": "xterm-256color", **variables}
+        if commands is not None:
+            everything["PATH"] = f"{commands}:{everything['PATH']}"
         command = Command(tuple(arguments), everything, folder)
         async with self._entrance():
             others = frozenset({self.life.repl, *(session.pid for session in self._sessions)})
@@ -222,6 +238,20 @@ class Body:
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
         """A unix socket at an abstract name in the pod's own network. None: somebody in there has the name."""
         return await self.pod.listen(name, backlog)
+
+    async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
+        """A TCP socket that listens on the pod's loopback. None: somebody in there has the port."""
+        return await self.pod.listen_tcp(port, backlog)
+
+    async def bind_udp(self, port: int) -> socket.socket | None:
+        return await self.pod.bind_udp(port)
+
+    async def plain_socket(self) -> socket.socket:
+        """A TCP socket of the pod's network that is not connected to anything."""
+        return await self.pod.plain_socket()
+
+    async def netlink(self, family: int) -> socket.socket:
+        return await self.pod.netlink(family)
 
     @contextlib.asynccontextmanager
     async def _entrance(self) -> AsyncIterator[None]:
@@ -273,6 +303,8 @@ class Body:
 
     async def _close(self) -> None:
         self.room.close()
+        if self.prepared is not None:
+            self.prepared.close()
         for session in self._sessions:
             session.kill()
         await self._ended()

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramet.errors import ForkFailed, RametError
 from ramet.freezing import _core, live
-from ramet.freezing.body import Body, Life
+from ramet.freezing.body import Body, Life, Prepared
 from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover, Plan, Thawed
 from ramet.freezing.live import Frozen, Recipes, Subject
@@ -33,9 +33,22 @@ _THAW_SECONDS = 10.0
 _PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and for the ones below
 _KINDS_READY = 8  # template and limits; those that were asked for last
 _SANDBOXES_READY = 2  # thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte
+_QUIET_SECONDS = 0.01  # whoever makes several in a row asks for the next one sooner
 _FIRST_PID, _LAST_PID = 1000, 30_000
 _STRAGGLER_SECONDS = 0.05
 _NOT_THAWED = "a copy of the sandbox could not be thawed"
+
+
+# What is done to a sandbox of its kind that was thawed ahead.
+Prepare = Callable[[Body], Awaitable[Prepared]]
+
+
+class Kind(NamedTuple):
+    """Sandboxes that can stand in for one another."""
+
+    template: TemplateSpec
+    limits: Limits
+    prepare: Prepare | None = None
 
 
 class Ahead(NamedTuple):
@@ -58,16 +71,18 @@ class Forked:
 class Machine:
     """Owner of the holder, the templates and the pods of one engine."""
 
-    def __init__(self, holder: Holder, maker: PodMaker, delegation: cgroups.Delegation) -> None:
+    def __init__(self, holder: Holder, broker: Broker, maker: PodMaker, delegation: cgroups.Delegation) -> None:
         self._holder = holder
+        self._broker = broker
         self._maker = maker
         self._delegation = delegation
         # ptrace binds a stopped task to one thread: this one.
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
         self._templates: dict[TemplateSpec, asyncio.Task[FrozenTemplate]] = {}
         self._pids = itertools.cycle(range(_FIRST_PID, _LAST_PID))
-        self._ready: dict[tuple[TemplateSpec, Limits], list[Body]] = {}
-        self._refills: dict[tuple[TemplateSpec, Limits], asyncio.Task[None]] = {}
+        self._ready: dict[Kind, list[Body]] = {}
+        self._refills: dict[Kind, asyncio.Task[None]] = {}
+        self._asked_at = 0.0  # for a sandbox, the last time
         self._stragglers: asyncio.Task[None] | None = None
         self._discards: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -79,7 +94,7 @@ class Machine:
     async def start(cls, broker: socket.socket, delegation: cgroups.Delegation, guest: str) -> Machine:
         door = Broker(broker)
         holder = await Holder.start(door, guest)
-        return cls(holder, PodMaker(holder, door, delegation, _PODS_READY), delegation)
+        return cls(holder, door, PodMaker(holder, door, delegation, _PODS_READY), delegation)
 
     def sweep_faults(self) -> None:
         """For tests: the first fork fails at its first step, the next at its second, and so on."""
@@ -115,9 +130,16 @@ class Machine:
 
     # Sandboxes from templates
 
-    async def create(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
-        """A sandbox: one that was thawed ahead of time, or a new one."""
-        key = (template, limits)
+    async def create(
+        self,
+        template: TemplateSpec,
+        limits: Limits,
+        mounts: Sequence[MountSpec],
+        prepare: Prepare | None = None,
+    ) -> Body:
+        """A sandbox: one that was thawed ahead of time, or a new one. ``prepare`` is done ahead, or not at all."""
+        key = Kind(template, limits, prepare)
+        self._asked_at = asyncio.get_running_loop().time()
         # The kind that was asked for last comes last. Others make room: whoever asks for ever new limits gets no more.
         ready = self._ready[key] = self._ready.pop(key, [])
         self._clear_out()
@@ -134,7 +156,7 @@ class Machine:
             self._refill(key)
         return body
 
-    def _refill(self, key: tuple[TemplateSpec, Limits]) -> None:
+    def _refill(self, key: Kind) -> None:
         if not self._closed and (key not in self._refills or self._refills[key].done()):
             self._refills[key] = asyncio.create_task(self._fill(key))
 
@@ -144,17 +166,29 @@ class Machine:
             self._discard_ahead(Ahead([], [], None), self._ready.pop(key))
         self._refills = {key: task for key, task in self._refills.items() if key in self._ready or not task.done()}
 
-    async def _fill(self, key: tuple[TemplateSpec, Limits]) -> None:
+    async def _fill(self, key: Kind) -> None:
         """Thaw ahead for whoever asks next for the same kind."""
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
             while len(self._ready[key]) < _SANDBOXES_READY and not self._closed:
                 await self._maker.wait_until_idle()
-                body = await self._make(*key, ())
+                body = await self._make(key.template, key.limits, ())
+                if key.prepare is not None:
+                    await self._prepare(body, key.prepare)
                 if key not in self._ready:  # others were asked for meanwhile
                     await body.close()
                     return
                 self._ready[key].append(body)
+
+    async def _prepare(self, body: Body, prepare: Prepare) -> None:
+        """When nobody has asked for a sandbox for a moment: whoever makes many of them is not held up by it."""
+        try:
+            while (quiet := asyncio.get_running_loop().time() - self._asked_at) < _QUIET_SECONDS:
+                await asyncio.sleep(_QUIET_SECONDS - quiet)
+            body.prepared = await prepare(body)
+        except BaseException:
+            await body.close()
+            raise
 
     async def _make(self, template: TemplateSpec, limits: Limits, mounts: Sequence[MountSpec]) -> Body:
         """A pod, and the template thawed into it."""
@@ -390,6 +424,10 @@ class Machine:
 
     async def diff_files(self, one: Body, other: Body, paths: tuple[str, ...] | None) -> Sequence[FileChange]:
         return await asyncio.to_thread(diff_files, one.pod, other.pod, paths)
+
+    async def open_folder(self, path: str, writable: bool) -> int:
+        """A folder of the host as a detached mount; the descriptor is the caller's."""
+        return await self._broker.open(path, "w" if writable else "r")
 
     # The end
 

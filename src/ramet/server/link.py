@@ -69,6 +69,15 @@ class Link:
         """A call, as a context: who leaves it before the final frame closes the connection, and the engine gives up."""
         return EngineCall(self)
 
+    async def introduced(self) -> socket.socket:
+        """A connection of the caller's own, to be used and closed as it likes."""
+        if not self.up or self._introduce is None:
+            raise EngineLost(_NOT_RUNNING, hint=_HINT)
+        try:
+            return await self._introduce()
+        except OSError as error:
+            raise EngineLost(_NOT_RUNNING, hint=_HINT) from error
+
     def start(self, introduce: Introduce) -> None:
         """Keep up with the engine from now on. ``introduce`` gives connections to it, or raises OSError."""
         self._introduce = introduce

@@ -13,8 +13,8 @@ from ramet.engine.tools.call import ToolCall
 from ramet.engine.tools.service import ToolService
 from ramet.errors import ExecutionUnknown, ProtocolError, SandboxClosed
 from ramet.protocol import calls, fields, tool_frames
-from ramet.protocol.checks import invalid
 from ramet.protocol.frames import Frame, encode
+from ramet.protocol.refusing import invalid
 from ramet.protocol.tools import GivenTools, check_tools, read_tools
 
 _BROKEN_OFF = "the answer broke off before its end"

@@ -1,0 +1,33 @@
+"""Whether an owner may have the network that is asked for."""
+
+from __future__ import annotations
+
+from ramet.errors import NotPermitted
+from ramet.protocol.allowances import Allowance
+from ramet.protocol.network import NetworkSpec, beyond
+from ramet.protocol.network_requests import rule_texts
+
+_RULES_TOLD = 20
+
+
+def check_allowed(network: NetworkSpec | None, allowance: Allowance) -> None:
+    most = allowance.network
+    if network is None or most is None:
+        return
+    what = beyond(network, most)
+    if what is not None:
+        allowed = _in_words(most)
+        raise NotPermitted(
+            f"this key, or a caller without one, may not have {what}",
+            hint=f"allowed: {allowed}; an operator lists more, and each address, with `ramet keys create --network`, "
+            "or for callers without a key with `ramet serve --network`",
+            details={"allowed": allowed},
+        )
+
+
+def _in_words(most: NetworkSpec) -> str:
+    rules = rule_texts(most)
+    more = len(rules) - _RULES_TOLD
+    if not rules:
+        return "no host at all"
+    return ", ".join(rules[:_RULES_TOLD]) + (f" and {more} more rules" if more > 0 else "")

@@ -1,0 +1,80 @@
+"""What clients ask about the network of a sandbox."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from ramet.engine.network.allowing import check_allowed
+from ramet.engine.network.exposing import dial
+from ramet.engine.network.network import Network
+from ramet.engine.sandbox import Sandbox
+from ramet.errors import ProtocolError
+from ramet.protocol import calls, fields
+from ramet.protocol.allowances import Allowance
+from ramet.protocol.frames import Frame
+from ramet.protocol.network import OWN_PORTS, NetworkSpec, check_network, read_rules
+from ramet.protocol.refusing import invalid
+
+
+async def serve(frame: Frame, sandbox: Sandbox) -> tuple[dict[str, object], socket.socket | None]:
+    """The answer, and the descriptor that it brings, which is the caller's."""
+    header = frame.header
+    if frame.kind == calls.NETWORK:
+        return await _network(_of(sandbox)), None
+    if frame.kind == calls.NETWORK_CHANGE:
+        return await _change(_of(sandbox), header), None
+    port = _port(header, sandbox)
+    if frame.kind == calls.EXPOSE:
+        sandbox.clock.touch()
+        return {"port": await sandbox.exposures.expose(port)}, None
+    if frame.kind == calls.UNEXPOSE:
+        await sandbox.exposures.unexpose(port)
+        return {}, None
+    if frame.kind == calls.DIAL:
+        sandbox.clock.touch()
+        return {}, await dial(sandbox.body, port, sandbox.id)
+    raise ProtocolError(f"a request of unknown kind {frame.kind}")
+
+
+async def _network(network: Network) -> dict[str, object]:
+    await network.flush()
+    log = network.log
+    return {
+        "network": _header(network.spec),
+        "attempts": [attempt.header() for attempt in log.attempts()],
+        "dropped": log.dropped,
+        "raw_tcp": network.no_raw_tcp,
+        "closed": network.closed,
+    }
+
+
+async def _change(network: Network, header: Mapping[str, object]) -> dict[str, object]:
+    allow, deny = read_rules(fields.texts(header, "allow")), read_rules(fields.texts(header, "deny"))
+    changed = network.spec.allowing(allow).denying(deny)
+    check_network(changed)
+    check_allowed(changed, Allowance.read(header))
+    network.become(changed)
+    await network.flush()  # whoever has denied a host may rely on it from here on
+    return {"network": _header(changed)}
+
+
+def _header(spec: NetworkSpec) -> dict[str, object]:
+    """Certificates are long, and whoever asks has given them."""
+    return {**spec.header(), "ca_pem": None}
+
+
+def _of(sandbox: Sandbox) -> Network:
+    if sandbox.network is None:
+        allowed = "network=[...] when it is made, or over HTTP egress; an empty list allows nothing yet"
+        raise invalid("network", f"sandbox {sandbox.id} was made without one", allowed)
+    return sandbox.network
+
+
+def _port(header: Mapping[str, object], sandbox: Sandbox) -> int:
+    port = fields.whole(header, "port")
+    if not 1 <= port <= 65535:
+        raise invalid("port", f"is {port}", "1 to 65535")
+    if sandbox.network is not None and port in OWN_PORTS:
+        raise invalid("port", f"{port} belongs to the sandbox's network itself", "another port")
+    return port

@@ -1,0 +1,66 @@
+"""The sockets of one pod by which code in it reaches the proxy, and the packet rules that lead there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from ramet.engine.seams import Body
+from ramet.isolation.packet_rules import NETLINK_NETFILTER, NETLINK_ROUTE, lead_away
+from ramet.isolation.threadwork import finish
+from ramet.protocol.network import NAMES_PORT, PROXY_PORT, TRANSPARENT_PORT
+
+_BACKLOG = 1024
+
+
+class PortTaken(Exception):
+    """Code in the pod listens where the proxy should."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        super().__init__(f"port {port} of the sandbox's loopback was taken by code in it")
+
+
+class Door:
+    """Owns the engine's own descriptors of the sockets, with which a proxy that is started again goes on."""
+
+    def __init__(self) -> None:
+        self.sockets: dict[str, socket.socket] = {}
+        self.no_raw_tcp: str | None = None  # why not
+
+    def __repr__(self) -> str:
+        return f"<Door {', '.join(self.sockets) or 'closed'}>"
+
+    @classmethod
+    async def open(cls, body: Body) -> Door:
+        """All sockets, or PortTaken, or what the pod says; nothing is left open then."""
+        door = cls()
+        try:
+            door.sockets["proxy"] = _bound(await body.listen_tcp(PROXY_PORT, _BACKLOG), PROXY_PORT)
+            door.sockets["transparent"] = _bound(await body.listen_tcp(TRANSPARENT_PORT, _BACKLOG), TRANSPARENT_PORT)
+            door.sockets["names"] = _bound(await body.bind_udp(NAMES_PORT), NAMES_PORT)
+            await door._lead_there(body)
+        except BaseException:
+            door.close()
+            raise
+        return door
+
+    async def _lead_there(self, body: Body) -> None:
+        with await body.netlink(NETLINK_ROUTE) as route, await body.netlink(NETLINK_NETFILTER) as packets:
+            try:
+                # In a thread: the kernel makes whoever changes a network wait while others come and go.
+                await finish(asyncio.to_thread(lead_away, route, packets, TRANSPARENT_PORT), lambda _: None)
+            except OSError as error:
+                self.no_raw_tcp = f"this kernel cannot redirect connections with nf_tables ({error.strerror})"
+                self.sockets.pop("transparent").close()
+
+    def close(self) -> None:
+        for each in self.sockets.values():
+            each.close()
+        self.sockets.clear()
+
+
+def _bound(made: socket.socket | None, port: int) -> socket.socket:
+    if made is None:
+        raise PortTaken(port)
+    return made

@@ -1,0 +1,137 @@
+"""What code in one sandbox has tried to connect to, as the proxy tells it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from ramet.errors import ProtocolError
+from ramet.protocol import fields
+from ramet.protocol.network import CONNECTIONS_AT_MOST, Attempt
+
+KEPT = 10_000
+_HOST_CHARACTERS = 300
+_TEXT_CHARACTERS = 500
+_COUNT_AT_MOST = 1 << 53  # bytes; what JSON carries exactly everywhere
+_OPEN_AT_MOST = 2 * CONNECTIONS_AT_MOST  # those of a life that has ended are told a moment later
+
+# Under which number the proxy knew the sandbox then, and the number of the entry there. 0: of another sandbox.
+_Key = tuple[int, int]
+
+
+class Log:
+    """The last ones, in the order in which they began. Belongs to an id, whatever body goes on under it."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Key, Attempt] = OrderedDict()
+        self._open: dict[_Key, Attempt] = {}  # also those that are not kept any more: their bytes count
+        self.dropped = 0
+        self.used_bytes = 0  # sent and received by all
+        self.on_attempt: Callable[[bool], None] | None = None  # told whether it was allowed
+        self._appended = 0
+
+    def __repr__(self) -> str:
+        return f"<Log {len(self._kept)} attempts, {len(self._open)} open, {self.used_bytes} bytes>"
+
+    def attempts(self) -> list[Attempt]:
+        return list(self._kept.values())
+
+    def tried(self, guest: int, message: Mapping[str, object]) -> None:
+        attempt = _shown(Attempt.read({**message, "sent_bytes": 0, "received_bytes": 0}))
+        key = guest, fields.whole(message, "entry")
+        if len(self._open) >= _OPEN_AT_MOST:
+            raise ProtocolError("the proxy tells of more open connections than a sandbox can have")
+        self._count(attempt)
+        self._keep(key, attempt)
+        if attempt.open:
+            self._open[key] = attempt
+
+    def counted(self, guest: int, message: Mapping[str, object]) -> None:
+        key = guest, fields.whole(message, "entry")
+        known = self._open.get(key) or self._kept.get(key)  # it may have ended when it was first told of
+        if known is None:
+            return
+        sent, received = _count(message, "sent"), _count(message, "received")
+        self.used_bytes += max(0, sent - known.sent_bytes) + max(0, received - known.received_bytes)
+        reason = fields.optional_text(message, "reason")
+        self._change(
+            key,
+            replace(
+                known,
+                sent_bytes=sent,
+                received_bytes=received,
+                open=fields.flag(message, "open"),
+                allowed=known.allowed and fields.flag(message, "allowed"),  # what was said first may have refuted it
+                reason=known.reason if reason is None else _printable(reason, _TEXT_CHARACTERS),
+            ),
+        )
+
+    def not_told(self, count: int) -> None:
+        """So many were tried at once that the proxy did not tell them one by one."""
+        if count > _COUNT_AT_MOST:
+            raise ProtocolError("the proxy has not told of more connections than there can be")
+        self.dropped += count
+
+    def ended(self, guest: int, why: str) -> None:
+        """All connections of this life have ended with it."""
+        for key, attempt in list(self._open.items()):
+            if key[0] == guest:
+                self._change(key, replace(attempt, open=False, reason=attempt.reason or why))
+
+    def append(self, attempts: Iterable[Attempt]) -> None:
+        """Of another sandbox that worked for this one, and has counted them."""
+        for attempt in attempts:
+            self._appended += 1
+            self._keep((0, self._appended), replace(attempt, open=False))
+
+    def _count(self, attempt: Attempt) -> None:
+        if self.on_attempt is not None:
+            self.on_attempt(attempt.allowed)
+
+    def _keep(self, key: _Key, attempt: Attempt) -> None:
+        self._kept[key] = attempt
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+            self.dropped += 1
+
+    def _change(self, key: _Key, attempt: Attempt) -> None:
+        if key in self._kept:
+            self._kept[key] = attempt
+        if attempt.open:
+            self._open[key] = attempt
+        else:
+            self._open.pop(key, None)
+
+
+def _shown(attempt: Attempt) -> Attempt:
+    """As it is kept. Names and reasons are partly the sandbox's own words: nothing in them may steer the terminal on
+    which a log is shown, or look like another line of it.
+    """
+    if not (0 <= attempt.time < 1 << 33 and 0 <= attempt.port <= 65535):
+        raise ProtocolError("the proxy tells of a connection at no time, or to no port")
+    return replace(
+        attempt,
+        host=_printable(attempt.host, _HOST_CHARACTERS),
+        rule=_optional(attempt.rule),
+        reason=_optional(attempt.reason),
+        address=_optional(attempt.address),
+    )
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text is None else _printable(text, _TEXT_CHARACTERS)
+
+
+def _printable(text: str, at_most: int) -> str:
+    text = text[:at_most]
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def _count(message: Mapping[str, object], name: str) -> int:
+    count = fields.natural(message, name)
+    if count > _COUNT_AT_MOST:
+        raise ProtocolError(f"the proxy tells of too many bytes in {name!r}")
+    return count

@@ -1,0 +1,75 @@
+"""What a sandbox with a network needs, made while it waits for somebody who wants one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ramet.engine.network.door import Door, PortTaken
+from ramet.engine.network.variables import variables
+from ramet.engine.seams import Body
+from ramet.errors import ForkFailed, SandboxLost
+from ramet.isolation.skeleton import COMMAND_FOLDER
+from ramet.protocol import guest
+from ramet.protocol.frames import FROM_GUEST, FrameDecoder
+
+_ANSWER_SECONDS = 10.0
+_READ_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNetwork:
+    """A door, and what the REPL was told: variables that all sandboxes with a network have."""
+
+    door: Door
+    variables: Mapping[str, str]
+    commands: str
+
+    def close(self) -> None:
+        self.door.close()
+
+
+async def prepare(body: Body) -> PreparedNetwork:
+    door = await Door.open(body)
+    try:
+        found = variables()
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await _configure(body, found)
+    except BaseException:
+        door.close()
+        raise
+    return PreparedNetwork(door, found, COMMAND_FOLDER)
+
+
+async def open_door(body: Body, failed: str) -> None:
+    """In a body whose code has run before, for whoever takes it. ForkFailed: that code is in the way."""
+    try:
+        body.prepared = PreparedNetwork(await Door.open(body), {}, COMMAND_FOLDER)
+    except PortTaken as taken:
+        raise ForkFailed(
+            f"{failed}: port {taken.port} of its loopback is held by a socket that its code had opened, and the "
+            "sandbox's network needs that port",
+            hint="close that socket first, or go on in a sandbox without a network",
+            details={"port": taken.port},
+        ) from None
+
+
+def taken_door(body: Body) -> Door | None:
+    """The one that was opened in it before anybody used it."""
+    prepared, body.prepared = body.prepared, None
+    return prepared.door if isinstance(prepared, PreparedNetwork) else None
+
+
+async def _configure(body: Body, environment: Mapping[str, str]) -> None:
+    """One question and its answer, before anybody else uses the control socket."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(body.control, guest.configure(environment, None, commands=COMMAND_FOLDER))
+    decoder = FrameDecoder(FROM_GUEST)
+    while data := await loop.sock_recv(body.control, _READ_BYTES):
+        for frame in decoder.feed(data):
+            answer = guest.read(frame)
+            if isinstance(answer, guest.Configured) and answer.error is None:
+                return
+            raise SandboxLost("a REPL that waits for its first user could not be given its variables")
+    raise SandboxLost("a REPL that waits for its first user has ended")

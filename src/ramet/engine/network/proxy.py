@@ -1,0 +1,330 @@
+"""The proxy of one engine: there while sandboxes use it, started again when it dies, told anew what it has to know."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ramet.engine.network.door import Door
+from ramet.engine.settings import Settings
+from ramet.errors import EngineClosed, ProtocolError
+from ramet.network.process import Message, ProxyProcess
+from ramet.protocol import fields
+
+if TYPE_CHECKING:
+    from ramet.engine.network.exposing import Exposure
+    from ramet.network.secrets.certificates import Authority
+
+_DIED = "the proxy ended, and was started again"
+_CLOSED = "the sandbox's network was closed"
+_ASK_SECONDS = 5.0  # between questions whether it still serves
+_SILENCES_AT_MOST = 3  # more than one: a machine that slept wakes up with a question unanswered
+_BACKLOG_AT_MOST = 4096  # messages that it has not read; a new one is told of a thousand sandboxes at once
+_FAR_BEHIND = 64
+
+
+class Client(Protocol):
+    """What the proxy has to know of a sandbox, and what it is to be told."""
+
+    def told(self) -> dict[str, object]:
+        """Rules, secrets and what was used, as they are now."""
+
+    def tried(self, guest: int, message: Message) -> None: ...
+    def counted(self, guest: int, message: Message) -> None: ...
+    def not_told(self, count: int) -> None: ...
+    def ended(self, guest: int, why: str) -> None: ...
+
+
+class Guest:
+    """A sandbox at the proxy: with one door, under a number that is never used again."""
+
+    def __init__(self, number: int, door: Door, client: Client, like: int | None) -> None:
+        self.number = number
+        self.door = door
+        self.client = client
+        self.like = like
+
+
+Process = Callable[[Callable[[Message], None], Callable[[], None]], Awaitable[ProxyProcess]]
+
+
+class Proxy:
+    """Owned by the registry. Whoever needs it holds it; some seconds after nobody does, the process ends."""
+
+    def __init__(
+        self, settings: Settings, start: Process = ProxyProcess.start, ask_seconds: float = _ASK_SECONDS
+    ) -> None:
+        self._settings = settings
+        self._ask_seconds = ask_seconds
+        self._start = start
+        self._process: ProxyProcess | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._failures = 0  # since it last served for a while
+        self._holders = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        self._silences = 0  # questions in a row that it has said nothing after
+        self._numbers = itertools.count(1)
+        self._guests: dict[int, Guest] = {}
+        self._leaving: dict[int, Guest] = {}  # the proxy may still tell of them
+        self._exposures: dict[int, Exposure] = {}
+        self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._authority: asyncio.Task[Authority] | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Proxy {self._process or 'not running'}, {len(self._guests)} guests, {self._holders} holders>"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def missing_walls(self) -> Sequence[str]:
+        """What this kernel cannot hold it from."""
+        return () if self._process is None else self._process.missing_walls
+
+    # The process
+
+    def hold(self) -> None:
+        self._holders += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def release(self) -> None:
+        self._holders -= 1
+        if self._holders == 0 and not self._closed:
+            self._idle = asyncio.get_running_loop().call_later(self._settings.proxy_idle_seconds, self._stop)
+
+    async def started(self) -> None:
+        """There is one that serves, or this says why not. By one who holds it."""
+        if self._process is not None:
+            return
+        if self._closed:
+            raise EngineClosed("the engine is closed")
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._begin())
+        await asyncio.shield(self._starting)
+
+    async def _begin(self) -> None:
+        process = await self._start(self._on_message, self._on_end)
+        if self._closed or self._holders == 0:
+            process.close()
+            return
+        self._process = process
+        self._silences = 0
+        self._ask_later()
+        if self._authority is not None and self._authority.done() and self._authority.exception() is None:
+            self._tell_authority(self._authority.result())
+        # Under other numbers: this proxy counts what is tried from the beginning.
+        guests, self._guests = self._guests, {}
+        for guest in guests.values():
+            guest.number = next(self._numbers)
+            self._guests[guest.number] = guest
+            self._tell_open(guest)
+        for exposure in self._exposures.values():
+            exposure.tell()
+
+    def _ask_later(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+        self._asking = asyncio.get_running_loop().call_later(self._ask_seconds, self._ask)
+
+    def _ask(self) -> None:
+        """Whether it still serves: strangers' bytes may keep it busy for ever, and nobody else would notice."""
+        if self._process is None:
+            return
+        if self._silences >= _SILENCES_AT_MOST:
+            print(f"ramet: the proxy ({self._process.pid}) did not answer, and is ended", file=sys.stderr)
+            self._process.kill()
+            return
+        self._silences += 1
+        self._flush()
+        self._ask_later()
+
+    @property
+    def behind(self) -> bool:
+        """It has not read much of what it was sent: what can wait should."""
+        return self._process is not None and self._process.backlog > _FAR_BEHIND
+
+    def _stop(self) -> None:
+        self._idle = None
+        self._stop_asking()
+        process, self._process = self._process, None
+        self._give_up_flushes()
+        if process is not None:
+            process.close()
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    def _on_end(self) -> None:
+        self._stop_asking()
+        self._process = None
+        for guest in self._guests.values():
+            guest.client.ended(guest.number, _DIED)
+        self._give_up_flushes()
+        if self._holders and not self._closed:
+            delay = min(self._settings.proxy_again_seconds * self._failures, self._settings.proxy_idle_seconds)
+            self._failures += 1
+            asyncio.get_running_loop().call_later(delay, self._again)
+
+    def _again(self) -> None:
+        if self._holders and not self._closed and self._process is None:
+            task = asyncio.ensure_future(self.started())
+            task.add_done_callback(self._on_started_again)
+
+    def _on_started_again(self, task: asyncio.Future[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._settings.proxy_idle_seconds, self._forgive)
+        else:
+            print(f"ramet: {task.exception()}", file=sys.stderr)
+            self._on_end()
+
+    def _forgive(self) -> None:
+        self._failures = 0
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._idle is not None:
+            self._idle.cancel()
+        self._give_up_flushes()
+        self._stop_asking()
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+            await process.ended()
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """To the one that runs; if none does, the next one is told everything."""
+        if self._process is None:
+            return
+        if self._process.backlog >= _BACKLOG_AT_MOST:  # it does not read: the next one is told everything
+            self._process.kill()
+            return
+        self._process.send(message, descriptors)
+
+    # Sandboxes
+
+    def add(self, door: Door, client: Client, like: int | None) -> Guest:
+        guest = Guest(next(self._numbers), door, client, like)
+        self._guests[guest.number] = guest
+        self._tell_open(guest)
+        return guest
+
+    def change(self, guest: Guest) -> None:
+        self.send({"do": "change", "id": guest.number, **guest.client.told()})
+
+    def remove(self, guest: Guest) -> None:
+        """Its connections end. The door stays its owner's."""
+        if self._guests.pop(guest.number, None) is not None:
+            self._leaving[guest.number] = guest
+            self.send({"do": "close", "id": guest.number})
+            self._flush().add_done_callback(lambda _: self._on_left(guest))
+
+    def _on_left(self, guest: Guest) -> None:
+        del self._leaving[guest.number]
+        guest.client.ended(guest.number, _CLOSED)
+
+    def _tell_open(self, guest: Guest) -> None:
+        like = guest.like if guest.like in self._guests else None
+        message = {"do": "open", "id": guest.number, "like": like, **guest.client.told()}
+        names = list(guest.door.sockets)
+        self.send({**message, "listeners": names}, tuple(guest.door.sockets[name].fileno() for name in names))
+
+    async def flush(self) -> None:
+        """All that the proxy has seen until now has been told; or it did not answer in time."""
+        await asyncio.wait([self._flush()], timeout=self._settings.proxy_flush_seconds)
+
+    def _flush(self) -> asyncio.Future[None]:
+        """Done when the proxy has told what it knew, or has ended."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._process is None:
+            told.set_result(None)
+        else:
+            ticket = next(self._numbers)
+            self._flushes[ticket] = told
+            self.send({"do": "flush", "ticket": ticket})
+        return told
+
+    def _give_up_flushes(self) -> None:
+        for told in self._flushes.values():
+            told.set_result(None)
+        self._flushes.clear()
+
+    # Certificates
+
+    async def authority(self) -> Authority:
+        """The one of this engine, made when first asked for; the proxy has it when this returns."""
+        if self._authority is None or (self._authority.done() and self._authority.exception() is not None):
+            self._authority = asyncio.create_task(self._make_authority())
+        return await asyncio.shield(self._authority)
+
+    async def _make_authority(self) -> Authority:
+        authority = await asyncio.to_thread(_make_authority)
+        self._tell_authority(authority)
+        return authority
+
+    def _tell_authority(self, authority: Authority) -> None:
+        self.send({"do": "authority", "authority": authority.header()})
+
+    # Ports that are exposed
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def expose(self, exposure: Exposure) -> None:
+        self._exposures[exposure.number] = exposure
+        exposure.tell()
+
+    def unexpose(self, exposure: Exposure) -> None:
+        if self._exposures.pop(exposure.number, None) is not None:
+            self.send({"do": "unexpose", "exposure": exposure.number})
+
+    # What it says. It reads what strangers send: none of it is believed before it was looked at.
+
+    def _on_message(self, message: Message) -> None:
+        self._silences = 0
+        say = fields.text(message, "say")
+        if say == "flushed":
+            told = self._flushes.pop(fields.whole(message, "ticket"), None)
+            if told is not None:
+                told.set_result(None)
+        elif say == "failed" and "exposure" not in message:
+            print(f"ramet: {fields.text(message, 'why'):.500}", file=sys.stderr)
+        elif say in ("exposed", "failed", "more"):
+            exposure = self._exposures.get(fields.whole(message, "exposure"))
+            if exposure is not None:
+                exposure.heard(say, message)
+        elif say in ("tried", "counted", "dropped"):
+            number = fields.whole(message, "id")
+            guest = self._guests.get(number) or self._leaving.get(number)
+            if guest is not None:
+                self._on_attempt(guest, say, message)
+        else:
+            raise ProtocolError(f"the proxy says {say!r:.40}")
+
+    def _on_attempt(self, guest: Guest, say: str, message: Message) -> None:
+        if say == "tried":
+            guest.client.tried(guest.number, message)
+        elif say == "counted":
+            guest.client.counted(guest.number, message)
+        else:
+            guest.client.not_told(fields.natural(message, "count"))
+
+
+def _make_authority() -> Authority:
+    # Here, so that an engine whose sandboxes have no secrets never loads a library for certificates.
+    from ramet.network.secrets.certificates import Authority
+
+    return Authority.make()

@@ -1,0 +1,209 @@
+"""Packages in a folder of the owner's, so that the next engine finds them too.
+
+    FOLDER/KEY/tree          as it lies below a prefix
+    FOLDER/KEY/about.json    what is in it, and how large it is
+    FOLDER/new-...           on its way in; renamed when it is complete
+    FOLDER/gone-...          on its way out
+
+Several engines of one owner may use it at once: each name is made, and vanishes, in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from contextlib import suppress
+from time import monotonic
+
+from ramet.engine.packages.copying import Size, copy_tree, measure
+from ramet.engine.packages.keeping import (
+    ABOUT_BYTES_AT_MOST,
+    IN_USE_SECONDS,
+    TREE_BYTES_AT_LEAST,
+    About,
+    Kept,
+    Mount,
+    NoRoom,
+    OpenFolder,
+)
+from ramet.isolation.threadwork import finish
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEY = re.compile(r"[0-9a-f]{64}")
+_MOUNTS_AT_MOST = 64
+_LEFT_BEHIND_SECONDS = 24 * 3600.0
+_FREE_SHARE = 10  # this part of the disk is left to others
+
+
+class DiskStore:
+    """Owns the folder's mount, through which only the engine writes, and a mount of each tree it has given away."""
+
+    def __init__(self, path: str, folder: int, open_folder: OpenFolder, limit_bytes: int) -> None:
+        self._path = path
+        self._folder = folder
+        self._open_folder = open_folder
+        self._limit_bytes = limit_bytes
+        self._kept: dict[str, Kept] = {}
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, path: str, open_folder: OpenFolder, limit_bytes: int) -> DiskStore:
+        """Raises OSError or RametError where the folder cannot be written."""
+        mount = await open_folder(path, True)
+        try:
+            folder = os.open(".", _FOLDER, dir_fd=mount)
+        finally:
+            os.close(mount)
+        try:
+            await asyncio.to_thread(_sweep, folder)
+        except BaseException:
+            os.close(folder)
+            raise
+        return cls(path, folder, open_folder, limit_bytes)
+
+    def __repr__(self) -> str:
+        return f"<DiskStore {self._path}, {len(self._kept)} trees in use>"
+
+    @property
+    def tree_bytes(self) -> int:
+        return self._limit_bytes // 2
+
+    async def find(self, key: str) -> Kept | None:
+        known = self._kept.get(key)
+        if known is not None:
+            if _touch(self._folder, key):
+                known.used = monotonic()
+                return known
+            del self._kept[key]  # another engine has removed it
+        async with self._turn:
+            return self._kept.get(key) or await self._open(key)
+
+    async def _open(self, key: str) -> Kept | None:
+        found = await asyncio.to_thread(_read, self._folder, key)
+        if found is None:
+            return None
+        about, size_bytes = found
+        mount = await self._open_folder(f"{self._path}/{key}/tree", False)
+        for old in list(self._kept)[: max(0, len(self._kept) - _MOUNTS_AT_MOST + 1)]:
+            del self._kept[old]
+        kept = self._kept[key] = Kept(about, Mount(mount), size_bytes)
+        return kept
+
+    async def keep(self, key: str, tree: int, about: About, owner: str) -> Kept:
+        async with self._turn:
+            await finish(asyncio.to_thread(self._keep, key, tree, about), lambda _: None)
+            kept = await self._open(key)
+            if kept is None:
+                raise NoRoom("it was removed as soon as it was there")
+            return kept
+
+    def _keep(self, key: str, tree: int, about: About) -> None:
+        size = measure(tree, self.tree_bytes)
+        self._make_room(size.size_bytes)
+        new = f"new-{secrets.token_hex(8)}"
+        os.mkdir(new, 0o700, dir_fd=self._folder)
+        try:
+            inner = os.open(new, _FOLDER, dir_fd=self._folder)
+            try:
+                _write(inner, tree, about, size)
+            finally:
+                os.close(inner)
+            if _read(self._folder, key) is None:
+                _remove(self._folder, key)  # damaged, if it is there at all
+            os.rename(new, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except BaseException as error:
+            shutil.rmtree(new, ignore_errors=True, dir_fd=self._folder)
+            # Another engine was quicker; what it made is as good.
+            if not (isinstance(error, OSError) and _read(self._folder, key) is not None):
+                raise
+
+    def _make_room(self, size_bytes: int) -> None:
+        kept = sorted(_all_kept(self._folder))
+        total = sum(size for _, _, size in kept)
+        disk = os.fstatvfs(self._folder)
+        spare = (disk.f_bavail - disk.f_blocks // _FREE_SHARE) * disk.f_frsize
+        excess = max(total + size_bytes - self._limit_bytes, size_bytes - spare)
+        for used, key, size in kept:
+            if excess <= 0:
+                return
+            if time.time() - used > IN_USE_SECONDS:
+                _remove(self._folder, key)
+                excess -= size
+        if excess > 0:
+            raise NoRoom("the disk is nearly full, or all that is kept is in use")
+
+    def close(self) -> None:
+        self._kept.clear()
+        os.close(self._folder)
+
+
+def _write(folder: int, tree: int, about: About, size: Size) -> None:
+    size_bytes = max(size.size_bytes, TREE_BYTES_AT_LEAST)
+    os.mkdir("tree", 0o755, dir_fd=folder)
+    target = os.open("tree", _FOLDER, dir_fd=folder)
+    try:
+        os.fchmod(target, 0o755)
+        copy_tree(tree, target, size)
+    finally:
+        os.close(target)
+    descriptor = os.open("about.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump({"base": about.base, "added": about.added, "size_bytes": size_bytes}, file, sort_keys=True)
+
+
+def _read(folder: int, key: str) -> tuple[About, int] | None:
+    try:
+        descriptor = os.open(f"{key}/about.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        data = file.read(ABOUT_BYTES_AT_MOST + 1)
+    try:
+        size_bytes = json.loads(data).get("size_bytes")
+        about = About.read(data)
+    except (ValueError, AttributeError):
+        return None
+    return (about, size_bytes) if isinstance(size_bytes, int) and _touch(folder, key) else None
+
+
+def _touch(folder: int, key: str) -> bool:
+    """It is used now. False if it is not there."""
+    try:
+        os.utime(key, dir_fd=folder)
+    except OSError:
+        return False
+    return True
+
+
+def _all_kept(folder: int) -> list[tuple[float, str, int]]:
+    """When each was used last, its key and its size."""
+    found = []
+    for name in os.listdir(folder):
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            if _KEY.fullmatch(name):
+                used = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+                descriptor = os.open(f"{name}/about.json", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+                with open(descriptor, "rb") as file:
+                    found.append((used, name, int(json.loads(file.read(ABOUT_BYTES_AT_MOST)).get("size_bytes"))))
+    return found
+
+
+def _remove(folder: int, name: str) -> None:
+    gone = f"gone-{secrets.token_hex(8)}"
+    with suppress(OSError):
+        os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
+        shutil.rmtree(gone, ignore_errors=True, dir_fd=folder)
+
+
+def _sweep(folder: int) -> None:
+    """What engines left behind that were killed."""
+    for name in os.listdir(folder):
+        with suppress(OSError):
+            old = time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > _LEFT_BEHIND_SECONDS
+            if old and name.startswith(("new-", "gone-")):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=folder)

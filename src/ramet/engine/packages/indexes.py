@@ -1,0 +1,48 @@
+"""The indexes that pip would ask for a sandbox, and whether its rules let it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from ramet.network.reaching.deciding import Decider, Verdict
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.rules import host_address, host_name
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def why_none_answers(network: NetworkSpec, urls: Iterable[str]) -> str | None:
+    """In words for whoever wants packages. None: the rules allow one of them, or it is not ours to say."""
+    refusals = [_refusal(network, url) for url in urls]
+    if not refusals or None in refusals:
+        return None
+    reasons, remedies = zip(*(each for each in refusals if each is not None), strict=True)
+    allowed = ", ".join(f'"{remedy}"' for remedy in dict.fromkeys(remedies))
+    return (
+        f"ramet network: pip's index cannot be reached: {'; '.join(dict.fromkeys(reasons))}\n\n"
+        f"hint: the owner of the sandbox can allow it: sandbox.network.allow({allowed})"
+    )
+
+
+def _refusal(network: NetworkSpec, url: str) -> tuple[str, str] | None:
+    """Why not, and the rule that would allow it."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+        host = parts.hostname or ""
+    except (ValueError, KeyError):
+        return None  # pip says what is wrong with it
+    verdict = _verdict(Decider(network), host, port)
+    if verdict is None or verdict.allowed:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return verdict.reason or f"{shown}:{port} is not allowed", verdict.rule or f"{shown}:{port}"
+
+
+def _verdict(decider: Decider, host: str, port: int) -> Verdict | None:
+    address = host_address(host)
+    if address is not None:
+        return decider.address_verdict(address, port)
+    name = host_name(host)
+    return None if name is None else decider.name_verdict(name, port)

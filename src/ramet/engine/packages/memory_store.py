@@ -1,0 +1,88 @@
+"""Packages in memory, for as long as the engine lives: where no folder of the host may be written."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from time import monotonic
+
+from ramet.engine.packages.copying import Size, copy_tree, measure
+from ramet.engine.packages.keeping import TREE_BYTES_AT_LEAST, About, Kept, Mount, NoRoom
+from ramet.isolation.threadwork import finish
+
+_SPARE_BYTES = 1 << 20
+_SPARE_INODES = 16
+
+
+class MemoryStore:
+    """Owns its trees, each a file system of its own."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept: dict[str, Kept] = {}
+        self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {len(self._kept)} trees, {self._used_bytes() >> 20} of {self._limit_bytes >> 20} MiB>"
+
+    @property
+    def tree_bytes(self) -> int:
+        return self._limit_bytes // 2
+
+    def _used_bytes(self, owner: str | None = None) -> int:
+        return sum(kept.size_bytes for kept in self._kept.values() if owner in (None, kept.owner))
+
+    async def find(self, key: str) -> Kept | None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            kept.used = monotonic()
+        return kept
+
+    async def keep(self, key: str, tree: int, about: About, owner: str) -> Kept:
+        async with self._turn:
+            found = self._kept.get(key)
+            if found is not None:
+                return found
+            size = await finish(asyncio.to_thread(measure, tree, self.tree_bytes), lambda _: None)
+            size_bytes = max(size.size_bytes, TREE_BYTES_AT_LEAST)
+            # No owner can have it all and leave nothing to others.
+            bounds = ((self.tree_bytes, owner), (self._limit_bytes, None))
+            if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
+                gc.collect()  # bodies that have ended may be kept by nothing but circles of references
+                if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
+                    raise NoRoom("all that is kept in memory is in use")
+            mount = await finish(asyncio.to_thread(_copy, tree, size), os.close)
+            kept = self._kept[key] = Kept(about, Mount(mount), size_bytes, owner)
+            return kept
+
+    def _make_room(self, size_bytes: int, limit_bytes: int, owner: str | None) -> bool:
+        """Among the trees of an owner, or of all. Whether there is room now."""
+        for key, kept in sorted(self._kept.items(), key=lambda item: item[1].used):
+            if self._used_bytes(owner) + size_bytes <= limit_bytes:
+                return True
+            # While a sandbox may hold it, its memory would not come back.
+            if owner in (None, kept.owner) and not kept.borrowers:
+                del self._kept[key]
+        return self._used_bytes(owner) + size_bytes <= limit_bytes
+
+    def close(self) -> None:
+        self._kept.clear()
+
+
+def _copy(tree: int, size: Size) -> int:
+    from ramet.isolation import _files  # here: an engine without walls, as some tests have, does without it
+
+    mount = _files.make_tmpfs(size.size_bytes + _SPARE_BYTES, size.entries + _SPARE_INODES)
+    try:
+        target = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
+        try:
+            os.fchmod(target, 0o755)
+            copy_tree(tree, target, size)
+        finally:
+            os.close(target)
+        _files.seal(mount)
+    except BaseException:
+        os.close(mount)
+        raise
+    return mount

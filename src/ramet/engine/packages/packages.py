@@ -1,0 +1,217 @@
+"""The packages of one engine: found in the store, or made once for all who ask for them at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+from types import NoneType
+
+from ramet.engine.packages.asker import Asker
+from ramet.engine.packages.copying import TooMuch
+from ramet.engine.packages.disk_store import DiskStore
+from ramet.engine.packages.indexes import why_none_answers
+from ramet.engine.packages.installing import InstallFailed, MakeSandbox, install, list_base
+from ramet.engine.packages.keeping import About, Kept, NoRoom, OpenFolder, Store
+from ramet.engine.packages.memory_store import MemoryStore
+from ramet.engine.packages.wanting import Wanted
+from ramet.engine.settings import Settings
+from ramet.errors import RametError
+from ramet.protocol.specs import Interpreter
+
+_INSTALLED_AT_ONCE = 4
+_INSTALLED_FOR_AN_OWNER = 2  # at once
+_ROOM_SECONDS = 30.0  # to wait for others, before the sandbox does it by itself
+_BASE_SECONDS = 600.0  # the interpreter's own packages may change on the host
+_FAILED_SECONDS = 600.0  # what has failed is not tried again at once
+_FAILURES_AT_MOST = 1000
+_LINES_AT_MOST = 2000
+_TOLD = ("Collecting ", "  Downloading ", "Downloading ")
+_MEMORY_SHARE = 8  # packages may take this part of the host's memory
+
+OnLine = Callable[[str], None]
+
+
+class NotAvailable(Exception):
+    """Left to pip, in the sandbox that asks."""
+
+
+class NotAllowed(NotAvailable):
+    """No index may be asked by the sandbox's rules. Said to whoever asks: pip itself hardly does."""
+
+
+class Busy(Exception):
+    """Others are being served. Nothing is wrong with what was asked for."""
+
+
+class Installing:
+    """An installation under way, and who waits for it. Given up when nobody does any more."""
+
+    def __init__(self, on_given_up: Callable[[], None]) -> None:
+        self.task: asyncio.Task[Kept] | None = None
+        self._on_given_up = on_given_up
+        self._lines: list[str] = []
+        self._listeners: list[OnLine] = []
+
+    def on_line(self, line: str) -> None:
+        if line.startswith(_TOLD) and len(self._lines) < _LINES_AT_MOST:
+            self._lines.append(line)
+            for listener in self._listeners:
+                listener(line)
+
+    async def wait(self, on_line: OnLine) -> Kept:
+        assert self.task is not None
+        for line in self._lines:
+            on_line(line)
+        self._listeners.append(on_line)
+        try:
+            await asyncio.wait([self.task])
+            if self.task.cancelled():
+                raise NotAvailable("the engine is closing")
+            return self.task.result()
+        finally:
+            self._listeners.remove(on_line)
+            if not self._listeners and not self.task.done():
+                self._on_given_up()  # before anybody else joins in
+                self.task.cancel()
+
+
+class Packages:
+    """Owns the store. ``make_sandbox``: one that nobody else can find; whoever asked for it closes it."""
+
+    def __init__(self, make_sandbox: MakeSandbox, open_folder: OpenFolder, settings: Settings) -> None:
+        self._make_sandbox = make_sandbox
+        self._open_folder = open_folder
+        self._settings = settings
+        self._store: asyncio.Task[Store] | None = None
+        self._bases: dict[tuple[str, Interpreter], tuple[float, asyncio.Task[About]]] = {}
+        self._installing: dict[str, Installing] = {}
+        self._failed: dict[str, float] = {}
+        self._owners: Counter[str] = Counter()  # for whom something is being installed
+        self._changed = asyncio.Condition()
+
+    def __repr__(self) -> str:
+        return f"<Packages {len(self._installing)} being installed>"
+
+    async def get(self, asker: Asker, wanted: Wanted, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
+        """The tree for this. Raises NotAvailable."""
+        try:
+            return await self._get(asker, wanted, on_line, may_install)
+        except (InstallFailed, TooMuch, NoRoom, Busy, RametError, OSError) as error:
+            raise NotAvailable(str(error)) from None
+
+    async def _get(self, asker: Asker, wanted: Wanted, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
+        about = await self._base(asker)
+        refused = why_none_answers(asker.network, asker.indexes(about.index))
+        if refused is not None:
+            raise NotAllowed(refused)
+        if not asker.network.open and not asker.network.allow:
+            raise NotAvailable("nothing may be reached")
+        key = asker.key(wanted, about.base, time.time())
+        store = await self._opened()
+        while key not in self._installing:
+            kept = await store.find(key)
+            if kept is not None:
+                return kept
+            if monotonic() - self._failed.get(key, -_FAILED_SECONDS) < _FAILED_SECONDS:
+                raise NotAvailable("it has failed a moment ago")
+            if key not in self._installing:  # else another began while the store was asked
+                if not may_install():
+                    raise NotAvailable("this sandbox has had much installed already")
+                self._begin(key, store, asker, wanted)
+        return await self._installing[key].wait(on_line)
+
+    def _begin(self, key: str, store: Store, asker: Asker, wanted: Wanted) -> None:
+        installing = self._installing[key] = Installing(lambda: self._forget(key, installing))
+        installing.task = asyncio.create_task(self._install(key, store, asker, wanted, installing))
+        installing.task.add_done_callback(lambda done: self._on_done(key, installing, done))
+
+    def _on_done(self, key: str, installing: Installing, done: asyncio.Task[Kept]) -> None:
+        self._forget(key, installing)
+        if done.cancelled() or isinstance(done.exception(), Busy | NoRoom | NoneType):
+            return
+        self._failed[key] = monotonic()
+        if len(self._failed) > _FAILURES_AT_MOST:
+            del self._failed[next(iter(self._failed))]
+
+    def _forget(self, key: str, installing: Installing) -> None:
+        if self._installing.get(key) is installing:
+            del self._installing[key]
+
+    async def _install(self, key: str, store: Store, asker: Asker, wanted: Wanted, installing: Installing) -> Kept:
+        async with self._room_for(asker.owner):
+            seconds = self._settings.install_seconds
+            made = await install(self._make_sandbox, asker, wanted, installing.on_line, seconds)
+            try:
+                return await store.keep(key, made.tree, made.about, asker.owner)
+            finally:
+                os.close(made.tree)
+                await made.sandbox.close()
+
+    @asynccontextmanager
+    async def _room_for(self, owner: str) -> AsyncIterator[None]:
+        """So that nobody makes others wait for long. Raises Busy."""
+        try:
+            async with asyncio.timeout(_ROOM_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self._has_room(owner))
+                self._owners[owner] += 1
+        except TimeoutError:
+            raise Busy("others have packages installed at the moment") from None
+        try:
+            yield
+        finally:
+            self._owners[owner] -= 1
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _has_room(self, owner: str) -> bool:
+        return self._owners.total() < _INSTALLED_AT_ONCE and self._owners[owner] < _INSTALLED_FOR_AN_OWNER
+
+    async def _base(self, asker: Asker) -> About:
+        """Asked for once in a while, for each owner and interpreter: no owner waits for another one's sandbox."""
+        kind = asker.owner, asker.template.interpreter
+        since, task = self._bases.get(kind, (0.0, None))
+        if task is None or monotonic() - since > _BASE_SECONDS or (task.done() and _failed(task)):
+            task = asyncio.create_task(list_base(self._make_sandbox, asker, self._settings.install_seconds))
+            self._bases[kind] = (monotonic(), task)
+        return await asyncio.shield(task)
+
+    async def _opened(self) -> Store:
+        if self._store is None or (self._store.done() and _failed(self._store)):
+            self._store = asyncio.create_task(self._open())
+        return await asyncio.shield(self._store)
+
+    async def _open(self) -> Store:
+        path = self._settings.packages_folder
+        if path is not None:
+            try:
+                return await DiskStore.open(path, self._open_folder, self._settings.packages_bytes)
+            except (OSError, RametError):
+                pass  # not there, or not to be written by us: the engine's memory will do
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return MemoryStore(min(self._settings.packages_memory_bytes, memory // _MEMORY_SHARE))
+
+    async def close(self) -> None:
+        tasks = [installing.task for installing in self._installing.values() if installing.task is not None]
+        tasks += [task for _, task in self._bases.values()]  # type: ignore[misc]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._store is not None:
+            with suppress(Exception):
+                (await self._store).close()
+
+
+def _failed(task: asyncio.Task[object]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+def report(error: BaseException) -> None:
+    """What should not have happened, on the engine's standard error."""
+    traceback.print_exception(error, file=sys.stderr)

@@ -1,0 +1,132 @@
+"""The command `pip` of a sandbox with a network: plain installations come from the engine's store, the rest is pip's.
+
+It runs in a bare interpreter and imports next to nothing: pip itself takes half a second to start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ramet_guest import distributions, packages, pip_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_INTERRUPTED = 130
+# A proxy answers at once, and pip tells what it said only when it tries once more.
+_WITH_A_PROXY = {"PIP_RETRIES": "1"}
+# The user knows already; pip is asked all the same, for what is there may be enough.
+_WHERE_ALL_IS_REFUSED = {"PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
+
+
+def main(words: list[str]) -> NoReturn:
+    from _signal import SIG_DFL, SIGPIPE, signal  # type: ignore[import-not-found]
+
+    signal(SIGPIPE, SIG_DFL)
+    try:
+        if not install(words):
+            run_pip(words)
+    except KeyboardInterrupt:
+        say("ERROR: Operation cancelled by user")
+        sys.exit(_INTERRUPTED)
+    sys.exit(0)
+
+
+def run_pip(words: list[str]) -> NoReturn:
+    """pip itself, in place of this program."""
+    sys.stdout.flush()
+    # The user's own settings win.
+    environment = {**_WITH_A_PROXY, **os.environ}
+    os.execve(sys.executable, [sys.executable, "-m", "pip", *words], environment)
+
+
+def install(words: list[str]) -> bool:
+    """Whether it was done; if not, nothing was changed that pip would mind."""
+    wanted = pip_words.plain(words)
+    if wanted is None or pip_words.has_configuration(distributions.prefix(), os.environ):
+        return False
+    before = distributions.installed()
+    if not wanted.upgrade and all(is_satisfied(one, before) for one in wanted.requirements):
+        tell_satisfied(wanted, before)
+        return True
+    request = {
+        "requirements": wanted.requirements,
+        "upgrade": wanted.upgrade,
+        "pre": wanted.pre,
+        "no_deps": wanted.no_deps,
+        "settings": pip_words.settings(os.environ),
+    }
+    try:
+        given = packages.ask(request, (lambda line: None) if wanted.quiet else tell)
+    except packages.Refused as refused:
+        say(str(refused))
+        for name, value in _WHERE_ALL_IS_REFUSED.items():
+            if name != "PIP_TIMEOUT" or "PIP_DEFAULT_TIMEOUT" not in os.environ:  # two names of one setting
+                os.environ.setdefault(name, value)
+        return False
+    except packages.Unavailable:
+        return False
+    try:
+        return take(given, wanted, before)
+    except OSError as error:
+        if error.errno in (28, 122):  # ENOSPC, EDQUOT: pip would fare no better
+            say(f"ERROR: Could not install packages due to an OSError: {error}")
+            sys.exit(1)
+        return False
+    finally:
+        os.close(given.folder)
+
+
+def take(given: packages.Given, wanted: pip_words.Wanted, before: dict[str, tuple[str, str]]) -> bool:
+    """Copy what is not here yet."""
+    versions = {name: version for name, (version, _) in before.items()}
+    target = distributions.base()
+    if target is None or not packages.fits(given, versions):
+        return False
+    new = {name: version for name, version in given.added.items() if versions.get(name) != version}
+    replaced = [name for name in new if name in versions]
+    if replaced and uninstall(replaced):
+        return False
+    there = set(given.added) - set(new)
+    os.makedirs(os.path.join(target, distributions.LIBRARY), exist_ok=True)
+    packages.Copying(packages.files_of(given.folder, there) if there else set()).copy(given.folder, target)
+    tell_satisfied(wanted, {name: found for name, found in before.items() if name not in new})
+    if new and not wanted.quiet:
+        tell(f"Installing collected packages: {', '.join(new)}")
+        tell("Successfully installed " + " ".join(f"{name}-{version}" for name, version in sorted(new.items())))
+    return True
+
+
+def uninstall(names: list[str]) -> int:
+    """By pip itself, which knows which files belong to them."""
+    arguments = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "uninstall", "-y", *names]
+    return os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn(sys.executable, arguments, os.environ), 0)[1])
+
+
+def is_satisfied(requirement: str, installed: dict[str, tuple[str, str]]) -> bool:
+    found = pip_words.pinned(requirement)
+    if found is None:
+        return False
+    known = installed.get(distributions.normal(found[0]))
+    return known is not None and found[1] in (None, known[0])
+
+
+def tell_satisfied(wanted: pip_words.Wanted, installed: dict[str, tuple[str, str]]) -> None:
+    if wanted.quiet:
+        return
+    for requirement in wanted.requirements:
+        if is_satisfied(requirement, installed):
+            name = (pip_words.pinned(requirement) or (requirement, None))[0]
+            version, folder = installed[distributions.normal(name)]
+            tell(f"Requirement already satisfied: {requirement} in {folder} ({version})")
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,223 @@
+"""What a user makes for a network, and the operations of one, played without any I/O."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from ramet import Connection, InvalidArgument, Network, ProtocolError, Secret
+from ramet.client import network_operations
+from ramet.client.checked import Checked
+from ramet.client.network import network_spec, secret_specs
+from ramet.integrations.reach import reach
+from ramet.protocol import calls
+from ramet.protocol.frames import TO_ENGINE, FrameDecoder, encode
+from ramet.protocol.network import NetworkSpec
+from tests.unit.test_operations import play
+
+VALUE = "s3cr3t-value"
+
+
+def header_of(sent: bytes) -> dict[str, Any]:
+    return dict(next(FrameDecoder(TO_ENGINE).feed(sent)).header)
+
+
+# Secrets
+
+
+def test_nothing_that_prints_a_secret_shows_its_value() -> None:
+    secret = Secret(VALUE, hosts=["API.example"])
+    assert secret.hosts == ("api.example",)
+    shown = f"{secret} {secret!r} {secret!s:>10} {[secret]} {secret_specs({'KEY': secret}, NetworkSpec(open=True))}"
+    assert VALUE not in shown
+    assert "api.example" in shown
+
+
+def test_a_secret_stays_as_it_is_and_can_cross_a_process_border() -> None:
+    secret = Secret(VALUE, hosts=["api.example"])
+    with pytest.raises(AttributeError):
+        secret.value = "other"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(secret)) == secret
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "hosts"),
+    [
+        ("hosts", VALUE, []),
+        ("hosts", VALUE, "api.example"),
+        ("hosts", VALUE, None),
+        ("hosts", VALUE, ["https://api.example/"]),
+        ("value", "", ["api.example"]),
+        ("value", 5, ["api.example"]),
+        ("value", f"{VALUE}\n", ["api.example"]),
+        ("value", VALUE * 2000, ["api.example"]),
+    ],
+)
+def test_a_secret_that_could_not_be_used_is_refused_when_it_is_made(argument: str, value: Any, hosts: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Secret(value, hosts=hosts)
+    assert caught.value.argument == argument
+    assert VALUE not in str(caught.value)
+
+
+def test_secrets_are_a_mapping_of_secrets() -> None:
+    network = NetworkSpec(open=True)
+    for wrong in ([VALUE], {"KEY": VALUE}, {5: Secret(VALUE, hosts=["a.example"])}):
+        with pytest.raises(InvalidArgument) as caught:
+            secret_specs(wrong, network)
+        assert caught.value.argument == "secrets"
+        assert VALUE not in str(caught.value)
+    with pytest.raises(InvalidArgument, match="in env too"):
+        secret_specs({"KEY": Secret(VALUE, hosts=["a.example"])}, network, {"KEY": "1"})
+
+
+# Networks
+
+
+def test_a_network_keeps_what_it_understood() -> None:
+    network = Network((rule for rule in ("API.example", "open")), deny=["B.example"], addresses={"API.example": "::1"})
+    assert (network.rules, network.deny) == (("open", "api.example"), ("b.example",))
+    assert network.addresses == {"api.example": "::1"}
+    assert network == Network(["open", "api.example"], deny=["b.example"], addresses={"api.example": "::1"})
+    assert pickle.loads(pickle.dumps(network)) == network
+    assert len({network, Network(network.rules, deny=network.deny, addresses=network.addresses)}) == 1
+
+
+def test_an_argument_may_be_rules_or_a_network() -> None:
+    assert network_spec(None) is None
+    assert network_spec("open") == network_spec(["open"]) == network_spec(Network("open")) == NetworkSpec(open=True)
+    assert network_spec([]) == NetworkSpec()
+    assert network_spec(("a.example",)) == network_spec(Network(["a.example"]))
+
+
+@pytest.mark.parametrize("wrong", [True, False, 5, "api.example", {"a.example": 443}, b"open", ["a.example", 5], ["*"]])
+def test_what_is_no_network_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        network_spec(wrong)
+    assert caught.value.argument == "network"
+    assert caught.value.hint
+
+
+def test_a_single_rule_that_is_no_list_is_told_how_to_be_one() -> None:
+    with pytest.raises(InvalidArgument, match=r"\['api.example'\]"):
+        network_spec("api.example")
+
+
+# Operations
+
+ATTEMPT: dict[str, Any] = {
+    "time": 1.5,
+    "kind": "connect",
+    "host": "api.example",
+    "port": 443,
+    "allowed": True,
+    "rule": "api.example",
+    "reason": None,
+    "address": "192.0.2.1",
+    "sent_bytes": 10,
+    "received_bytes": 20,
+    "open": False,
+}
+
+
+def test_the_log_gives_connections_and_lines_for_people() -> None:
+    network = {**NetworkSpec(open=True).header(), "deny": ["b.example"]}
+    del network["ca_pem"]
+    refused = {**ATTEMPT, "host": "::1", "allowed": False, "rule": None, "reason": "not public", "address": None}
+    answer = encode(calls.ANSWER, {"network": network, "attempts": [ATTEMPT, refused], "dropped": 0, "raw_tcp": None})
+    state, _, sent = play(network_operations.look("sbx_1"), answer)
+    assert isinstance(state, network_operations.NetworkState)
+    assert header_of(sent) == {"sandbox": "sbx_1"}
+    assert (state.rules, state.denied) == (("open",), ("b.example",))
+    first, second = state.log
+    assert type(first) is Connection
+    assert repr(first).startswith("Connection(time=1.5, kind='connect', host='api.example', port=443, allowed=True")
+    assert str(first) == ("00:00:01 connect api.example:443 allowed by api.example, 10 bytes sent, 20 received")
+    assert str(second) == "00:00:01 connect [::1]:443 refused: not public"
+
+
+def test_an_answer_that_is_no_log_is_a_protocol_error() -> None:
+    network = NetworkSpec().header()
+    for attempts in ([5], [{**ATTEMPT, "kind": "pigeon"}], [{**ATTEMPT, "port": "443"}]):
+        with pytest.raises(ProtocolError):
+            play(network_operations.look("sbx_1"), encode(calls.ANSWER, {"network": network, "attempts": attempts}))
+
+
+def test_rules_are_checked_before_anything_is_sent() -> None:
+    checked = Checked("sbx_1")
+    _, _, sent = play(checked.change_network(allow=("DATA.example",)), encode(calls.ANSWER, {}))
+    assert header_of(sent) == {"sandbox": "sbx_1", "allow": ["data.example"], "deny": []}
+    for wrong in ({}, {"allow": ("*",)}, {"deny": (5,)}, {"allow": ("open",)}):
+        with pytest.raises(InvalidArgument):
+            checked.change_network(**wrong)
+
+
+@pytest.mark.parametrize("port", [0, -1, 70000, 65536, True, "8000", 80.0, None])
+def test_a_port_that_is_none_is_refused(port: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Checked("sbx_1").expose(port, "")
+    assert caught.value.argument == "port"
+
+
+@pytest.mark.parametrize(
+    ("answer", "url"),
+    [
+        ({"port": 4242}, "http://127.0.0.1:4242"),
+        ({"port": 8000, "url": "/v1/exposed/abc/", "token": "abc"}, "https://host/below/v1/exposed/abc"),
+        ({"port": 8000, "url": "https://other/abc"}, "https://other/abc"),
+    ],
+)
+def test_an_exposed_port_has_a_url_of_this_machine_or_of_its_server(answer: dict[str, object], url: str) -> None:
+    operation = Checked("sbx_1").expose(8000, "https://host/below")
+    given, _, sent = play(operation, encode(calls.ANSWER, answer))
+    assert given == url
+    assert header_of(sent) == {"sandbox": "sbx_1", "port": 8000}
+
+
+def test_secrets_are_inherited_only_by_who_says_so() -> None:
+    for chosen in (True, False):
+        operation = Checked("sbx_1").fork(2, False, chosen)
+        sent = next(operation)
+        operation.close()
+        assert isinstance(sent, bytes)
+        assert header_of(sent)["inherit_secrets"] is chosen
+    with pytest.raises(InvalidArgument):
+        Checked("sbx_1").fork(1, False, 1)  # type: ignore[arg-type]
+
+
+# What models are told
+
+
+def test_a_model_is_told_what_its_sandbox_can_reach() -> None:
+    assert reach(None) == reach(Network([])) == "There is no internet access."
+    assert "a.example, b.example:1. Everything else" in reach(Network(["a.example", "b.example:1"]))
+    assert reach(Network("open")) == "There is internet access; private addresses cannot be reached."
+    assert "cannot be reached, except for 10.0.0.5:5432." in reach(Network(["open", "10.0.0.5:5432"]))
+    many = Network([f"h{number}.example" for number in range(100)])
+    assert "and 60 more" in reach(many)
+    assert "placeholders: KEY, OTHER." in reach(many, ["KEY", "OTHER"])
+
+
+def test_a_secret_without_hosts_says_what_is_missing() -> None:
+    with pytest.raises(InvalidArgument, match="hosts: names no hosts"):
+        Secret(VALUE)
+
+
+def test_a_secret_that_is_too_short_to_be_masked_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="value: it is too short"):
+        Secret("five5", hosts=["api.example"])
+
+
+@pytest.mark.parametrize("written", ["none", ""])
+def test_a_word_for_nothing_gets_a_hint_about_nothing(written: str) -> None:
+    with pytest.raises(InvalidArgument, match="leave it out for no network"):
+        network_spec(written)
+
+
+def test_what_the_log_does_not_have_is_counted() -> None:
+    answer = {"network": NetworkSpec().header(), "attempts": [], "dropped": 3}
+    state, _, _ = play(network_operations.look("sbx_1"), encode(calls.ANSWER, answer))
+    assert isinstance(state, network_operations.NetworkState)
+    assert (state.log, state.dropped) == ([], 3)
