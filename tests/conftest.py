@@ -27,6 +27,14 @@ for _name in ("RAMET_URL", "RAMET_API_KEY"):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def packages_are_kept_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines of these tests keep what sandboxes install in a folder of the tests, not in that of who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def short_waits_of_the_engine() -> Iterator[None]:
     if not embedded.engine_options:
         embedded.engine_options[:] = _SHORT_WAITS

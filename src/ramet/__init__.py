@@ -12,9 +12,13 @@ Everything public is here and in ``ramet.errors``. Inside the package only the d
 
 from ramet.client.arguments import Mount, Template
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
+from ramet.client.async_networks import AsyncExposed, AsyncSandboxNetwork
 from ramet.client.async_sandbox import AsyncFiles, AsyncSandbox
 from ramet.client.async_terminals import AsyncTerminal
 from ramet.client.forks import Forks, Snapshot
+from ramet.client.network import Network, Secret
+from ramet.client.network_operations import Connection
+from ramet.client.networks import Exposed, SandboxNetwork
 from ramet.client.sandbox import Files, Sandbox
 from ramet.client.terminals import Terminal
 from ramet.client.tools.current_call import ToolCall, current_tool_call
@@ -35,6 +39,7 @@ from ramet.errors import (
     HostNotCapable,
     InvalidArgument,
     LimitReached,
+    NotPermitted,
     OutcomeUnknown,
     ProtocolError,
     RametError,
@@ -67,12 +72,15 @@ from ramet.protocol.terminals import TerminalInfo
 from ramet.transport.embedded import close_engine
 
 __all__ = [
+    "AsyncExposed",
     "AsyncFiles",
     "AsyncForks",
     "AsyncSandbox",
+    "AsyncSandboxNetwork",
     "AsyncSnapshot",
     "AsyncTerminal",
     "CellError",
+    "Connection",
     "Diff",
     "EngineClosed",
     "EngineLost",
@@ -80,6 +88,7 @@ __all__ = [
     "ExecutionCancelled",
     "ExecutionUnknown",
     "ExitEvent",
+    "Exposed",
     "FileChange",
     "FileError",
     "FileExists",
@@ -101,6 +110,8 @@ __all__ = [
     "Mount",
     "NameChange",
     "NameValue",
+    "Network",
+    "NotPermitted",
     "OutcomeUnknown",
     "OutputEvent",
     "ProtocolError",
@@ -113,7 +124,9 @@ __all__ = [
     "SandboxClosed",
     "SandboxInfo",
     "SandboxLost",
+    "SandboxNetwork",
     "SandboxRow",
+    "Secret",
     "Snapshot",
     "Template",
     "TemplateFailed",

@@ -38,7 +38,8 @@ def make_sandbox() -> Iterator[Callable[..., Sandbox]]:
 @pytest.fixture(scope="session")
 def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of one server for all these tests, as a user starts it."""
-    with running_server(tmp_path_factory.mktemp("server")) as server:
+    # Names that tests pin to this machine's own servers are more than the server lets anybody have by itself.
+    with running_server(tmp_path_factory.mktemp("server"), "--network=open", "--network=127.0.0.1:*") as server:
         yield server.url
 
 
@@ -62,7 +63,7 @@ def _make_sandboxes(face: str, loop_thread: LoopThread, url: str | None) -> Iter
         sandbox: AnySandbox
         if face == "fork":
             with Sandbox(*arguments, **options) as parent:
-                (sandbox,) = parent.fork(1)
+                (sandbox,) = parent.fork(1, inherit_secrets=True)
         elif face in ("async", "http-async"):
             sandbox = AwaitedSandbox(loop_thread, *arguments, **options, url=url)
         else:

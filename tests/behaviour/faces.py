@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from os import PathLike
 from typing import Any, TypeVar
 
-from ramet import AsyncSandbox, Event, FileInfo, ReplayEvent, Result, Sandbox, SandboxInfo
+from ramet import (
+    AsyncExposed,
+    AsyncSandbox,
+    Connection,
+    Event,
+    Exposed,
+    FileInfo,
+    ReplayEvent,
+    Result,
+    Sandbox,
+    SandboxInfo,
+    SandboxNetwork,
+)
 
 Returned = TypeVar("Returned")
 
@@ -64,9 +76,14 @@ class AwaitedSandbox:
     """An AsyncSandbox whose calls are awaited on a loop in another thread."""
 
     def __init__(self, loop: LoopThread, *arguments: Any, **options: Any) -> None:
+        self._adopt(loop, loop.call(AsyncSandbox.create(*arguments, **options)))
+
+    def _adopt(self, loop: LoopThread, awaited: AsyncSandbox) -> AwaitedSandbox:
         self._loop = loop
-        self.awaited = loop.call(AsyncSandbox.create(*arguments, **options))
-        self.files = AwaitedFiles(loop, self.awaited)
+        self.awaited = awaited
+        self.files = AwaitedFiles(loop, awaited)
+        self.network = AwaitedNetwork(loop, awaited)
+        return self
 
     @property
     def id(self) -> str:
@@ -103,8 +120,56 @@ class AwaitedSandbox:
     def set_tools(self, tools: Any) -> None:
         self._loop.call(self.awaited.set_tools(tools))
 
+    def fork(self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False) -> list[AwaitedSandbox]:
+        made = self._loop.call(self.awaited.fork(n, reseed, inherit_secrets))
+        return [AwaitedSandbox.__new__(AwaitedSandbox)._adopt(self._loop, child) for child in made]
+
+    def expose(self, port: int) -> AwaitedExposed:
+        return AwaitedExposed(self._loop, self._loop.call(self.awaited.expose(port)))
+
     def close(self) -> None:
         self._loop.call(self.awaited.close())
+
+
+class AwaitedNetwork:
+    def __init__(self, loop: LoopThread, sandbox: AsyncSandbox) -> None:
+        self._loop = loop
+        self._network = sandbox.network
+
+    def log(self) -> list[Connection]:
+        return self._loop.call(self._network.log())
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return self._loop.call(_awaited(self._network.rules))
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        return self._loop.call(_awaited(self._network.denied))
+
+    def allow(self, *rules: str) -> None:
+        self._loop.call(self._network.allow(*rules))
+
+    def deny(self, *rules: str) -> None:
+        self._loop.call(self._network.deny(*rules))
+
+
+async def _awaited(value: Awaitable[Returned]) -> Returned:
+    return await value
+
+
+class AwaitedExposed:
+    def __init__(self, loop: LoopThread, exposed: AsyncExposed) -> None:
+        self._loop = loop
+        self._exposed = exposed
+        self.url = exposed.url
+        self.port = exposed.port
+
+    def __str__(self) -> str:
+        return str(self._exposed)
+
+    def close(self) -> None:
+        self._loop.call(self._exposed.close())
 
 
 class AwaitedFiles:
@@ -141,4 +206,6 @@ class AwaitedFiles:
 
 
 AnySandbox = Sandbox | AwaitedSandbox
+AnyNetwork = SandboxNetwork | AwaitedNetwork
+AnyExposed = Exposed | AwaitedExposed
 MakeSandbox = Callable[..., AnySandbox]

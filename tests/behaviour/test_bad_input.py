@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ramet import AsyncSandbox, InvalidArgument, Mount, RametError, Sandbox, SandboxClosed, Template
+from ramet import AsyncSandbox, InvalidArgument, Mount, RametError, Sandbox, SandboxClosed, Secret, Template
 from ramet.transport import embedded
 from tests.behaviour.faces import AnySandbox
 
@@ -57,6 +57,29 @@ WRONG_OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("env", {"env": {"A": "\ud800"}}),
     ("env", {"env": {"A": "x" * (2 << 20)}}),
     ("env", {"env": ["A=b"]}),
+    ("network", {"network": "api.example"}),
+    ("network", {"network": True}),
+    ("network", {"network": 443}),
+    ("network", {"network": ["*"]}),
+    ("network", {"network": ["https://api.example/path"]}),
+    ("network", {"network": ["api.example:0"]}),
+    ("network", {"network": ["api.example:http"]}),
+    ("network", {"network": ["-"]}),
+    ("network", {"network": [""]}),
+    ("network", {"network": [443]}),
+    ("network", {"network": {"api.example": 443}}),
+    ("network", {"network": [f"h{number}.example" for number in range(501)]}),
+    ("secrets", {"secrets": {"KEY": Secret("some value", hosts=["api.example"])}}),
+    ("secrets", {"network": ["a.example"], "secrets": {"KEY": Secret("some value", hosts=["b.example"])}}),
+    ("secrets", {"network": ["a.example:443"], "secrets": {"KEY": Secret("some value", hosts=["a.example"])}}),
+    ("secrets", {"network": ["10.0.0.1"], "secrets": {"KEY": Secret("some value", hosts=["10.0.0.1"])}}),
+    ("secrets", {"network": "open", "secrets": {"KEY": "value"}}),
+    ("secrets", {"network": "open", "secrets": {"a b": Secret("some value", hosts=["a.example"])}}),
+    ("secrets", {"network": "open", "secrets": ["KEY"]}),
+    (
+        "secrets",
+        {"network": "open", "env": {"KEY": "1"}, "secrets": {"KEY": Secret("some value", hosts=["a.example"])}},
+    ),
     ("cwd", {"cwd": ""}),
     ("cwd", {"cwd": "a\0b"}),
     ("cwd", {"cwd": 5}),

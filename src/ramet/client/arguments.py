@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from os import PathLike
 
 from ramet.client.handle import snapshot_handle
+from ramet.client.network import network_spec, secret_specs
 from ramet.protocol import checks
-from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB, invalid
+from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
+from ramet.protocol.network import NetworkSpec, SecretSpec
+from ramet.protocol.refusing import invalid
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.specs import Lifetime, MountSpec, SandboxSpec, ThawSpec
 from ramet.transport.embedded import default_engine, saved_templates
@@ -98,11 +101,24 @@ def sandbox_spec(
     disk_mib: int | None,
     timeout_seconds: float | None = None,
     idle_timeout_seconds: float | None = None,
+    network: object = None,
+    secrets: object = None,
     server: Engine | None = None,
 ) -> SandboxSpec | ThawSpec | SandboxRequest:
     """What an engine is asked with these arguments, or InvalidArgument. A server resolves a request itself."""
     options = _Options(
-        env, cwd, mounts, memory_mib, pids, cpus, disk_mib, timeout_seconds, idle_timeout_seconds, server is not None
+        env,
+        cwd,
+        mounts,
+        memory_mib,
+        pids,
+        cpus,
+        disk_mib,
+        timeout_seconds,
+        idle_timeout_seconds,
+        network_spec(network),
+        secrets,
+        server is not None,
     )
     if server is not None and python is not None:
         raise invalid("python", "is for sandboxes of this process only", "the server's own Python")
@@ -137,6 +153,8 @@ class _Options:
     disk_mib: int | None
     timeout_seconds: float | None
     idle_timeout_seconds: float | None
+    network: NetworkSpec | None
+    secrets: object
     remote: bool
 
     def check_limits(self) -> None:
@@ -167,6 +185,9 @@ class _Options:
             raise invalid("env", f"is a {type(self.env).__name__}", "a mapping of names to strings")
         checks.check_environment(self.env)
         return tuple(self.env.items())
+
+    def checked_secrets(self) -> tuple[SecretSpec, ...]:
+        return secret_specs(self.secrets, self.network, self.env if isinstance(self.env, Mapping) else ())
 
     def checked_mounts(self) -> tuple[MountSpec, ...]:
         mounts = self.mounts
@@ -209,6 +230,8 @@ def _thaw_spec(template: object, python: object, options: _Options) -> ThawSpec:
         environment=options.checked_environment(),
         cwd=options.checked_cwd(),
         lifetime=None if lifetime == Lifetime() else lifetime,
+        network=options.network,
+        secrets=options.checked_secrets(),
     )
 
 
@@ -232,6 +255,8 @@ def _request(
         disk_mib=options.disk_mib,
         timeout_seconds=options.timeout_seconds,
         idle_timeout_seconds=options.idle_timeout_seconds,
+        network=options.network,
+        secrets=options.checked_secrets(),
     )
 
 

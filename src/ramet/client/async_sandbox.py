@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal, overload
 from ramet.client import asynchronous, operations
 from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
+from ramet.client.async_networks import AsyncExposed, AsyncSandboxNetwork
 from ramet.client.async_terminals import AsyncTerminal
 from ramet.client.handle import Handle, SnapshotHandle, behind
+from ramet.client.network import NetworkArgument, Secrets
 from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, async_pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
@@ -56,6 +58,8 @@ class AsyncSandbox:
         disk_mib: int | None = None,
         timeout_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
+        network: NetworkArgument | None = None,
+        secrets: Secrets | None = None,
         tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
@@ -75,9 +79,12 @@ class AsyncSandbox:
             disk_mib,
             timeout_seconds,
             idle_timeout_seconds,
+            network,
+            secrets,
             self._server,
         )
         self.files = AsyncFiles(self)
+        self.network = AsyncSandboxNetwork(self)
 
     @classmethod
     async def create(
@@ -94,6 +101,8 @@ class AsyncSandbox:
         disk_mib: int | None = None,
         timeout_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
+        network: NetworkArgument | None = None,
+        secrets: Secrets | None = None,
         tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
@@ -111,6 +120,8 @@ class AsyncSandbox:
             disk_mib=disk_mib,
             timeout_seconds=timeout_seconds,
             idle_timeout_seconds=idle_timeout_seconds,
+            network=network,
+            secrets=secrets,
             tools=tools,
             url=url,
             api_key=api_key,
@@ -230,13 +241,15 @@ class AsyncSandbox:
         """The contents of a file in the sandbox."""
         return await self.files.read(remote_path)
 
-    async def fork(self, n: int = 1, reseed: bool = False) -> AsyncForks:
+    async def fork(self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False) -> AsyncForks:
         """Copies of this sandbox as it is between two cells, threads included. Waits its turn in the queue like a cell.
 
-        With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would.
+        With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would. Each
+        child has the parent's network rules, and connections, log and placeholders of its own. It can use the parent's
+        secrets only with ``inherit_secrets``: without, placeholders are sent as they are.
         """
         handle = self._created()
-        made = await asynchronous.perform(handle.engine, handle.open().fork(n, reseed))
+        made = await asynchronous.perform(handle.engine, handle.open().fork(n, reseed, inherit_secrets))
         children = (AsyncSandbox._of(handle.engine, handle.tools, *child) for child in made.children)
         return AsyncForks(children, made.info)
 
@@ -252,7 +265,17 @@ class AsyncSandbox:
         sandbox = cls.__new__(cls)
         sandbox._handle = handle
         sandbox.files = AsyncFiles(sandbox)
+        sandbox.network = AsyncSandboxNetwork(sandbox)
         return sandbox
+
+    async def expose(self, port: int) -> AsyncExposed:
+        """Let the host connect to a server in the sandbox that listens at ``port``, now or later. Needs no network.
+
+        The URL is for this machine; at a server, for whoever has it. The same port again has the same URL.
+        """
+        handle = self._created()
+        url = await asynchronous.perform(handle.engine, handle.open().expose(port, handle.engine.place))
+        return AsyncExposed(handle, port, url)
 
     async def terminal(
         self,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from os import urandom
 
-from ramet.client import operations
+from ramet.client import network_operations, operations
+from ramet.client.network import check_port, check_rules
+from ramet.client.network_operations import NetworkState
 from ramet.client.operations import Forked, OnDisconnect, Operation, Record
 from ramet.client.sources import SMALL_BYTES, as_bytes
 from ramet.client.tools.current_call import check_not_in_its_way
 from ramet.client.tools.tool import Toolset
 from ramet.protocol import checks
 from ramet.protocol.forks import Diff
+from ramet.protocol.refusing import invalid
 from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import FileInfo, Result, SandboxInfo
 from ramet.protocol.specs import Lifetime
@@ -53,7 +56,7 @@ class Checked:
 
     def _record(self, on_disconnect: OnDisconnect) -> Record | None:
         if on_disconnect not in ("keep", "interrupt"):
-            raise checks.invalid("on_disconnect", f"{on_disconnect!r:.100} is unknown", "'keep' or 'interrupt'")
+            raise invalid("on_disconnect", f"{on_disconnect!r:.100} is unknown", "'keep' or 'interrupt'")
         return Record(f"exe_{urandom(16).hex()}", on_disconnect) if self._recorded else None
 
     def set_tools(self, tools: Toolset) -> Operation[None]:
@@ -62,7 +65,7 @@ class Checked:
     def result(self, execution_id: str, wait: bool) -> Operation[Result | None]:
         checks.check_flag(wait, "wait")
         if not isinstance(execution_id, str) or not _EXECUTION.fullmatch(execution_id):
-            raise checks.invalid("execution_id", f"{execution_id!r:.100} is not an id", "the id of an execution")
+            raise invalid("execution_id", f"{execution_id!r:.100} is not an id", "the id of an execution")
         return operations.fetch(self.sandbox_id, execution_id, wait)
 
     def replay(self) -> Operation[list[ReplayEvent]]:
@@ -70,7 +73,7 @@ class Checked:
 
     def extend(self, timeout_seconds: float | None, idle_timeout_seconds: float | None) -> Operation[None]:
         if timeout_seconds is None and idle_timeout_seconds is None:
-            raise checks.invalid("timeout_seconds", "is None", "a number of seconds here or as idle_timeout_seconds")
+            raise invalid("timeout_seconds", "is None", "a number of seconds here or as idle_timeout_seconds")
         checks.check_lifetime(Lifetime(timeout_seconds, idle_timeout_seconds))
         return operations.extend(self.sandbox_id, timeout_seconds, idle_timeout_seconds)
 
@@ -83,11 +86,27 @@ class Checked:
     def close(self) -> Operation[None]:
         return operations.close(self.sandbox_id)
 
-    def fork(self, n: int, reseed: bool) -> Operation[Forked]:
+    def network(self) -> Operation[NetworkState]:
+        return network_operations.look(self.sandbox_id)
+
+    def change_network(self, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> Operation[None]:
+        allowed, denied = check_rules(allow, "allow"), check_rules(deny, "deny")
+        if not allowed and not denied:
+            raise invalid("rules", "none is given", "one or more: allow('data.example', '*.example:443')")
+        return network_operations.change(self.sandbox_id, allowed, denied)
+
+    def expose(self, port: int, place: object) -> Operation[str]:
+        return network_operations.expose(self.sandbox_id, check_port(port), place)
+
+    def unexpose(self, port: int) -> Operation[None]:
+        return network_operations.unexpose(self.sandbox_id, check_port(port))
+
+    def fork(self, n: int, reseed: bool, inherit_secrets: bool) -> Operation[Forked]:
         checks.check_count(n)
         checks.check_flag(reseed, "reseed")
+        checks.check_flag(inherit_secrets, "inherit_secrets")
         check_not_in_its_way(self.sandbox_id)
-        return operations.fork(self.sandbox_id, n, reseed)
+        return operations.fork(self.sandbox_id, n, reseed, inherit_secrets)
 
     def snapshot(self) -> Operation[str]:
         check_not_in_its_way(self.sandbox_id)
@@ -101,7 +120,7 @@ class Checked:
 
     def merge_into(self, winner: Checked) -> Operation[None]:
         if winner.sandbox_id == self.sandbox_id:
-            raise checks.invalid("winner", "is the sandbox itself", "another sandbox")
+            raise invalid("winner", "is the sandbox itself", "another sandbox")
         for one in (self, winner):
             check_not_in_its_way(one.sandbox_id)
         return operations.merge(self.sandbox_id, winner.sandbox_id)

@@ -12,7 +12,7 @@ from ramet.client.checked import Checked
 from ramet.client.tools.tool import NO_TOOLS, Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:

@@ -132,8 +132,9 @@ def thaw(spec: ThawSpec) -> Operation[str]:
     return fields.text(frame.header, "id")
 
 
-def fork(sandbox_id: str, count: int, reseed: bool) -> Operation[Forked]:
-    frame = yield from ask(encode(calls.FORK, {"sandbox": sandbox_id, "count": count, "reseed": reseed}))
+def fork(sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool = False) -> Operation[Forked]:
+    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed, "inherit_secrets": inherit_secrets}
+    frame = yield from ask(encode(calls.FORK, header))
     children = []
     for child in fields.array(frame.header, "children"):
         if not isinstance(child, dict):

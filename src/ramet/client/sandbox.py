@@ -11,6 +11,8 @@ from ramet.client import blocking, operations
 from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
 from ramet.client.forks import Forks, Snapshot
 from ramet.client.handle import Handle, SnapshotHandle, behind
+from ramet.client.network import NetworkArgument, Secrets
+from ramet.client.networks import Exposed, SandboxNetwork
 from ramet.client.operations import OnDisconnect
 from ramet.client.sources import Data, pieces
 from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
@@ -54,6 +56,8 @@ class Sandbox:
         disk_mib: int | None = None,
         timeout_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
+        network: NetworkArgument | None = None,
+        secrets: Secrets | None = None,
         tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
@@ -72,6 +76,8 @@ class Sandbox:
             disk_mib,
             timeout_seconds,
             idle_timeout_seconds,
+            network,
+            secrets,
             server,
         )
         engine = server or engine_for(template)
@@ -118,6 +124,7 @@ class Sandbox:
         self._open = handle.open
         self.id = handle.id
         self.files = Files(handle)
+        self.network = SandboxNetwork(handle)
         self.fork_info = fork_info
         return self
 
@@ -203,18 +210,28 @@ class Sandbox:
         """The contents of a file in the sandbox."""
         return self.files.read(remote_path)
 
-    def fork(self, n: int = 1, reseed: bool = False) -> Forks:
+    def fork(self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False) -> Forks:
         """Copies of this sandbox as it is between two cells, threads included. Waits its turn in the queue like a cell.
 
-        With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would.
+        With ``reseed`` the random generators of each child start anew; otherwise they go on as the parent's would. Each
+        child has the parent's network rules, and connections, log and placeholders of its own. It can use the parent's
+        secrets only with ``inherit_secrets``: without, placeholders are sent as they are.
         """
-        made = blocking.perform(self._engine, self._open().fork(n, reseed))
+        made = blocking.perform(self._engine, self._open().fork(n, reseed, inherit_secrets))
         tools = self._own().tools
         return Forks((Sandbox._of(self._engine, tools, *child) for child in made.children), made.info)
 
     @classmethod
     def _of(cls, engine: Engine, tools: Toolset, sandbox_id: str, fork_info: ForkInfo) -> Sandbox:
         return Sandbox.__new__(Sandbox)._adopt(Handle(engine, sandbox_id, tools=tools), fork_info)
+
+    def expose(self, port: int) -> Exposed:
+        """Let the host connect to a server in the sandbox that listens at ``port``, now or later. Needs no network.
+
+        The URL is for this machine; at a server, for whoever has it. The same port again has the same URL.
+        """
+        url = blocking.perform(self._engine, self._open().expose(port, self._engine.place))
+        return Exposed(self._own(), port, url)
 
     def terminal(
         self,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import BinaryIO, cast
 
 from ramet.protocol.calls import CHUNK_BYTES
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 
 Data = bytes | bytearray | memoryview | str | BinaryIO | Iterable[bytes]
 

@@ -17,8 +17,8 @@ and threads stay for the next call. Work in small steps, look at what came back,
 there instead of computing or loading anything again. The value of the last expression comes back, print() shows the \
 rest, and matplotlib figures come back as images. Keep large data in variables and print only what you need to see: \
 more than {PRINTED_CHARACTERS} characters are cut in the middle. Top-level await, %magics and !shell commands work. An \
-exception ends the call and keeps all variables. There is no internet, no input(), and no access to the user's \
-machine."""
+exception ends the call and keeps all variables. There is no input(), no access to the user's machine, and no \
+internet unless you were told of it."""
 
 RUN_BASH = """\
 Run a bash script in the same sandbox as run_python: same files, same current folder and environment. Each call is a \

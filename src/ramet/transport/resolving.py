@@ -7,7 +7,8 @@ import sys
 
 from ramet.isolation import interpreter as interpreters
 from ramet.protocol import checks
-from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB, invalid
+from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
+from ramet.protocol.refusing import invalid
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.specs import Interpreter, Lifetime, Limits, SandboxSpec, TemplateSpec
 
@@ -34,6 +35,8 @@ def resolve(request: SandboxRequest, interpreter: Interpreter | None = None, own
         lifetime,
         owner,
         request.persistent,
+        request.network,
+        request.secrets,
     )
     checks.check_sandbox(spec)
     return spec

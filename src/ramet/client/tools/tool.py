@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 from ramet.protocol.tool_frames import read_arguments
 
 if TYPE_CHECKING:

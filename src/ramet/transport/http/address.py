@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 
 _PORTS = {"http": 80, "https": 443}
 _URL_CHARACTERS_AT_MOST = 2000

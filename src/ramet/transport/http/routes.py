@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 from ramet.transport.http.address import Address
 
 _PROXY_PORT = 80
