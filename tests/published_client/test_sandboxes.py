@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,4 +147,24 @@ def test_a_persistent_sandbox_comes_back(server: Server) -> None:
 def test_the_server_says_that_it_is_well(server: Server) -> None:
     client = podflare.Client(host=server.url)
     assert client.healthz() is True
+    client.close()
+
+
+def test_egress_is_on_or_off(make: Callable[..., Any], server: Server) -> None:
+    variables = "import os; print(sorted(name for name in os.environ if name.endswith('_PROXY')))"
+    closed, opened = make(egress=False), make(egress=True)
+    assert closed.run_code(variables).stdout.strip() == "[]"
+    assert "HTTPS_PROXY" in opened.run_code(variables).stdout
+    with urllib.request.urlopen(f"{server.url}/v1/sandboxes/{opened.id}/network") as answer:
+        assert json.load(answer)["rules"] == ["open"]
+
+
+def test_a_resumed_sandbox_has_the_egress_that_resuming_asks_for(server: Server) -> None:
+    first = podflare.Sandbox(host=server.url, persistent=True, egress=True)
+    first.close()
+    again = podflare.Sandbox.resume(first.id, host=server.url)
+    assert again.run_code("import os; print('HTTP_PROXY' in os.environ)").stdout.strip() == "False"
+    again.close()
+    client = podflare.Client(host=server.url)
+    client.delete_space(first.id)
     client.close()

@@ -61,6 +61,16 @@ def test_a_header_behind_the_body_means_nothing(locked_server: Server, key: str)
     assert status(said_to(locked_server.port, head, trailer)) == 401
 
 
+@pytest.mark.parametrize("begun", [b"0\r\nX-Trailer: ", b"2\r\n{}\r\n0\r\nX-Trailer: ", b"5;name="])
+def test_a_body_whose_end_does_not_end_is_refused(locked_server: Server, key: str, begun: bytes) -> None:
+    """The parser keeps a header until it is whole, also one behind the body."""
+    head = b"POST /v1/call HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with raw_connection(locked_server.port) as connection:
+        connection.sendall(head % key.encode() + begun)
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"a" * 32_000_000)  # more than lies on the way
+
+
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 def test_a_request_is_not_carried_out_without_its_body(
     locked_server: Server, key: str, alice: Client, protocol: bytes

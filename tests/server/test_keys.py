@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.server.keys import KeyLimits
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.network_requests import rule_texts
+from ramet.server import records as records_module
+from ramet.server.bounds import read_bound
+from ramet.server.keys import KeyLimits, digest
 from ramet.server.records import Records
 
 
@@ -83,6 +89,43 @@ def test_two_keys_in_use_do_not_have_one_name(records: Records) -> None:
     records.create_key("ci")
     with pytest.raises(InvalidArgument, match="already"):
         records.create_key("ci")
+
+
+def test_a_key_reaches_nothing_unless_it_is_said(records: Records, path: Path) -> None:
+    plain, _ = records.create_key("plain")
+    some, key = records.create_key("some", network=read_bound(["api.example", "*.example:443"]))
+    wide, _ = records.create_key("wide", network=read_bound(["open", "10.0.0.5:5432"]))
+    assert plain.network == NetworkSpec()
+    other = Records(path)
+    assert [rule_texts(row.network) for row in other.list_keys()] == [
+        [],
+        ["api.example", "*.example:443"],
+        ["open", "10.0.0.5:5432"],
+    ]
+    assert other.find_key(key) == some
+    revoked = other.revoke_key("wide")
+    assert revoked is not None
+    assert revoked.network == wide.network
+    other.close()
+
+
+def test_keys_made_before_there_was_a_network_reach_nothing(path: Path) -> None:
+    database = sqlite3.connect(path)
+    with database:
+        for statement in records_module._MIGRATIONS[0].split(";"):
+            database.execute(statement)
+        database.execute("PRAGMA user_version = 1")
+        limits = json.dumps(KeyLimits().header())
+        database.execute(
+            "INSERT INTO keys (id, name, digest, scope, limits, created_ms) VALUES (?, ?, ?, ?, ?, ?)",
+            ("key_1", "old", digest("rmt_old"), "sandboxes", limits, 1),
+        )
+    database.close()
+    records = Records(path)
+    found = records.find_key("rmt_old")
+    records.close()
+    assert found is not None
+    assert (found.name, found.network) == ("old", NetworkSpec())
 
 
 def test_a_scope_is_one_of_two(records: Records) -> None:

@@ -14,6 +14,7 @@ STATS: dict[str, object] = {
             "memory_unique_bytes": 1000,
             "memory_shared_bytes": 2000,
             "waiting": 7,
+            "connections": {"allowed": 8, "refused": 9},
         },
         "local": {"states": {"idle": 1}, "memory_unique_bytes": 1, "memory_shared_bytes": 2, "waiting": 0},
     },
@@ -64,6 +65,9 @@ def test_what_the_engine_says_is_told() -> None:
     assert found["ramet_sandboxes", (("key", "local"), ("state", "running"))] == 0
     assert found["ramet_memory_unique_bytes", (("key", "ci"),)] == 1000
     assert found["ramet_memory_shared_bytes", (("key", "ci"),)] == 2000
+    tried = "ramet_network_connections_total"
+    assert [found[tried, (("decision", word), ("key", "ci"))] for word in ("allowed", "refused")] == [8, 9]
+    assert found[tried, (("decision", "refused"), ("key", "local"))] == 0
 
 
 def test_words_that_clients_choose_do_not_become_labels() -> None:

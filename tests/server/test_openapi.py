@@ -10,16 +10,18 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from ramet.server import app, documentation, openapi
+from ramet.server import app, documentation, exposed, openapi
 from ramet.server.routes import ROUTES
 
 # Answered before the routes are looked at: it is what the SDK calls, thousands of times.
 CALL = ("POST", "/v1/call")
+# So is this, which is passed on with any method.
+EXPOSED = {(method, exposed.TEMPLATE) for method in ("GET", "POST", "PUT", "DELETE")}
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "http.md"
 
 
 def in_code() -> set[tuple[str, str]]:
-    return {(method, path) for method, path, _ in ROUTES} | {CALL}
+    return {(method, path) for method, path, _ in ROUTES} | {CALL} | EXPOSED
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -23,7 +23,15 @@ def test_the_examples_run(shared_server: Server) -> None:
     environment = {**os.environ, "RAMET_URL": shared_server.url, "NO_PROXY": "127.0.0.1"}
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, env=environment)
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
-    for expected in ('"data":"42"', '"value":"43"', "a,b", '"children"', "pty_exit", 'ramet_sandboxes{key="local"'):
+    for expected in (
+        '"data":"42"',
+        '"value":"43"',
+        "a,b",
+        '"children"',
+        "pty_exit",
+        'ramet_sandboxes{key="local"',
+        "from the sandbox",
+    ):
         assert expected in ended.stdout
 
 
@@ -41,6 +49,8 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"given up after {settings.unread_seconds:.0f} s",
         f"| `n` of a fork | {checks.CHILDREN_AT_MOST} |",
         f"| terminals of a sandbox | {terminals.TERMINALS_AT_MOST} that run |",
+        f"| {settings.exposed_ports}, with {settings.exposed_requests} requests at once each |",
+        f"no answer began within {settings.exposed_seconds:.0f} s",
         f"| {limits.sandboxes} sandboxes, {limits.concurrent_cells} cells running or waiting, {limits.templates} ",
         f"A sandbox ends {settings.timeout_seconds / 60:.0f} minutes after it was made",
         f"and {settings.idle_timeout_seconds / 60:.0f} minutes after it was last used",

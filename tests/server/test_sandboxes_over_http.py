@@ -44,8 +44,16 @@ def test_our_own_fields(client: Client) -> None:
 @pytest.mark.parametrize(
     ("body", "argument"),
     [
-        ({"egress": True}, "egress"),
         ({"egress": "no"}, "egress"),
+        ({"egress": 1}, "egress"),
+        ({"egress": ["https://api.example/"]}, "egress"),
+        ({"egress": {"rules": ["api.example"], "colour": "red"}}, "egress"),
+        ({"network": ["api.example"]}, "network"),
+        ({"secrets": {"KEY": {"value": "hush-hush", "hosts": ["api.example"]}}}, "secrets"),
+        ({"egress": ["b.example"], "secrets": {"KEY": {"value": "hush-hush", "hosts": ["api.example"]}}}, "secrets"),
+        ({"egress": True, "secrets": {"KEY": {"value": "hush-hush", "hosts": []}}}, "secrets"),
+        ({"egress": True, "secrets": {"KEY": "hush-hush"}}, "secrets"),
+        ({"egress": True, "secrets": {"A-B": {"value": "hush-hush", "hosts": ["api.example"]}}}, "secrets"),
         ({"colour": "red"}, "colour"),
         ({"memory_mib": 1}, "memory_mib"),
         ({"ram_mib": 512, "memory_mib": 512}, "ram_mib"),
@@ -72,6 +80,7 @@ def test_a_mistake_is_told_by_its_field(client: Client, body: dict[str, object],
     answer = client.ask("POST", "/v1/sandboxes", body)
     assert answer.status == 400, answer
     assert answer.json["details"]["argument"] == argument
+    assert "hush-hush" not in answer.body.decode()
 
 
 def test_sandboxes_are_listed_without_their_owner(client: Client) -> None:

@@ -142,7 +142,7 @@ def test_a_graceful_stop_leaves_no_process_mount_group_or_socket(server: Server)
     assert groups_of(pid) == []
     assert mounts() <= mounted
     left = {path.name for path in server.state.iterdir()}
-    assert left <= {"engine.log", "keeper.pid", "serve.pid", "ramet.db"}
+    assert left <= {"engine.log", "keeper.pid", "serve.pid", "ramet.db", "ramet.secret"}
 
 
 def test_a_graceful_stop_also_ends_an_engine_that_another_server_had_started(server: Server) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
 from ramet.errors import ExecutionUnknown, SandboxClosed
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.checks import BUILTIN_TEMPLATES, invalid
+from ramet.protocol.checks import BUILTIN_TEMPLATES
+from ramet.protocol.network import NetworkSpec, SecretSpec, check_network, check_secrets
+from ramet.protocol.refusing import invalid
 from ramet.protocol.requests import SandboxRequest
-from ramet.protocol.specs import Interpreter, Lifetime, ThawSpec
+from ramet.protocol.specs import Interpreter, Lifetime, ThawSpec, network_header, network_in, secrets_in
 from ramet.server.settings import ServerSettings
 from ramet.transport.resolving import resolve
 
@@ -19,7 +21,8 @@ _SANDBOX_ID = re.compile(r"sbx_[0-9a-f]{32}")
 _EXECUTION_ID = re.compile(r"exe_[0-9a-f]{32}")
 ON_DISCONNECT = ("keep", "interrupt")
 
-# What a client may ask the engine for. Not WATCH and STATS, which tell of everybody.
+# What a client may ask for. Not WATCH and STATS, which tell of everybody; nor DIAL, whose answer is a descriptor.
+# EXPOSE and UNEXPOSE are answered by the server itself: a port of its machine is not what a client far away wants.
 ALLOWED = frozenset(
     (
         calls.CREATE,
@@ -40,6 +43,10 @@ ALLOWED = frozenset(
         calls.DISCARD,
         calls.SET_TOOLS,
         calls.TOOL_ANSWER,
+        calls.NETWORK,
+        calls.NETWORK_CHANGE,
+        calls.EXPOSE,
+        calls.UNEXPOSE,
     )
 )
 # Calls that make sandboxes: a repetition of one must not make them twice.
@@ -122,6 +129,7 @@ class Creation:
         checks.check_environment(environment)
         if request.cwd is not None:
             checks.check_path(request.cwd, "cwd")
+        check_secrets(request.secrets, request.network)
         return ThawSpec(
             snapshot=snapshot,
             name=name,
@@ -132,6 +140,8 @@ class Creation:
             environment=tuple(environment.items()),
             cwd=request.cwd,
             lifetime=self._lifetime_of(request.timeout_seconds, request.idle_timeout_seconds),
+            network=request.network,
+            secrets=request.secrets,
         )
 
     def thaw_header(self, header: Mapping[str, object], owner: str) -> dict[str, object]:
@@ -139,6 +149,7 @@ class Creation:
         spec = ThawSpec.read(header)
         if spec.mounts:
             raise _only_embedded("mounts")
+        _check_network(spec.network, spec.secrets)
         wanted = spec.lifetime or Lifetime()
         lifetime = self._lifetime_of(wanted.timeout_seconds, wanted.idle_timeout_seconds)
         return {**replace(spec, mounts=None, lifetime=lifetime).header(), "owner": owner}
@@ -147,10 +158,14 @@ class Creation:
         wanted = fields.optional_mapping(header, "lifetime")
         lifetime = Lifetime() if wanted is None else Lifetime.read(wanted)
         whole = self._lifetime_of(lifetime.timeout_seconds, lifetime.idle_timeout_seconds)
+        network, secrets = network_in(header), secrets_in(header)
+        _check_network(network, secrets)
         return {
             "space": fields.text(header, "space"),
             "lifetime": asdict(whole),
             "persistent": fields.flag(header, "persistent"),
+            "network": network_header(network),
+            "secrets": [secret.header() for secret in secrets],
             "owner": owner,
         }
 
@@ -161,6 +176,12 @@ class Creation:
             self._lifetime.timeout_seconds if timeout_seconds is None else timeout_seconds,
             self._lifetime.idle_timeout_seconds if idle_timeout_seconds is None else idle_timeout_seconds,
         )
+
+
+def _check_network(network: NetworkSpec | None, secrets: Iterable[SecretSpec]) -> None:
+    if network is not None:
+        check_network(network)
+    check_secrets(secrets, network)
 
 
 def _only_embedded(argument: str) -> Exception:

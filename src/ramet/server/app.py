@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 
 from ramet.errors import RametError, SandboxClosed
-from ramet.server import admission, calling, errors
+from ramet.protocol.network import NetworkSpec
+from ramet.server import admission, bounds, calling, errors, exposed
 from ramet.server.admission import Creation
 from ramet.server.errors import Refused
 from ramet.server.exchange import JSON, ClientGone, Exchange, Handler, Receive, Route, Scope, Send
 from ramet.server.gate import Door, Gate
-from ramet.server.keys import KeyLimits
+from ramet.server.keys import KeyLimits, KeyRow
 from ramet.server.link import Link
 from ramet.server.logs import Log, RequestLog
 from ramet.server.metrics import Metrics
@@ -23,8 +24,8 @@ __all__ = ["Application", "Exchange", "Handler"]
 
 # In the log, for a request that nobody waited to see answered; nginx and others use the same number.
 _CLIENT_GONE = 499
-# What needs no key: it tells nothing of anybody.
-_PUBLIC = frozenset(("/", "/docs", "/v1/healthz", "/v1/openapi.json"))
+# What needs no key: it tells nothing of anybody, or has a token of its own in its path.
+_PUBLIC = frozenset(("/", "/docs", "/v1/healthz", "/v1/openapi.json", exposed.TEMPLATE))
 # What a key of the scope "metrics" opens.
 _FOR_METRICS = frozenset(("/metrics", "/v1/whoami"))
 _HEAD_AS_GET = _PUBLIC | {"/metrics", "/v1/whoami", "/v1/sandboxes", "/v1/sandboxes/{sandbox_id}", "/v1/snapshots"}
@@ -54,6 +55,8 @@ class Application:
             templates=settings.local_templates,
         )
         self.metrics = metrics
+        self.relays = exposed.Relays(settings.exposed_requests)
+        self._bound = None if settings.network is None else bounds.read_bound(settings.network)
         self.heart = Heart(settings.heartbeat_seconds)
         self.log = log
         self._door = Door(settings, records)
@@ -65,6 +68,12 @@ class Application:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._background.discard)
+
+    def bound_of(self, key: KeyRow | None) -> NetworkSpec:
+        """The most of the network that sandboxes of a key may have; None: of callers that need no key."""
+        if key is None:
+            return bounds.ANYTHING_PUBLIC if self._bound is None else self._bound
+        return key.network if self._bound is None else bounds.less(key.network, self._bound)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,6 +106,10 @@ class Application:
 
     async def _answer(self, exchange: Exchange) -> None:
         scope, log = exchange.scope, exchange.log
+        if (rest := exposed.path_of(scope["raw_path"])) is not None:
+            log.route = exposed.TEMPLATE
+            await exposed.answer(exchange, rest)
+            return
         path: str = scope["path"]
         if path.startswith("/r/"):
             path = _without_region(path)

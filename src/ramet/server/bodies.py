@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NoReturn
 
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 
 _SHOWN_CHARACTERS = 80
 
@@ -151,6 +151,13 @@ class Body:
             return default
         value = self._take(name)
         return value if isinstance(value, bool) else _wrong(name, value, "true or false")
+
+    def optional_array(self, name: str, allowed: str) -> list[object]:
+        """Empty if it is not given."""
+        if not self._given(name):
+            return []
+        value = self._take(name)
+        return value if isinstance(value, list) else _wrong(name, value, allowed)
 
     def _take(self, name: str) -> object:
         self._known.add(name)

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from ramet.errors import ProtocolError, RametError
-from ramet.protocol import calls
+from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.tool_frames import VALUE_BYTES_AT_MOST
 from ramet.protocol.tools import TOOLS_BYTES_AT_MOST
-from ramet.server import admission, errors, idempotency, making, outcomes
+from ramet.server import admission, errors, idempotency, making, outcomes, ports
 from ramet.server.departures import ask, ends_with_client, tells_of_departure
 from ramet.server.errors import Headers
 from ramet.server.exchange import ClientGone, Exchange, Route, too_large
@@ -36,6 +36,8 @@ _HEADER_BYTES = 64 * 1024
 _LARGE_HEADERS = {
     calls.CREATE: TO_ENGINE.header_bytes,
     calls.THAW: TO_ENGINE.header_bytes,
+    calls.RESUME: TO_ENGINE.header_bytes,
+    calls.NETWORK_CHANGE: 512 * 1024,
     calls.TERMINAL_OPEN: 3 * 1024 * 1024,
     calls.DIFF: 3 * 1024 * 1024,
 }
@@ -73,7 +75,12 @@ async def call(exchange: Exchange) -> None:
         if kind == calls.SAVE:
             await _save(exchange, frame)
             return
+        if kind in (calls.EXPOSE, calls.UNEXPOSE):
+            await _expose(exchange, frame)
+            return
         header = exchange.gate.header(exchange, frame.header)
+        if kind == calls.NETWORK_CHANGE:
+            header = making.allowed(exchange, header)
         async with exchange.link.call() as engine:
             engine.send_nowait(encode(kind, header, frame.blob))
             await _relay(exchange, engine, _FRAMES, keep=False)
@@ -158,6 +165,22 @@ async def _save(exchange: Exchange, frame: Frame) -> None:
     header = making.allowed(exchange, exchange.gate.header(exchange, frame.header))
     answer = await ask(exchange, calls.SAVE, header)
     await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
+
+
+# Ports
+
+
+async def _expose(exchange: Exchange, frame: Frame) -> None:
+    """What the engine would do on its own machine, done with a URL of this server."""
+    sandbox_id = admission.check_sandbox_id(fields.text(frame.header, "sandbox"))
+    port = fields.whole(frame.header, "port")
+    told: dict[str, object] = {}
+    if frame.kind == calls.EXPOSE:
+        exposure = await ports.expose(exchange, sandbox_id, port)
+        told = {"url": ports.path_of(exposure), "token": exposure.token, "port": port}
+    else:
+        await ports.unexpose(exchange, sandbox_id, port)
+    await exchange.respond(200, _FRAMES, encode(calls.ANSWER, told))
 
 
 # Files, and what tools return

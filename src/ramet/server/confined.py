@@ -11,23 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import site
 import socket
 import sys
-import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ramet.isolation import interpreter, landlock, powers, refusals
+from ramet.isolation.python_files import LIBRARIES, python_folders
 from ramet.server.introductions import start_introducer
 from ramet.server.logs import Log
 from ramet.server.settings import ServerSettings
 from ramet.transport.keeper import SOCKET_NAME
 
-# Where shared libraries live that an extension module may be linked to, and what programs ask for late.
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _SMALL_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom")
 
 _GOOD_LANDLOCK = 6  # files, TCP and signals are walled off
@@ -62,21 +58,11 @@ def lock_down(state: str) -> Walls:
     powers.hide_memory()
     standing = landlock.restrict(
         landlock.Rights(
-            read=(*_LIBRARIES, *_SMALL_FILES, *python_folders()),
+            read=(*LIBRARIES, *_SMALL_FILES, *python_folders()),
             keep=(state,),
         )
     )
     return Walls(standing, refusals.refuse())
-
-
-def python_folders() -> list[str]:
-    """Where modules come from, also those that are imported late; never a home folder as a whole."""
-    package = Path(__file__).resolve().parents[1]
-    paths = sysconfig.get_paths()
-    found = [*sys.path, *site.getsitepackages(), paths["stdlib"], paths["platstdlib"], str(package)]
-    home = os.path.realpath(os.path.expanduser("~"))
-    folders = {os.path.realpath(path) for path in found if path}
-    return sorted(path for path in folders if not f"{home}/".startswith(f"{path.rstrip('/')}/"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

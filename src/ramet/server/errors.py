@@ -17,12 +17,14 @@ from ramet.errors import (
     HostNotCapable,
     InvalidArgument,
     LimitReached,
+    NotPermitted,
     ProtocolError,
     RametError,
     SandboxClosed,
     SandboxLost,
     TemplateFailed,
     Unauthorized,
+    Unreachable,
 )
 
 Headers = list[tuple[bytes, bytes]]
@@ -34,6 +36,7 @@ _STATUSES: dict[str, int] = {
     ProtocolError.code: 400,
     Unauthorized.code: 401,
     FileForbidden.code: 403,
+    NotPermitted.code: 403,
     ExecutionUnknown.code: 404,
     FileNotFound.code: 404,
     ExecutionCancelled.code: 409,
@@ -41,6 +44,7 @@ _STATUSES: dict[str, int] = {
     SandboxLost.code: 409,
     TemplateFailed.code: 422,
     LimitReached.code: 429,
+    Unreachable.code: 502,  # in a sandbox: nothing listens on a port
     EngineLost.code: 503,
     EngineClosed.code: 503,
     HostNotCapable.code: 503,

@@ -13,6 +13,7 @@ from ramet.server.errors import Headers, Refused
 from ramet.server.logs import RequestLog
 
 if TYPE_CHECKING:
+    from ramet.protocol.network import NetworkSpec
     from ramet.server.app import Application
     from ramet.server.gate import Gate
     from ramet.server.keys import KeyLimits, KeyRow
@@ -38,6 +39,13 @@ class Connection(Protocol):
     def when_gone(self, callback: Callable[[], None] | None) -> None: ...
     def cork(self) -> None: ...
     def uncork(self) -> None: ...
+    def break_off(self) -> None: ...
+    def take_over(self, receive: Callable[[bytes], None]) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    async def drain(self) -> None: ...
 
 
 class ClientGone(Exception):
@@ -92,6 +100,11 @@ class Exchange:
     def limits(self) -> KeyLimits:
         """How much the caller may have."""
         return self._application.local_limits if self.key is None else self.key.limits
+
+    @property
+    def network(self) -> NetworkSpec:
+        """The most of the network that the caller's sandboxes may have."""
+        return self._application.bound_of(self.key)
 
     @property
     def link(self) -> Link:
@@ -183,6 +196,19 @@ class Exchange:
         """A piece of the answer. Waits while the client is slow; goes nowhere, at once, when it has hung up."""
         self.log.sent_bytes += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def break_off(self) -> None:
+        """End the connection in the middle of an answer, so that nobody takes it for a whole one."""
+        connection: Connection = self.scope["ramet.connection"]
+        connection.break_off()
+
+    def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
+        """Answer by speaking another protocol from now on, in which this is the first that is said."""
+        connection: Connection = self.scope["ramet.connection"]
+        self.started = True
+        self.log.status = 101
+        connection.write(head)
+        connection.take_over(receive)
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer, in one packet if it fits."""

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.refusing import invalid
 from ramet.protocol.results import RichResult
 from ramet.server import admission, outcomes
 from ramet.server.answers import answer_json
@@ -178,7 +179,7 @@ async def _fetched(exchange: Exchange, sandbox_id: str, execution: str, wait: bo
 def _wait(query: Mapping[str, str]) -> bool:
     value = query.get("wait", "false").lower()
     if value not in ("", "0", "1", "true", "false"):
-        raise checks.invalid("wait", f"{value!r:.40} is unknown", "true or false")
+        raise invalid("wait", f"{value!r:.40} is unknown", "true or false")
     return value in ("", "1", "true")
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Awaitable, Callable
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 from ramet.server.records import Records, StoredAnswer
 
 __all__ = ["StoredAnswer", "once"]
@@ -35,7 +34,8 @@ async def once(
     if not _KEY.fullmatch(key):
         raise invalid(_HEADER, "is not a key", "1 to 255 visible ASCII characters")
     name = (owner, key)
-    print_of_request = hashlib.sha256(fingerprint).digest()
+    # With a key: a request may hold secrets, and short ones could be found out from a plain hash.
+    print_of_request = records.secret.fingerprint(fingerprint)
     while (first := records.in_flight.get(name)) is not None:
         _check_same(first[0], print_of_request)
         await _over(first[1])

@@ -11,7 +11,10 @@ from typing import Literal
 
 from ramet.protocol import fields
 from ramet.protocol.allowances import Allowance
-from ramet.protocol.checks import MIB, invalid
+from ramet.protocol.checks import MIB
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.refusing import invalid
+from ramet.server.bounds import NOTHING
 
 # "sandboxes": all of its own sandboxes. "metrics": /metrics and nothing else.
 Scope = Literal["sandboxes", "metrics"]
@@ -39,10 +42,10 @@ class KeyLimits:
     def header(self) -> dict[str, object]:
         return asdict(self)
 
-    def allowance(self) -> Allowance:
-        """What of it the engine holds to."""
+    def allowance(self, network: NetworkSpec) -> Allowance:
+        """What of it the engine holds to, with the most of the network that rules may ask for."""
         memory_bytes = None if self.memory_mib is None else self.memory_mib * MIB
-        return Allowance(self.sandboxes, memory_bytes, self.templates)
+        return Allowance(self.sandboxes, memory_bytes, self.templates, network)
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> KeyLimits:
@@ -64,6 +67,7 @@ class KeyRow:
     limits: KeyLimits
     created_ms: int
     revoked_ms: int | None = None
+    network: NetworkSpec = NOTHING  # the most that its sandboxes may reach
 
 
 def new_secret() -> str:

@@ -40,7 +40,8 @@ def from_frame(exchange: Exchange, frame: Frame) -> Making:
     if frame.kind == calls.RESUME:
         return resuming(exchange, header)
     count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
-    return forking(exchange, fields.text(header, "sandbox"), count, reseed)
+    inherit_secrets = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
+    return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets)
 
 
 def creating(exchange: Exchange, request: SandboxRequest) -> Making:
@@ -55,8 +56,8 @@ def resuming(exchange: Exchange, header: Mapping[str, object]) -> Making:
     return Making(calls.RESUME, exchange.application.creation.resume_header(header, exchange.owner))
 
 
-def forking(exchange: Exchange, sandbox_id: str, count: int, reseed: bool) -> Making:
-    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed}
+def forking(exchange: Exchange, sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool) -> Making:
+    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed, "inherit_secrets": inherit_secrets}
     return Making(calls.FORK, exchange.gate.header(exchange, header))
 
 
@@ -78,7 +79,7 @@ async def make(exchange: Exchange, making: Making) -> bytes:
 
 def allowed(exchange: Exchange, header: Mapping[str, object]) -> dict[str, object]:
     """A header that says how much the caller may have: the engine counts, since only it knows what there is."""
-    return {**header, "allowance": exchange.limits.allowance().header()}
+    return {**header, "allowance": exchange.limits.allowance(exchange.network).header()}
 
 
 async def _ask(exchange: Exchange, making: Making) -> bytes:

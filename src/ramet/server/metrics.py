@@ -152,6 +152,9 @@ class _EngineState(Collector):
         shared = GaugeMetricFamily(
             "ramet_memory_shared_bytes", "Memory that sandboxes share with others.", labels=("key",), unit="bytes"
         )
+        connections = CounterMetricFamily(
+            "ramet_network_connections", "Connections that sandboxes tried to make.", labels=("key", "decision")
+        )
         for owner, of_owner in owners.items():
             if not isinstance(of_owner, dict):
                 continue
@@ -162,7 +165,10 @@ class _EngineState(Collector):
             waiting.add_metric((name,), _whole(of_owner, "waiting"))
             unique.add_metric((name,), _whole(of_owner, "memory_unique_bytes"))
             shared.add_metric((name,), _whole(of_owner, "memory_shared_bytes"))
-        return sandboxes, waiting, unique, shared
+            tried = fields.optional_mapping(of_owner, "connections") or {}
+            for decision in ("allowed", "refused"):
+                connections.add_metric((name, decision), _whole(tried, decision))
+        return sandboxes, waiting, unique, shared, connections
 
 
 def _whole(values: Mapping[str, object], name: str) -> int:

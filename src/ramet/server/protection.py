@@ -99,6 +99,7 @@ class ProtectedProtocol(HttpToolsProtocol):
         self._deadline: float | None = None
         self._head_bytes = 0  # that came before the head was complete
         self._header_bytes = 0
+        self._between_bytes = 0  # that came behind the last piece of a body: sizes of pieces, trailers
         self._in_head = True  # also before a request's first byte
         self._in_body = False
         self._lingering = False
@@ -106,6 +107,9 @@ class ProtectedProtocol(HttpToolsProtocol):
         self._unread: tuple[float, int] | None = None
         self._when_gone: Callable[[], None] | None = None
         self._refused = False
+        # For who takes the connection over: what came behind the request, then all that comes.
+        self._behind = b""
+        self._receive: Callable[[bytes], None] | None = None
 
     # The connection
 
@@ -158,9 +162,45 @@ class ProtectedProtocol(HttpToolsProtocol):
     def uncork(self) -> None:
         self._corked.uncork()
 
+    def break_off(self) -> None:
+        """End the connection in the middle of an answer."""
+        self.cycle.disconnected = True
+        self.transport.abort()
+
+    # Another protocol than HTTP
+
+    def take_over(self, receive: Callable[[bytes], None]) -> None:
+        """Give what comes to somebody else from now on, as it comes. The answer to the request is theirs, too."""
+        self._receive = receive
+        self.cycle.response_started = self.cycle.response_complete = True
+        if self._behind:
+            receive(self._behind)
+        self.flow.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def drain(self) -> None:
+        await self.flow.drain()
+
+    def pause(self) -> None:
+        self.flow.pause_reading()
+
+    def resume(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def close(self) -> None:
+        """After what was written."""
+        self.transport.close()
+
     # Requests
 
     def data_received(self, data: bytes) -> None:
+        if self._receive is not None:
+            self._receive(data)
+            return
         if self._refused or self.parser is None:
             return
         self._unset_keepalive_if_required()
@@ -168,19 +208,25 @@ class ProtectedProtocol(HttpToolsProtocol):
             if not self._head_bytes:
                 self._wait(self.settings.head_seconds)
             self._head_bytes += len(data)
-        elif self._in_body and not self._lingering:
-            self._wait(self.settings.body_seconds)
+        elif self._in_body:
+            self._between_bytes += len(data)
+            if not self._lingering:
+                self._wait(self.settings.body_seconds)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # None is offered: the request is answered as it is. Behind it the parser reads no more, and so do we.
+        except httptools.HttpParserUpgrade as upgrade:
+            # The request is answered as it is, unless it is for somebody who takes the connection over. Behind it the
+            # parser reads no more, and so do we.
             self._refused = True
+            self._behind = data[upgrade.args[0] :]
             self.cycle.keep_alive = False
+            self.flow.pause_reading()
             return
         except httptools.HttpParserError as error:
             self._refuse(431 if isinstance(error.__context__, _HeadTooLarge) else 400)
             return
-        if self._in_head and self._head_bytes > self.settings.head_bytes:
+        # The parser keeps a header, and so a trailer, until it is whole.
+        if (self._head_bytes if self._in_head else self._between_bytes) > self.settings.head_bytes:
             self._refuse(431)
 
     def on_message_begin(self) -> None:
@@ -208,9 +254,14 @@ class ProtectedProtocol(HttpToolsProtocol):
             raise _BodyBehindUpgrade
         self._in_head, self._head_bytes = False, 0
         self._in_body = True
+        self._between_bytes = 0
         self._wait(self.settings.body_seconds)
         self._waiting.pop(self, None)
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._between_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_body = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
-from ramet.protocol.checks import invalid
+from ramet.protocol.refusing import invalid
 
 _FIELDS_AT_MOST = 1100
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -1,8 +1,9 @@
-"""What the server must still know after it was killed: keys, sandboxes and how they ended, answers not to give twice.
+"""What the server must still know after it was killed: keys, sandboxes and how they ended, ports of them that are
+exposed, answers not to give twice.
 
 One SQLite file, 0600, that the server and `ramet keys` open side by side. Everything here is quick enough to be called
 on the event loop: commits go to the write-ahead log and do not wait for the disk, so a power cut may undo the last ones
-but a kill never does. No secret is in it: of keys there is a hash, of requests a hash, of answers only ids.
+but a kill never does. No secret is in it: of keys, requests and URLs of ports there are hashes, of answers only ids.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from ramet.errors import RametError
-from ramet.protocol.checks import invalid
-from ramet.server import keys
+from ramet.protocol.network import NetworkSpec
+from ramet.protocol.network_requests import rule_texts
+from ramet.protocol.refusing import invalid
+from ramet.server import bounds, keys, secret
 from ramet.server.keys import KeyLimits, KeyRow, Scope
 
 # What each version added; user_version of the file counts how many of them it has seen.
@@ -61,11 +64,29 @@ _MIGRATIONS = (
     );
     CREATE INDEX idempotency_created ON idempotency (created_ms);
     """,
+    # Who had a key before there was a network goes on without one.
+    """
+    ALTER TABLE keys ADD COLUMN network TEXT NOT NULL DEFAULT '[]';
+    CREATE TABLE exposures (
+        sandbox TEXT NOT NULL,
+        port INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        digest TEXT NOT NULL UNIQUE,
+        nonce BLOB NOT NULL,
+        created_ms INTEGER NOT NULL,
+        PRIMARY KEY (sandbox, port)
+    )
+    """,
 )
+
+_KEY_COLUMNS = "id, name, scope, limits, created_ms, revoked_ms, network"
+_EXPOSURE_COLUMNS = "sandbox, port, owner, nonce, created_ms"
+_ExposureRow = tuple[str, int, str, bytes, int]
 
 _BUSY_MS = 2000
 _ENDED_KEPT_MS = 30 * 24 * 3600 * 1000
 _ANSWERS_KEPT_MS = 24 * 3600 * 1000
+_UNKNOWN_KEPT_MS = 3600 * 1000  # exposures of sandboxes that are not recorded, or not yet
 # However busy a day is, the file stays small: of each table about so many old rows at most.
 _ENDED_AT_MOST = 200_000
 _ANSWERS_AT_MOST = 200_000
@@ -109,6 +130,20 @@ class StoredAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Exposure:
+    """A port of a sandbox that can be reached over HTTP, by whoever knows the token."""
+
+    sandbox: str
+    port: int
+    owner: str
+    token: str
+    created_ms: int
+
+    def __repr__(self) -> str:
+        return f"<Exposure of port {self.port} of {self.sandbox}>"
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """An answer under its idempotency key, with the digest of the request it answered."""
 
@@ -123,6 +158,7 @@ class Records:
         """``complain`` hears of what could not be written, on a full disk for instance; the server goes on without."""
         self._path = Path(path)
         self._complain = complain
+        self.secret = secret.load(self._path.with_name(secret.SECRET_NAME))
         # Requests with an idempotency key that are being answered right now, see `idempotency`.
         self.in_flight: dict[tuple[str, str], tuple[bytes, asyncio.Future[None]]] = {}
         self._keys_by_digest: dict[str, KeyRow] = {}
@@ -182,7 +218,13 @@ class Records:
 
     # Keys
 
-    def create_key(self, name: str, limits: KeyLimits | None = None, scope: Scope = "sandboxes") -> tuple[KeyRow, str]:
+    def create_key(
+        self,
+        name: str,
+        limits: KeyLimits | None = None,
+        scope: Scope = "sandboxes",
+        network: NetworkSpec = bounds.NOTHING,
+    ) -> tuple[KeyRow, str]:
         """A new key and its secret, which nobody can learn a second time."""
         row = KeyRow(
             id=keys.new_key_id(),
@@ -190,22 +232,25 @@ class Records:
             scope=keys.check_scope(scope),
             limits=keys.check_limits(KeyLimits() if limits is None else limits),
             created_ms=_now_ms(),
+            network=network,
         )
-        secret = keys.new_secret()
-        values = (row.id, row.name, keys.digest(secret), row.scope, json.dumps(row.limits.header()), row.created_ms)
+        key = keys.new_secret()
+        limits_text, network_text = json.dumps(row.limits.header()), json.dumps(rule_texts(network))
+        values = (row.id, row.name, keys.digest(key), row.scope, limits_text, row.created_ms, network_text)
         try:
             self._database.execute(
-                "INSERT INTO keys (id, name, digest, scope, limits, created_ms) VALUES (?, ?, ?, ?, ?, ?)", values
+                "INSERT INTO keys (id, name, digest, scope, limits, created_ms, network) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                values,
             )
         except sqlite3.IntegrityError:
             raise invalid("name", f"there is a key {name!r} already", "a name that no key in use has") from None
         self._keys_version = -1
-        return row, secret
+        return row, key
 
-    def find_key(self, secret: str) -> KeyRow | None:
-        """The key of a secret, unless it was revoked, be it just now and by another process."""
+    def find_key(self, key: str) -> KeyRow | None:
+        """The row of a key, unless it was revoked, be it just now and by another process."""
         self._look_at_keys()
-        return self._keys_by_digest.get(keys.digest(secret))
+        return self._keys_by_digest.get(keys.digest(key))
 
     def key_name(self, owner: str) -> str:
         """What an owner is called in metrics: the name of the key, also of a revoked one."""
@@ -215,17 +260,14 @@ class Records:
     def list_keys(self, *, revoked: bool = False) -> list[KeyRow]:
         """The keys in use, oldest first; with ``revoked`` also those that are not any more."""
         some = "" if revoked else "WHERE revoked_ms IS NULL"
-        rows = self._database.execute(
-            f"SELECT id, name, scope, limits, created_ms, revoked_ms FROM keys {some} ORDER BY created_ms, rowid"
-        )
+        rows = self._database.execute(f"SELECT {_KEY_COLUMNS} FROM keys {some} ORDER BY created_ms, rowid")
         return [_key_row(row) for row in rows]
 
     def revoke_key(self, name_or_id: str) -> KeyRow | None:
         """End a key, by its id or its name. None: there is no such key in use."""
         with self._transaction():
             row = self._database.execute(
-                "SELECT id, name, scope, limits, created_ms, revoked_ms FROM keys "
-                "WHERE revoked_ms IS NULL AND ? IN (id, name)",
+                f"SELECT {_KEY_COLUMNS} FROM keys WHERE revoked_ms IS NULL AND ? IN (id, name)",
                 (name_or_id,),
             ).fetchone()
             if row is None:
@@ -233,17 +275,15 @@ class Records:
             key_id, now_ms = row[0], _now_ms()
             self._database.execute("UPDATE keys SET revoked_ms = ? WHERE id = ?", (now_ms, key_id))
         self._keys_version = -1
-        return _key_row((*row[:5], now_ms))
+        return replace(_key_row(row), revoked_ms=now_ms)
 
     def _look_at_keys(self) -> None:
         # Says whether another connection has committed since: a few microseconds, where reading the keys is many.
         (version,) = self._database.execute("PRAGMA data_version").fetchone()
         if version == self._keys_version:
             return
-        rows = self._database.execute(
-            "SELECT id, name, scope, limits, created_ms, revoked_ms, digest FROM keys"
-        ).fetchall()
-        found = [(row[6], _key_row(row[:6])) for row in rows]
+        rows = self._database.execute(f"SELECT digest, {_KEY_COLUMNS} FROM keys").fetchall()
+        found = [(row[0], _key_row(row[1:])) for row in rows]
         self._keys_by_digest = {digest: row for digest, row in found if row.revoked_ms is None}
         self._key_names = {row.id: row.name for _, row in found}
         self._keys_version = version
@@ -295,6 +335,53 @@ class Records:
             [(row.id, row.owner, row.parent, row.template, row.created_ms) for row in rows],
         )
 
+    # Ports that are exposed
+
+    def expose(self, owner: str, sandbox_id: str, port: int, at_most: int) -> Exposure | None:
+        """The port from now on, or as it is already. None: the sandbox has as many as it may."""
+        with self._transaction():
+            exposed = self.exposures(owner, sandbox_id)
+            for known in exposed:
+                if known.port == port:
+                    return known
+            if len(exposed) >= at_most:
+                return None
+            row = (sandbox_id, port, owner, os.urandom(16), _now_ms())
+            new = self._exposure(row)
+            self._database.execute(
+                f"INSERT OR REPLACE INTO exposures ({_EXPOSURE_COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?)",
+                (*row, keys.digest(new.token)),
+            )
+        return new
+
+    def exposures(self, owner: str, sandbox_id: str) -> list[Exposure]:
+        """By port."""
+        rows = self._database.execute(
+            f"SELECT {_EXPOSURE_COLUMNS} FROM exposures WHERE sandbox = ? AND owner = ? ORDER BY port",
+            (sandbox_id, owner),
+        )
+        return [self._exposure(row) for row in rows.fetchall()]
+
+    def unexpose(self, owner: str, sandbox_id: str, port: int) -> bool:
+        """Whether it was."""
+        gone = self._database.execute(
+            "DELETE FROM exposures WHERE sandbox = ? AND owner = ? AND port = ?", (sandbox_id, owner, port)
+        )
+        return gone.rowcount > 0
+
+    def exposure(self, token: str) -> Exposure | None:
+        """Where a token leads. It is looked up by its hash: how long that takes says nothing about any other."""
+        row = self._database.execute(
+            f"SELECT {_EXPOSURE_COLUMNS} FROM exposures WHERE digest = ?", (keys.digest(token),)
+        ).fetchone()
+        return None if row is None else self._exposure(row)
+
+    def _exposure(self, row: _ExposureRow) -> Exposure:
+        """The token is not in the records: it is made of what is in them, and of the secret beside them."""
+        sandbox_id, port, owner, nonce, created_ms = row
+        token = self.secret.token(b"%s\0%d\0%s" % (sandbox_id.encode("ascii"), port, nonce))
+        return Exposure(sandbox_id, port, owner, token, created_ms)
+
     # Answers that are not to be given twice
 
     def recall(self, owner: str, key: str) -> Recorded | None:
@@ -335,6 +422,9 @@ class Records:
         with self._transaction():
             execute = self._database.execute
             execute("DELETE FROM keys WHERE revoked_ms < ?", (now_ms - _ENDED_KEPT_MS,))
+            # Those of ended sandboxes are kept as long as these: whoever comes late is told what happened.
+            old = "SELECT rowid FROM exposures WHERE created_ms < ? AND sandbox NOT IN (SELECT id FROM sandboxes)"
+            execute(f"DELETE FROM exposures WHERE rowid IN ({old} {some})", (now_ms - _UNKNOWN_KEPT_MS,))
             for table, moment, kept_ms, at_most in (
                 ("sandboxes", "ended_ms", _ENDED_KEPT_MS, _ENDED_AT_MOST),
                 ("idempotency", "created_ms", _ANSWERS_KEPT_MS, _ANSWERS_AT_MOST),
@@ -347,9 +437,17 @@ class Records:
                     execute(f"DELETE FROM {table} WHERE rowid IN ({oldest})", (min(count - at_most, _PRUNED_AT_ONCE),))
 
 
-def _key_row(row: tuple[str, str, str, str, int, int | None]) -> KeyRow:
-    key_id, name, scope, limits, created_ms, revoked_ms = row
-    return KeyRow(key_id, name, keys.check_scope(scope), KeyLimits.read(json.loads(limits)), created_ms, revoked_ms)
+def _key_row(row: tuple[str, str, str, str, int, int | None, str]) -> KeyRow:
+    key_id, name, scope, limits, created_ms, revoked_ms, network = row
+    return KeyRow(
+        id=key_id,
+        name=name,
+        scope=keys.check_scope(scope),
+        limits=KeyLimits.read(json.loads(limits)),
+        created_ms=created_ms,
+        revoked_ms=revoked_ms,
+        network=bounds.read_bound(json.loads(network)),
+    )
 
 
 def _make_private(path: Path) -> None:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ramet.server import calling, documentation, execution, files, metrics, sandboxes, snapshots, terminals
+from ramet.server import (
+    calling,
+    documentation,
+    execution,
+    files,
+    metrics,
+    networks,
+    ports,
+    sandboxes,
+    snapshots,
+    terminals,
+)
 from ramet.server.exchange import Route
 
 ROUTES: list[Route] = [
@@ -12,6 +23,8 @@ ROUTES: list[Route] = [
     *files.ROUTES,
     *snapshots.ROUTES,
     *terminals.ROUTES,
+    *networks.ROUTES,
+    *ports.ROUTES,
     *metrics.ROUTES,
     *documentation.ROUTES,
 ]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from ramet.errors import InvalidArgument
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.checks import invalid
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
+from ramet.protocol.network_requests import read_network, read_secrets, rule_texts
+from ramet.protocol.refusing import invalid
 from ramet.protocol.requests import SandboxRequest
-from ramet.protocol.specs import Lifetime
+from ramet.protocol.specs import Lifetime, network_header
 from ramet.server import answers, bodies, idempotency
 from ramet.server.departures import ask
 from ramet.server.exchange import JSON, Exchange, Route
@@ -20,7 +20,7 @@ from ramet.server.making import EngineSaid, Making, creating, forking, make, res
 _MIB_PER_GB = 1024
 _FIELDS_OF_REQUESTS = (
     "template", "preload", "python", "env", "cwd", "mounts", "memory_mib", "pids", "cpus", "disk_mib",
-    "timeout_seconds", "idle_timeout_seconds", "persistent",
+    "timeout_seconds", "idle_timeout_seconds", "persistent", "secrets",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ async def _create(exchange: Exchange) -> None:
 def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
     """Our fields, and those that the published client has other names for. What is null is not asked for."""
     given = {name: value for name, value in asked.items() if value is not None}
-    _refuse_egress(given)
+    network = read_network("egress", given.pop("egress", None))
     for theirs, ours, factor in (("ram_mib", "memory_mib", 1), ("rootfs_gb", "disk_mib", _MIB_PER_GB)):
         if theirs not in given:
             continue
@@ -59,15 +59,7 @@ def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
     if unknown:
         allowed = ", ".join(("snapshot", "ram_mib", "rootfs_gb", "egress", *_FIELDS_OF_REQUESTS))
         raise invalid(min(unknown)[:80], "is not a field of this request", allowed)
-    return SandboxRequest.read(given)
-
-
-def _refuse_egress(given: dict[str, object]) -> None:
-    egress = given.pop("egress", False)
-    if egress is True:
-        raise InvalidArgument("network is not available yet", hint="leave egress out", details={"argument": "egress"})
-    if egress is not False:
-        raise invalid("egress", "is not true or false", "false")
+    return replace(SandboxRequest.read(given), network=network)
 
 
 async def _make(
@@ -106,10 +98,11 @@ async def _fork(exchange: Exchange, sandbox_id: str) -> None:
     data = await exchange.read_body()
     body = bodies.Body(bodies.parse_object(data))
     count, reseed = body.optional_whole("n"), body.flag("reseed", True)
+    inherit_secrets = body.flag("inherit_secrets", False)
     body.done()
     count = 1 if count is None else count
     checks.check_count(count)
-    await _make(exchange, forking(exchange, sandbox_id, count, reseed), data, children=True)
+    await _make(exchange, forking(exchange, sandbox_id, count, reseed, inherit_secrets), data, children=True)
 
 
 async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
@@ -126,12 +119,18 @@ async def _resume(exchange: Exchange, space_id: str) -> None:
     """POST /v1/spaces/{space_id}/resume"""
     data = await exchange.read_body()
     asked = bodies.parse_object(data)
-    _refuse_egress(asked)
+    network, secrets = read_network("egress", asked.pop("egress", None)), asked.pop("secrets", None)
     body = bodies.Body(asked)
     lifetime = Lifetime(body.optional_number("timeout_seconds"), body.optional_number("idle_timeout_seconds"))
     persistent = body.flag("persistent", True)
     body.done()
-    header = {"space": space_id, "lifetime": asdict(lifetime), "persistent": persistent}
+    header = {
+        "space": space_id,
+        "lifetime": asdict(lifetime),
+        "persistent": persistent,
+        "network": network_header(network),
+        "secrets": [secret.header() for secret in read_secrets("secrets", secrets)],
+    }
     await _make(exchange, resuming(exchange, header), data, persistent=persistent)
 
 
@@ -205,6 +204,7 @@ async def _whoami(exchange: Exchange) -> None:
             "key": None if key is None else key.name,
             "scope": "sandboxes" if key is None else key.scope,
             "limits": exchange.limits.header(),
+            "network": rule_texts(exchange.network),
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +23,9 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 7070
     require_key: bool = False  # also on loopback
+    # The most that any sandbox may reach, in the words of ``bounds``. None: what keys say, and all that is public for
+    # callers that need none.
+    network: Sequence[str] | None = None
     log_format: LogFormat = "text"
     # Cells that run when the server is told to stop may go on for so long.
     grace_seconds: float = 30.0
@@ -54,6 +58,11 @@ class ServerSettings:
     local_sandboxes: int = 1_000
     local_cells: int = 2_000
     local_templates: int = 32
+
+    # Ports of sandboxes that whoever knows their URL can reach.
+    exposed_ports: int = 32  # of a sandbox
+    exposed_requests: int = 100  # of a URL at once
+    exposed_seconds: float = 300.0  # until a server in a sandbox begins to answer
 
     # A stream that is silent so long gets something that means nothing: clients give up after 30 seconds.
     heartbeat_seconds: float = 10.0

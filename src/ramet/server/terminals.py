@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from ramet.errors import RametError
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.checks import invalid
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.refusing import invalid
 from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, READ_BYTES_AT_MOST, TerminalInfo, check_size
 from ramet.server import bodies
 from ramet.server.answers import answer_json, answer_nothing

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from ramet.errors import EngineClosed
+from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.isolation import interpreter
 from ramet.server.admission import Creation
 from ramet.server.app import Application
@@ -115,7 +115,9 @@ class Worker:
         until = loop.time() + self._settings.grace_seconds
         while self._link.busy and loop.time() < until:
             await asyncio.sleep(_LOOK_SECONDS)
-        self._link.give_up(EngineClosed("the server is stopping"))
+        stopping = EngineClosed("the server is stopping")
+        self._link.give_up(stopping)
+        self._application.relays.cut(stopping)
         until = loop.time() + _LAST_WORDS_SECONDS
         while self._server.server_state.tasks and loop.time() < until:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -128,7 +130,9 @@ class Worker:
             self._records.begun(news.sandboxes[0])
         elif news.event == "ended":
             self._records.ended(news.id, news.cause, news.message)
+            self._application.relays.cut(SandboxClosed(news.message, details={"cause": news.cause}), news.id)
         else:
+            self._application.relays.cut(EngineLost("the engine ended, and its sandboxes with it"))
             self._log.event("engine down", level="warning")
 
     def _give_up(self) -> None:

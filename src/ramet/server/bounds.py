@@ -1,0 +1,56 @@
+"""How much of the network somebody may have: written in words, and the less of two.
+
+none                         nothing: requests for a network with rules are refused
+open                         all that is public
+open 10.0.0.5:5432           that, and an address that is not
+api.example *.example:443    these, and what is less than they are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ramet.protocol.network import NetworkSpec, check_network, read_rules
+from ramet.protocol.refusing import invalid
+from ramet.protocol.rules import NONE, OPEN, Rule
+
+NOTHING = NetworkSpec()
+ANYTHING_PUBLIC = NetworkSpec(open=True)
+
+
+def read_bound(words: Iterable[str], argument: str = "network") -> NetworkSpec:
+    """The bound that somebody wrote, or InvalidArgument. ``rule_texts`` gives such words again, none for nothing."""
+    given = list(words)
+    if NONE in given and len(given) > 1:
+        raise invalid(argument, f"{NONE!r} is given beside others", f"{NONE!r} alone, or {OPEN!r} and rules")
+    bound = NetworkSpec(
+        open=OPEN in given, allow=read_rules((word for word in given if word not in (NONE, OPEN)), argument)
+    )
+    check_network(bound)
+    return bound
+
+
+def less(one: NetworkSpec, other: NetworkSpec) -> NetworkSpec:
+    """What both allow."""
+    rules = [meeting for mine in one.allow for theirs in other.allow if (meeting := _meet(mine, theirs)) is not None]
+    for opened, listed in ((one, other), (other, one)):
+        if opened.open:
+            # Names only: an address that a rule lists is not asked whether it is public, so "open" never holds one.
+            rules += [rule for rule in listed.allow if rule.block is None]
+    return NetworkSpec(open=one.open and other.open, allow=tuple(dict.fromkeys(rules)))
+
+
+def _meet(one: Rule, other: Rule) -> Rule | None:
+    """The hosts and ports that two rules share. Of two names, or blocks, one holds the other or they share nothing."""
+    ports = tuple(
+        (max(first, other_first), min(last, other_last))
+        for first, last in one.ports
+        for other_first, other_last in other.ports
+        if max(first, other_first) <= min(last, other_last)
+    )
+    if not ports:
+        return None
+    hosts, others = (Rule(rule.name, rule.below, rule.block, ports) for rule in (one, other))
+    if hosts.covers(others):
+        return others
+    return hosts if others.covers(hosts) else None

@@ -1,0 +1,113 @@
+"""An answer of a server in a sandbox, put together from whatever pieces it comes in. It may be anything. No I/O."""
+
+from __future__ import annotations
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from ramet.errors import Unreachable
+from ramet.server.errors import Refused
+
+_HEAD_BYTES = 64 * 1024
+_HEADERS = 200
+_STATUSES = range(200, 600)
+_SWITCHING = 101
+_NO_BODY = (204, 304)
+
+
+class SandboxAnswer:
+    """Fed with what was read, it gives what of the body has come. Refused (502) for what is not an answer."""
+
+    def __init__(self, method: str, websocket: bool) -> None:
+        self._method = method
+        self._websocket = websocket
+        self._parser = HttpResponseParser(self)
+        self._head_bytes = 0  # that came before it was complete
+        self._between_bytes = 0  # that came behind the last piece of the body: sizes of pieces, trailers
+        self._header_bytes = 0
+        self._pieces: list[bytes] = []
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.status = 0  # once the head is complete
+        self.complete = False
+        self.switched = False  # what follows is of another protocol
+        self.behind = b""  # of it, what came with the head
+        self._interim = False
+        self._until_end = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the body was in it."""
+        if self.complete:
+            return b""  # what follows an answer is none of ours
+        if self.status:
+            self._between_bytes += len(data)
+        else:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._switch(data[upgrade.args[0] :])
+        except HttpParserError as error:
+            if not self.complete:
+                raise _bad("what it answered is not HTTP") from error
+        if not self.status and self._head_bytes > _HEAD_BYTES:
+            raise _bad("the head of its answer is too large")
+        if self._between_bytes > _HEAD_BYTES and not self.complete:
+            raise _bad("what follows its answer does not end")  # the parser keeps a trailer until it is whole
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def end(self) -> bool:
+        """Nothing more will come. Whether that is all of the answer."""
+        if not self.status:
+            raise _bad("it hung up without an answer")
+        if self._until_end:
+            self.complete = True
+        return self.complete
+
+    def _switch(self, behind: bytes) -> None:
+        if self._parser.get_status_code() != _SWITCHING or not self._websocket:
+            raise _bad("it wants to speak another protocol")
+        self.status, self.switched, self.behind = _SWITCHING, True, behind
+
+    # What the parser tells
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise HttpParserError("another answer")
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # a trailer
+        # As they come, too: with a large read, head and body are there at once.
+        self._header_bytes += len(name) + len(value)
+        if len(self.headers) >= _HEADERS or self._header_bytes > _HEAD_BYTES:
+            raise HttpParserError("too many headers")
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._interim = status < _STATUSES.start
+        if self._interim:
+            return  # it only announces the one to come
+        if status not in _STATUSES:
+            raise HttpParserError("no such status")
+        names = [name.lower() for name, _ in self.headers]
+        if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
+            raise HttpParserError("two lengths")
+        self.status = status
+        if self._method == "HEAD" or status in _NO_BODY:
+            self.complete = True
+        self._until_end = b"content-length" not in names and b"transfer-encoding" not in names
+
+    def on_body(self, data: bytes) -> None:
+        self._between_bytes = 0
+        if not self.complete:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if not self._interim:
+            self.complete = True
+
+
+def _bad(what: str) -> Refused:
+    return Refused(502, f"the server in the sandbox failed: {what}", code=Unreachable.code)

@@ -1,0 +1,64 @@
+"""The network of a sandbox over HTTP: what it may reach, what it has tried, and rules that change while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ramet.protocol import calls, fields
+from ramet.protocol.network import NetworkSpec, read_rules
+from ramet.protocol.network_requests import rule_texts
+from ramet.protocol.refusing import invalid
+from ramet.server import answers, making
+from ramet.server.bodies import Body
+from ramet.server.departures import ask
+from ramet.server.exchange import Exchange, Route
+
+_RULES = "an array of rules, such as 'api.example' or '*.example:443'"
+
+
+async def _look(exchange: Exchange, sandbox_id: str) -> None:
+    """GET /v1/sandboxes/{sandbox_id}/network"""
+    answer = await ask(exchange, calls.NETWORK, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    attempts = fields.array(answer.header, "attempts")
+    told = {
+        **_rules(answer.header),
+        "attempts": attempts,
+        "dropped": fields.natural(answer.header, "dropped"),
+        "raw_tcp": fields.optional_text(answer.header, "raw_tcp"),
+        "closed": fields.optional_text(answer.header, "closed"),
+    }
+    await answers.answer_long_json(exchange, told, attempts)
+
+
+async def _change(exchange: Exchange, sandbox_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/network"""
+    body = await exchange.read_fields()
+    allow, deny = _texts(body, "allow"), _texts(body, "deny")
+    body.done()
+    if not allow and not deny:
+        raise invalid("allow", "neither allow nor deny has a rule", _RULES)
+    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "allow": allow, "deny": deny})
+    answer = await ask(exchange, calls.NETWORK_CHANGE, making.allowed(exchange, header))
+    await answers.answer_json(exchange, _rules(answer.header))
+
+
+def _texts(body: Body, name: str) -> list[str]:
+    """Rules, in the words that are best for each."""
+    return [str(rule) for rule in read_rules(body.optional_array(name, _RULES), name)]
+
+
+def _rules(header: Mapping[str, object]) -> dict[str, object]:
+    given = fields.mapping(header, "network")
+    network = NetworkSpec.read({"ca_pem": None, **given})
+    return {
+        "rules": rule_texts(network),
+        "denied": [str(rule) for rule in network.deny],
+        "addresses": dict(network.addresses),
+        "connections": network.connections,
+        "bytes_per_second": network.bytes_per_second,
+        "total_bytes": network.total_bytes,
+    }
+
+
+_NETWORK = "/v1/sandboxes/{sandbox_id}/network"
+ROUTES: list[Route] = [("GET", _NETWORK, _look), ("POST", _NETWORK, _change)]

@@ -1,0 +1,103 @@
+"""Ports of sandboxes that can be reached over HTTP: opened, listed and closed here; see ``exposed`` for the way in."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ramet.errors import LimitReached, SandboxClosed, Unreachable
+from ramet.protocol import calls
+from ramet.protocol.network import OWN_PORTS
+from ramet.protocol.refusing import invalid
+from ramet.server import answers
+from ramet.server.admission import check_sandbox_id
+from ramet.server.departures import ask
+from ramet.server.dialling import dial
+from ramet.server.exchange import Exchange, Route
+from ramet.server.exposed import PREFIX
+from ramet.server.records import Exposure
+
+
+async def expose(exchange: Exchange, sandbox_id: str, port: int) -> Exposure:
+    """A URL for a port from now on, be there a server already or not. The same port has the same one."""
+    _check_port(port)
+    await _check_sandbox(exchange, sandbox_id)
+    await _check_not_taken(exchange, sandbox_id, port)
+    at_most = exchange.settings.exposed_ports
+    exposure = exchange.records.expose(exchange.owner, sandbox_id, port, at_most)
+    if exposure is None:
+        raise LimitReached(
+            f"the sandbox has {at_most} exposed ports, and may have no more",
+            hint="close some of them: DELETE .../ports/PORT",
+            details={"limit": "exposed_ports", "allowed": at_most},
+        )
+    return exposure
+
+
+async def unexpose(exchange: Exchange, sandbox_id: str, port: int) -> None:
+    """No URL leads there any more, and who is there now is cut off."""
+    _check_port(port)
+    await _check_sandbox(exchange, sandbox_id)
+    if exchange.records.unexpose(exchange.owner, sandbox_id, port):
+        over = SandboxClosed("the port is not exposed any more", details={"cause": "closed"})
+        exchange.application.relays.cut(over, sandbox_id, port)
+
+
+def path_of(exposure: Exposure) -> str:
+    return f"{PREFIX.decode('ascii')}{exposure.token}/"
+
+
+def _check_port(port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise invalid("port", f"is {port}", "1 to 65535")
+
+
+async def _check_sandbox(exchange: Exchange, sandbox_id: str) -> None:
+    """It is there, and the caller's: the engine knows."""
+    await ask(exchange, calls.TERMINAL_LIST, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+
+
+async def _check_not_taken(exchange: Exchange, sandbox_id: str, port: int) -> None:
+    """In a sandbox with a network some ports are the network's; the engine refuses to connect to them."""
+    if port in OWN_PORTS:
+        with suppress(Unreachable):
+            (await dial(exchange.link, exchange.gate.header(exchange, {"sandbox": sandbox_id, "port": port}))).close()
+
+
+def _told(exchange: Exchange, exposure: Exposure) -> dict[str, object]:
+    """With a URL as the caller has reached this server itself."""
+    path = path_of(exposure)
+    host = exchange.header(b"host")
+    secure = exchange.headers.get(b"x-forwarded-proto") == b"https"
+    url = path if host is None else f"{'https' if secure else 'http'}://{host}{path}"
+    return {"port": exposure.port, "url": url, "path": path, "token": exposure.token}
+
+
+async def _open(exchange: Exchange, sandbox_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/ports"""
+    body = await exchange.read_fields()
+    port = body.whole("port")
+    body.done()
+    await answers.answer_json(exchange, _told(exchange, await expose(exchange, sandbox_id, port)), status=201)
+
+
+async def _list(exchange: Exchange, sandbox_id: str) -> None:
+    """GET /v1/sandboxes/{sandbox_id}/ports"""
+    await _check_sandbox(exchange, sandbox_id)
+    rows = [_told(exchange, exposure) for exposure in exchange.records.exposures(exchange.owner, sandbox_id)]
+    await answers.answer_json(exchange, {"ports": rows})
+
+
+async def _close(exchange: Exchange, sandbox_id: str, port: str) -> None:
+    """DELETE /v1/sandboxes/{sandbox_id}/ports/{port}: also of one that is not exposed."""
+    if not port.isdecimal() or len(port) > 5:
+        raise invalid("port", f"{port!r:.40} is not a number", "1 to 65535")
+    await unexpose(exchange, check_sandbox_id(sandbox_id), int(port))
+    await answers.answer_nothing(exchange)
+
+
+_PORTS = "/v1/sandboxes/{sandbox_id}/ports"
+ROUTES: list[Route] = [
+    ("POST", _PORTS, _open),
+    ("GET", _PORTS, _list),
+    ("DELETE", f"{_PORTS}/{{port}}", _close),
+]
