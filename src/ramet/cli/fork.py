@@ -16,6 +16,7 @@ _EXAMPLES = """\
 examples:
   ramet fork sbx_0f3a                         prints the id of the copy
   ramet fork sbx_0f3a -n 3 --reseed           three, whose random numbers differ
+  ramet fork sbx_0f3a --inherit-secrets       the copy may use the secrets that the sandbox was given
   for id in $(ramet fork sbx_0f3a -n 3); do ramet run --sandbox $id -c 'search()'; done
 """
 
@@ -32,13 +33,15 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("sandbox", metavar="SANDBOX", help="its id, or the beginning of it")
     parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="how many (default: 1)")
     parser.add_argument("--reseed", action="store_true", help="random generators of each copy start anew")
+    parser.add_argument("--inherit-secrets", action="store_true", help="copies may use the secrets of the sandbox")
     parser.add_argument("--json", action="store_true", help="the ids as a JSON array")
     parser.set_defaults(run=run)
 
 
 def run(chosen: argparse.Namespace) -> int:
     with server(chosen) as url, progress("forking"):
-        children = find(url, chosen.sandbox).fork(chosen.count, reseed=chosen.reseed)
+        sandbox = find(url, chosen.sandbox)
+        children = sandbox.fork(chosen.count, reseed=chosen.reseed, inherit_secrets=chosen.inherit_secrets)
         ids = [child.id for child in children]
         for child in children:
             keep(child)

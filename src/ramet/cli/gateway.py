@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ramet.cli.networking import add_network_options, chosen_network
 from ramet.cli.output import show_progress
 from ramet.cli.place import chosen_url
 from ramet.errors import InvalidArgument, RametError
@@ -34,6 +35,8 @@ examples:
   ramet gateway --upstream http://127.0.0.1:8000              a model of your own: vLLM, llama.cpp, Ollama, LiteLLM
   ramet gateway --upstream https://api.anthropic.com --upstream-key-env ANTHROPIC_API_KEY
                                                               one key for all clients of this machine
+  ramet gateway --upstream http://127.0.0.1:8000 --network open
+                                                              code may reach all that is public; without, nothing
   GATEWAY_KEYS=key1,key2 ramet gateway --upstream http://127.0.0.1:8000 --api-key-env GATEWAY_KEYS --host 0.0.0.0
                                                               for other machines (put a proxy with TLS in front)
 
@@ -78,6 +81,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--url", help=shown)
     parser.add_argument("--template", default="default", metavar="NAME", help="of the sandboxes (default: %(default)s)")
     parser.add_argument("--memory-mib", type=_count, metavar="N", help="of each sandbox (default: the template's)")
+    add_network_options(parser, "the sandboxes")
     numbers: tuple[tuple[str, float, str], ...] = (
         ("--container-idle-seconds", 300, "a container that is not used for so long is frozen until it is used again"),
         ("--container-keep-seconds", 86400, "one that is not used for so long is forgotten"),
@@ -109,10 +113,13 @@ def run(chosen: argparse.Namespace) -> int:
         keys=_keys(chosen.api_key_env),
         stall_seconds=chosen.upstream_stall_seconds,
     )
+    network, secrets = chosen_network(chosen)
     containers = ContainerSettings(
         template=chosen.template,
         memory_mib=chosen.memory_mib,
         url=chosen_url(chosen),
+        network=network,
+        secrets=secrets,
         calls=CallLimits(cell_seconds=chosen.cell_seconds, call_seconds=chosen.tool_seconds),
         container_idle_seconds=chosen.container_idle_seconds,
         container_keep_seconds=chosen.container_keep_seconds,

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from ramet.cli.output import print_note, print_table
 from ramet.cli.serve import add_state_option
 from ramet.errors import InvalidArgument, RametError
+from ramet.protocol.network_requests import rule_texts
+from ramet.protocol.rules import NONE
+from ramet.server.bounds import read_bound
 from ramet.server.keys import KeyLimits, KeyRow
 from ramet.server.records import Records
 from ramet.server.state import DATABASE_NAME, prepare, state_folder
@@ -23,6 +26,8 @@ _EXAMPLES = """\
 examples:
   ramet keys create --name laptop                          prints the key, once
   ramet keys create --name ci --sandboxes 8 --memory-mib 16384
+  ramet keys create --name agents --network api.example --network '*.pypi.example'
+  ramet keys create --name research --network open         all that is public, if its sandboxes ask for it
   ramet keys create --name prometheus --metrics            for /metrics and nothing else
   ramet keys list --json
   ramet keys revoke laptop                                 at once; its sandboxes go on until they end
@@ -51,6 +56,13 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         default=_LIMITS.concurrent_cells,
         help=f"running or waiting (default: {_LIMITS.concurrent_cells})",
+    )
+    create.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="none|open|RULE",
+        help="the most that its sandboxes may reach; repeat for several rules (default: none)",
     )
     create.add_argument("--metrics", action="store_true", help="only for /metrics, for no sandbox")
     create.add_argument("--json", action="store_true", help="as one JSON object")
@@ -90,8 +102,9 @@ def _records(chosen: argparse.Namespace, make: bool = False) -> Iterator[Records
 
 def _create(chosen: argparse.Namespace) -> int:
     limits = KeyLimits(sandboxes=chosen.sandboxes, memory_mib=chosen.memory_mib, concurrent_cells=chosen.cells)
+    network = read_bound(chosen.network)
     with _records(chosen, make=True) as records:
-        row, secret = records.create_key(chosen.name, limits, "metrics" if chosen.metrics else "sandboxes")
+        row, secret = records.create_key(chosen.name, limits, "metrics" if chosen.metrics else "sandboxes", network)
     if chosen.json:
         print(json.dumps({**_facts(row), "key": secret}))
     else:
@@ -109,7 +122,7 @@ def _list(chosen: argparse.Namespace) -> int:
     if not rows:
         print_note("There are no keys. Make one: ramet keys create --name NAME")
         return 0
-    titles = ("ID", "NAME", "SCOPE", "SANDBOXES", "MEMORY MIB", "CELLS", "CREATED")
+    titles = ("ID", "NAME", "SCOPE", "SANDBOXES", "MEMORY MIB", "CELLS", "NETWORK", "CREATED")
     print_table(titles, [_columns(row) for row in rows])
     return 0
 
@@ -129,6 +142,7 @@ def _facts(row: KeyRow) -> dict[str, object]:
         "name": row.name,
         "scope": row.scope,
         "limits": row.limits.header(),
+        "network": rule_texts(row.network),
         "created_ms": row.created_ms,
         "revoked_ms": row.revoked_ms,
     }
@@ -147,5 +161,6 @@ def _columns(row: KeyRow) -> tuple[str, ...]:
         shown(limits.sandboxes),
         shown(limits.memory_mib),
         shown(limits.concurrent_cells),
+        " ".join(rule_texts(row.network)) or NONE,
         created,
     )

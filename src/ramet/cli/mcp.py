@@ -7,6 +7,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from ramet.cli.networking import add_network_options, chosen_network
 from ramet.cli.place import add_server_option, chosen_url
 from ramet.errors import InvalidArgument, RametError
 
@@ -22,6 +23,8 @@ examples:
   claude mcp add ramet -- ramet mcp           in Claude Code
   ramet mcp --template python-datasci         with numpy, pandas and matplotlib already imported
   ramet mcp --url http://127.0.0.1:7070       sandboxes of a server that `ramet serve` runs
+  ramet mcp --network pypi.example            the sandboxes may reach this host, and nothing else
+  export API_KEY=...; ramet mcp --network api.example --secret API_KEY@api.example
   ramet mcp --http                            on http://127.0.0.1:7090/mcp, for several clients
   export MCP_KEY=...; ramet mcp --http --host 0.0.0.0 --api-key-env MCP_KEY
                                               for other machines (put a proxy with TLS in front)
@@ -44,6 +47,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_server_option(parser, "sandboxes of this command")
     parser.add_argument("--template", default="default", help="of the sandboxes (default: %(default)s)")
     parser.add_argument("--memory-mib", type=int, metavar="N", help="that a sandbox may use")
+    add_network_options(parser, "the sandboxes")
     parser.add_argument("--http", action="store_true", help="streamable HTTP instead of standard input and output")
     parser.add_argument("--host", default=_HOST, help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=_PORT, help="0: a free one (default: %(default)s)")
@@ -81,7 +85,10 @@ def run(chosen: argparse.Namespace) -> int:
             raise
         raise RametError("this command needs the package mcp, 2.3 or newer", hint="pip install 'ramet[mcp]'") from error
     _check(chosen)
-    sandboxes = SandboxSettings(chosen.template, chosen.memory_mib, chosen_url(chosen), chosen.idle_timeout)
+    network, secrets = chosen_network(chosen)
+    sandboxes = SandboxSettings(
+        chosen.template, chosen.memory_mib, chosen_url(chosen), chosen.idle_timeout, network, secrets
+    )
     if not chosen.http:
         serve_stdio(sandboxes)
         return 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
+from ramet.cli.networking import add_network_options, check_for_new, chosen_network
 from ramet.cli.output import print_error, print_note, progress, show_progress, size
 from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.client.sandbox import Sandbox
@@ -31,6 +32,10 @@ examples:
   echo 'print(1)' | ramet run -
   ramet run --language bash -c 'ls -l'
   ramet run --upload data.csv --timeout 60 analysis.py
+  ramet run --network api.example --network '*.data.example:443' fetch.py
+  export API_KEY=...; ramet run --network api.example --secret API_KEY@api.example fetch.py
+                                              the script sees a placeholder in API_KEY, the host gets the value
+  ramet run --network open -c '!pip install rich'
   ramet run --keep -c 'x = 1'                 at a server: prints the id of the sandbox, which stays
   ramet run --sandbox sbx_0f3a -c 'x + 1'     in a sandbox that exists
   ramet run --json -c '6 * 7' | jq .value
@@ -63,6 +68,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox, which stays")
     parser.add_argument("--template", help="of a new sandbox (default: default)")
     parser.add_argument("--memory-mib", type=int, metavar="N", help="that a new sandbox may use")
+    add_network_options(parser)
     parser.add_argument("--keep", action="store_true", help="do not close the sandbox; print its id to standard error")
     parser.add_argument(
         "--upload",
@@ -142,14 +148,18 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
             raise InvalidArgument(
                 "sandbox: only a server has sandboxes from before", hint="name it with --url or RAMET_URL"
             )
+        check_for_new(chosen)
         yield find(url, chosen.sandbox)
         return
     if chosen.keep and url is None:
         raise InvalidArgument(
             "keep: without a server the sandbox ends with this command", hint="name a server with --url or RAMET_URL"
         )
+    network, secrets = chosen_network(chosen)
     with progress("starting a sandbox"):
-        sandbox = Sandbox(chosen.template or "default", memory_mib=chosen.memory_mib, url=url)
+        sandbox = Sandbox(
+            chosen.template or "default", memory_mib=chosen.memory_mib, network=network, secrets=secrets, url=url
+        )
     if chosen.keep:
         keep(sandbox)
         print_note(f"sandbox {sandbox.id}")

@@ -6,7 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ramet.cli.output import show_progress
+from ramet.protocol.network_requests import rule_texts
+from ramet.protocol.rules import NONE
 from ramet.server import listening
+from ramet.server.bounds import read_bound
 from ramet.server.settings import ServerSettings
 from ramet.server.state import state_folder
 from ramet.server.supervising import serve
@@ -24,6 +27,8 @@ examples:
   ramet keys create --name laptop             a key, without which nobody else gets in, then:
   ramet serve --host 0.0.0.0                  for other machines (put a proxy with TLS in front)
   ramet serve --log-format json 2>> log       one JSON object per request and event
+  ramet serve --network none                  sandboxes reach nothing, whatever keys and requests say
+  ramet serve --network open --network 10.0.0.5:5432    all that is public, and one address that is not
 
 SIGTERM or Ctrl-C: no new cells, running ones get the grace period, then everything is closed; a second one hurries.
 A server that is killed leaves its sandboxes running; the next `ramet serve` with the same state folder finds them.
@@ -44,6 +49,13 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=_DEFAULTS.port, help="0: a free one (default: %(default)s)")
     parser.add_argument("--require-key", action="store_true", help="ask for a key also on a loopback address")
+    parser.add_argument(
+        "--network",
+        action="append",
+        metavar="none|open|RULE",
+        help="the most that any sandbox may reach; repeat for several rules (default: what its key may; all that is "
+        "public where no key is needed)",
+    )
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log on standard error")
     numbers: tuple[tuple[str, float, str], ...] = (
         ("--grace", _DEFAULTS.grace_seconds, "for running cells when told to stop"),
@@ -87,6 +99,7 @@ def run(chosen: argparse.Namespace) -> int:
         host=chosen.host,
         port=chosen.port,
         require_key=chosen.require_key,
+        network=_bound(chosen.network),
         log_format=chosen.log_format,
         grace_seconds=chosen.grace,
         timeout_seconds=chosen.timeout,
@@ -96,6 +109,11 @@ def run(chosen: argparse.Namespace) -> int:
     )
     options = ["--linger", str(chosen.linger), "--", *chosen.engine_option]
     return serve(settings, keeper_options=options, announce=_announce, progress=_progress)
+
+
+def _bound(words: list[str] | None) -> list[str] | None:
+    """As it is written best, once it is known to mean something."""
+    return None if words is None else rule_texts(read_bound(words))
 
 
 def _announce(settings: ServerSettings) -> None:
@@ -108,6 +126,7 @@ def _announce(settings: ServerSettings) -> None:
         "",
         f"  state    {settings.state}",
         f"  keys     {_about_keys(settings)}",
+        f"  network  {_about_network(settings)}",
         f"  curl     curl -s{header} -X POST {here}/v1/sandboxes -d '{{}}'",
         f"  Python   Sandbox(url={here!r}), or set RAMET_URL={here}",
         f"  browser  {here}/docs",
@@ -123,6 +142,14 @@ def _about_keys(settings: ServerSettings) -> str:
     if settings.require_key or not settings.loopback:
         return "needed: RAMET_API_KEY in the environment of a client; ramet keys create --name NAME makes one"
     return "not needed, as only this machine can connect; --require-key asks for one"
+
+
+def _about_network(settings: ServerSettings) -> str:
+    if settings.network is not None:
+        return f"sandboxes reach at most: {' '.join(settings.network) or NONE}"
+    if settings.require_key or not settings.loopback:
+        return "sandboxes reach what their key may (ramet keys create --network), and nothing unless they ask for it"
+    return "sandboxes without a key reach what is public if they ask for it; --network none forbids it"
 
 
 def _progress(text: str) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ramet.cli.networking import add_network_options, check_for_new, chosen_network
 from ramet.cli.output import coloured, print_error, print_note, progress
 from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.cli.run import explain, write
@@ -29,6 +30,9 @@ examples:
   ramet shell                                 in a new sandbox, which ends with the shell
   ramet shell sbx_0f3a                        in a sandbox of a server, which stays
   ramet shell --template python-datasci
+  ramet shell --network api.example           may reach this host, and nothing else
+  ramet shell --network open                  all that is public
+  export API_KEY=...; ramet shell --network api.example --secret API_KEY@api.example
 
 keys: Tab completes names of the sandbox, Alt-Enter begins a new line, Ctrl-C interrupts the cell and keeps what it
 made, Ctrl-D or `exit` leaves. `!command`, `%magics`, `name?` and top-level `await` work as in IPython.
@@ -53,6 +57,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_server_option(parser, "a sandbox of this command")
     parser.add_argument("sandbox", nargs="?", metavar="SANDBOX", help="its id, or the beginning of it")
     parser.add_argument("--template", help="of a new sandbox (default: default)")
+    add_network_options(parser)
     parser.add_argument("--keep", action="store_true", help="do not close a new sandbox of a server when leaving")
     parser.set_defaults(run=run)
 
@@ -71,11 +76,15 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
     if url is None and (chosen.sandbox is not None or chosen.keep):
         raise InvalidArgument("sandbox: only a server has sandboxes that stay", hint="name it with --url or RAMET_URL")
     if url is not None and chosen.sandbox is not None:
+        check_for_new(chosen)
         yield find(url, chosen.sandbox)
         return
+    network, secrets = chosen_network(chosen)
     with progress("starting a sandbox"):
         sandbox = Sandbox(
             chosen.template or "default",
+            network=network,
+            secrets=secrets,
             url=url,
             timeout_seconds=None if url is None else _LIFE_SECONDS,
             idle_timeout_seconds=None if url is None else _IDLE_SECONDS,

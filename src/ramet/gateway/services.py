@@ -7,12 +7,14 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ramet.gateway.asking.tool_texts import Surroundings
 from ramet.gateway.metrics import Metrics
 from ramet.gateway.rooms import Rooms
 from ramet.gateway.running.cell_run import CellRun
 from ramet.gateway.settings import GatewaySettings
 from ramet.gateway.turns.threads import Threads
 from ramet.gateway.upstream.client import Upstream
+from ramet.integrations.reach import reach
 
 
 class Log(Protocol):
@@ -44,8 +46,9 @@ class Services:
         self.metrics.watch("threads", "Threads that can be continued.", lambda: len(self.threads))
 
     @property
-    def cell_seconds(self) -> float:
-        return self.rooms.containers.settings.calls.cell_seconds
+    def surroundings(self) -> Surroundings:
+        settings = self.rooms.containers.settings
+        return Surroundings(settings.calls.cell_seconds, reach(settings.network, settings.secrets))
 
     def watch(self, run: CellRun | None) -> None:
         """A cell waits for its client."""

@@ -89,7 +89,7 @@ def _listener(settings: HttpSettings) -> socket.socket:
 def make_app(settings: HttpSettings, sandboxes: SandboxSettings) -> Starlette:
     sessions = ManySessions(sandboxes, settings.idle_seconds)
     manager = StreamableHTTPSessionManager(
-        make_server(sessions.running, prefers_handshake=True),
+        make_server(sessions.running, prefers_handshake=True, reach=sandboxes.reach),
         security_settings=_security(settings),
         session_idle_timeout=settings.idle_seconds,
         max_request_body_size=_BODY_BYTES,

@@ -15,6 +15,7 @@ from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from ramet import EngineClosed, EngineLost, RametError, SandboxClosed
+from ramet.integrations.reach import NO_INTERNET
 from ramet.integrations.results import Shown
 from ramet.mcp.actions import Call
 from ramet.mcp.answers import answer
@@ -29,10 +30,14 @@ _BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
 def make_server(
-    running: Callable[[], AbstractAsyncContextManager[Keeping]], *, prefers_handshake: bool = False
+    running: Callable[[], AbstractAsyncContextManager[Keeping]],
+    *,
+    prefers_handshake: bool = False,
+    reach: str = NO_INTERNET,
 ) -> Server[Keeping]:
     """A server whose sessions are kept by what ``running`` gives, for as long as it runs.
 
+    ``reach`` tells models what the sandboxes can connect to.
     ``prefers_handshake``: of the versions that a client speaks it is to take one with sessions.
     """
 
@@ -41,21 +46,24 @@ def make_server(
         async with running() as keeping:
             yield keeping
 
+    instructions = f"{INSTRUCTIONS} {reach}"
     server: Server[Keeping] = Server(
         "ramet",
         title="Ramet sandboxes",
         version=version("ramet"),
-        instructions=INSTRUCTIONS,
+        instructions=instructions,
         lifespan=lifespan,
         on_list_tools=_list_tools,
         on_call_tool=_call_tool,
     )
     if prefers_handshake:
-        server.add_request_handler("server/discover", types.RequestParams, partial(_discover, server))
+        server.add_request_handler("server/discover", types.RequestParams, partial(_discover, server, instructions))
     return server
 
 
-async def _discover(server: Server[Keeping], context: Context, params: types.RequestParams) -> types.DiscoverResult:
+async def _discover(
+    server: Server[Keeping], instructions: str, context: Context, params: types.RequestParams
+) -> types.DiscoverResult:
     """Names the versions that have sessions, so that a client which speaks several takes one of them.
 
     A later version is served all the same, to whoever asks for it.
@@ -63,7 +71,7 @@ async def _discover(server: Server[Keeping], context: Context, params: types.Req
     return types.DiscoverResult(
         supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS),
         capabilities=server.get_capabilities(),
-        instructions=INSTRUCTIONS,
+        instructions=instructions,
     )
 
 

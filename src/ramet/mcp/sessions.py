@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ramet import (
     AsyncForks,
@@ -13,10 +14,13 @@ from ramet import (
     EngineLost,
     InvalidArgument,
     LimitReached,
+    Network,
     RametError,
     SandboxClosed,
     SandboxInfo,
+    Secret,
 )
+from ramet.integrations.reach import reach
 
 SANDBOXES = 64  # of one session
 SNAPSHOTS = 64
@@ -30,13 +34,28 @@ class SandboxSettings:
     memory_mib: int | None = None
     url: str | None = None  # of a Ramet server; None: in an engine of this process
     idle_seconds: float = 1800  # at a server, which must know when nobody comes back
+    network: Network | None = None
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+
+    @property
+    def reach(self) -> str:
+        """As models are told of it."""
+        return reach(self.network, self.secrets)
 
     async def make(self, snapshot: AsyncSnapshot | None = None) -> AsyncSandbox:
         idle_seconds = None if self.url is None else self.idle_seconds
         if snapshot is not None:
-            return await AsyncSandbox.create(snapshot, idle_timeout_seconds=idle_seconds)
+            # Network and secrets are said each time: a snapshot has none.
+            return await AsyncSandbox.create(
+                snapshot, idle_timeout_seconds=idle_seconds, network=self.network, secrets=self.secrets
+            )
         return await AsyncSandbox.create(
-            self.template, memory_mib=self.memory_mib, url=self.url, idle_timeout_seconds=idle_seconds
+            self.template,
+            memory_mib=self.memory_mib,
+            url=self.url,
+            idle_timeout_seconds=idle_seconds,
+            network=self.network,
+            secrets=self.secrets,
         )
 
 
@@ -94,7 +113,8 @@ class Session:
 
     async def fork(self, sandbox: AsyncSandbox, n: int, reseed: bool) -> list[AsyncSandbox]:
         self._check_room(n)
-        children = await sandbox.fork(n, reseed)
+        # Secrets are for all sandboxes of the session, so for these too.
+        children = await sandbox.fork(n, reseed, inherit_secrets=True)
         await self._check_still_open(children)
         self._sandboxes.update((child.id, child) for child in children)
         return children

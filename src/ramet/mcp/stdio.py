@@ -20,7 +20,7 @@ def serve_stdio(settings: SandboxSettings) -> None:
 
 async def _serve(settings: SandboxSettings) -> None:
     keeping = OneSession(settings)
-    server = make_server(keeping.running)
+    server = make_server(keeping.running, reach=settings.reach)
     loop = asyncio.get_running_loop()
     endings: set[asyncio.Task[None]] = set()  # a loop does not keep its tasks
 

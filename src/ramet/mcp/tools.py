@@ -18,8 +18,8 @@ Python sandboxes that keep their state. run_python works like the cells of one n
 stay between calls, so work in small steps and build on what is there. Before something risky or something you may \
 want to try in several ways, fork the sandbox: each fork is a full copy of the live state, variables and threads \
 included, made in milliseconds. Run a variant in each, compare with diff, and keep the best with merge_into. snapshot \
-and restore go back in time. The sandboxes have no internet and cannot see the user's files: bring data in with \
-write_file, look at it with read_file and list_files."""
+and restore go back in time. The sandboxes cannot see the user's files: bring data in with write_file, look at it with \
+read_file and list_files."""
 
 
 @dataclass(frozen=True, slots=True)

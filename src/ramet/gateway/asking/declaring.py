@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramet.gateway.asking.schemas import is_recursive, python_name
-from ramet.gateway.asking.tool_texts import PROGRAMMATIC_VERSIONS, VERSIONS, tool_names, tools_for_upstream
+from ramet.gateway.asking.tool_texts import (
+    PROGRAMMATIC_VERSIONS,
+    VERSIONS,
+    Surroundings,
+    tool_names,
+    tools_for_upstream,
+)
 from ramet.gateway.errors import ApiError, invalid
 from ramet.gateway.kinds import BASH, CODE, OWN_TOOLS
 from ramet.gateway.running.cell_run import ClientTool
@@ -50,18 +56,18 @@ class DeclaredTools:
         return self.open_ended or name in self.client_names
 
 
-def read_tools(tools: object, cell_seconds: float = 90) -> DeclaredTools:
+def read_tools(tools: object, surroundings: Surroundings | None = None) -> DeclaredTools:
     """From the field of a request; what cannot be is refused in the words of the API where it has some."""
     if tools is None:
         return DeclaredTools()
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise invalid("tools: must be a list of objects")
-    return _Reading(cell_seconds).read(tools)
+    return _Reading(surroundings or Surroundings()).read(tools)
 
 
 @dataclass
 class _Reading:
-    cell_seconds: float
+    surroundings: Surroundings
     entry: dict[str, Any] | None = None
     callables: list[ClientTool] = field(default_factory=list)
     callers: set[str] = field(default_factory=set)
@@ -146,7 +152,7 @@ class _Reading:
         if version is None:
             yield from (tool for tool in self.upstream if tool is not None)
             return
-        own = tools_for_upstream(version, self.callables, self.cell_seconds)
+        own = tools_for_upstream(version, self.callables, self.surroundings)
         if self.entry is None:
             yield from own
         elif self.entry.get("cache_control") is not None:

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ramet.gateway.asking.declaring import DeclaredTools, check_choice, read_tools
 from ramet.gateway.asking.history import OpenCalls, open_calls
+from ramet.gateway.asking.tool_texts import Surroundings
 from ramet.gateway.errors import ApiError, invalid
 from ramet.gateway.kinds import Message, content_blocks, is_own_use
 from ramet.gateway.turns.threads import Thread, Threads, read_thread
@@ -70,14 +71,14 @@ class MessagesRequest:
         return list(dict.fromkeys(str(file_id) for file_id in found))
 
 
-def read_request(body: Body, owner: str, threads: Threads, cell_seconds: float) -> MessagesRequest:
+def read_request(body: Body, owner: str, threads: Threads, surroundings: Surroundings) -> MessagesRequest:
     try:
-        return _read_request(body, owner, threads, cell_seconds)
+        return _read_request(body, owner, threads, surroundings)
     except RecursionError:
         raise invalid("the request is nested too deeply") from None
 
 
-def _read_request(body: Body, owner: str, threads: Threads, cell_seconds: float) -> MessagesRequest:
+def _read_request(body: Body, owner: str, threads: Threads, surroundings: Surroundings) -> MessagesRequest:
     thread = read_thread(body.fields, owner, threads)
     fields = {name: value for name, value in body.fields.items() if name not in _OWN_FIELDS}
     tools_field = body.get("tools")
@@ -94,7 +95,7 @@ def _read_request(body: Body, owner: str, threads: Threads, cell_seconds: float)
         thread = thread.with_messages(messages, body.size_bytes)
     if not messages:
         raise invalid("messages: at least one message is required")
-    tools = read_tools(tools_field, cell_seconds)
+    tools = read_tools(tools_field, surroundings)
     check_choice(body.get("tool_choice"), tools)
     calls = open_calls(messages)
     container_id = _container(body.get("container"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ramet.gateway.asking.schemas import signature
 from ramet.gateway.kinds import BASH, CODE, EDITOR
 from ramet.gateway.running.cell_run import ClientTool
+from ramet.integrations.reach import NO_INTERNET
 
 VERSIONS = ("20250522", "20250825", "20260120", "20260521")
 _TOOLS = {
@@ -20,23 +22,36 @@ PROGRAMMATIC_VERSIONS = frozenset(("20260120", "20260521"))
 _DESCRIPTION_CHARACTERS = 2000
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a model must know of the place where its code runs."""
+
+    cell_seconds: float = 90
+    reach: str = NO_INTERNET
+
+
+_USUAL = Surroundings()
+
+
 def tool_names(version: str) -> tuple[str, ...]:
     return _TOOLS[version]
 
 
-def tools_for_upstream(version: str, callables: Sequence[ClientTool], cell_seconds: float = 90) -> list[dict[str, Any]]:
+def tools_for_upstream(
+    version: str, callables: Sequence[ClientTool], surroundings: Surroundings = _USUAL
+) -> list[dict[str, Any]]:
     """The ordinary tools that stand for the code execution entry."""
     makers = {
-        CODE: lambda: _code_tool(version, callables, cell_seconds),
-        BASH: lambda: _bash_tool(version, cell_seconds),
+        CODE: lambda: _code_tool(version, callables, surroundings),
+        BASH: lambda: _bash_tool(version, surroundings),
         EDITOR: _editor_tool,
     }
     return [makers[name]() for name in tool_names(version)]
 
 
 _PLACE = """\
-It runs in a sandboxed Linux container without internet access. Files that the user uploaded are in the folder \
-$INPUT_DIR. To give a file to the user, write it into the folder $OUTPUT_DIR."""
+It runs in a sandboxed Linux container. {reach} Files that the user uploaded are in the folder $INPUT_DIR. To \
+give a file to the user, write it into the folder $OUTPUT_DIR."""
 
 _REPL = """\
 Run Python code and read what it prints.
@@ -65,11 +80,11 @@ the results: the results themselves stay in the container.
 """
 
 
-def _code_tool(version: str, callables: Sequence[ClientTool], cell_seconds: float) -> dict[str, Any]:
+def _code_tool(version: str, callables: Sequence[ClientTool], surroundings: Surroundings) -> dict[str, Any]:
     parts = [_FRESH if version == "20250522" else _REPL]
     if version == "20260521":
-        parts.append(_LIMIT.format(seconds=cell_seconds))
-    parts.append("\n" + _PLACE)
+        parts.append(_LIMIT.format(seconds=surroundings.cell_seconds))
+    parts.append("\n" + _place(surroundings))
     if callables:
         parts.append(_TOOLS_INSIDE)
         parts.extend(_functions(callables))
@@ -97,13 +112,18 @@ def _parameter_lines(schema: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def _bash_tool(version: str, cell_seconds: float) -> dict[str, Any]:
+def _place(surroundings: Surroundings) -> str:
+    return _PLACE.format(reach=surroundings.reach)
+
+
+def _bash_tool(version: str, surroundings: Surroundings) -> dict[str, Any]:
+    seconds = surroundings.cell_seconds
     parts = [
         "Run a shell command with bash and read its output and return code. Each command starts a new shell: changes "
-        "to files stay, changes of the folder and of variables do not. " + _PLACE
+        "to files stay, changes of the folder and of variables do not. " + _place(surroundings)
     ]
     if version == "20260521":
-        parts.append(f"A command may run for {cell_seconds:g} seconds; then it is interrupted and its result says so.")
+        parts.append(f"A command may run for {seconds:g} seconds; then it is interrupted and its result says so.")
     command = {"type": "string", "description": "The command, or several lines of a script."}
     return _tool(BASH, " ".join(parts), {"command": command}, ["command"])
 

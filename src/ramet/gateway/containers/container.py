@@ -172,7 +172,8 @@ class Container:
             async with self._lock:
                 if not self._quiet:
                     raise ContainerBusy(self.id, [call.id for call in self._run.calls] if self._run else [])
-                children = await (await self._awake()).fork(n)
+                # Secrets are for all sandboxes of the gateway, so for these too.
+                children = await (await self._awake()).fork(n, inherit_secrets=True)
                 return [
                     Container(self.owner, self._settings, self._files, self._clock, sandbox=child, like=self)
                     for child in children

@@ -75,6 +75,8 @@ class KeptSandbox:
             disk_mib=settings.disk_mib,
             timeout_seconds=self._lifetime_seconds,
             idle_timeout_seconds=self._lifetime_seconds,
+            network=settings.network,
+            secrets=settings.secrets,
             url=settings.url,
             api_key=settings.api_key,
         )
@@ -90,6 +92,9 @@ class KeptSandbox:
             snapshot,
             timeout_seconds=self._lifetime_seconds,
             idle_timeout_seconds=self._lifetime_seconds,
+            # Said each time: a snapshot has none.
+            network=self._settings.network,
+            secrets=self._settings.secrets,
             url=self._settings.url,
             api_key=self._settings.api_key,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ramet import Network, Secret
 from ramet.gateway.running.outcomes import CallLimits
 from ramet.gateway.running.outputs import OutputLimits
 
@@ -19,6 +21,8 @@ class ContainerSettings:
     pids: int | None = None
     cpus: float | None = None
     disk_mib: int | None = None
+    network: Network | None = None
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
 

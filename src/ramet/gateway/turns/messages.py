@@ -33,7 +33,7 @@ class Messages:
         settings = self._services.settings
         body = await read_body(request, settings.body_bytes)
         owner = owner_of(request)
-        asked = read_request(body, owner, self._services.threads, self._services.cell_seconds)
+        asked = read_request(body, owner, self._services.threads, self._services.surroundings)
         caller = Caller(upstream_headers(settings, request.headers), request.url.query)
         turn, task = self._begin(asked, owner, caller)
         gone = asyncio.create_task(client_gone(receive))

@@ -24,7 +24,7 @@ def routes(services: Services) -> list[Route]:
         """Of what the upstream would be asked: with ordinary tools in the place of code execution."""
         owner = owner_of(request)
         body = await read_body(request, services.settings.body_bytes)
-        asked = read_request(body, owner, services.threads, services.cell_seconds)
+        asked = read_request(body, owner, services.threads, services.surroundings)
         wording = Wording(services.rooms.files, owner)
         messages = await inlined(asked.messages, services.rooms.files, owner)
         given = {**asked.fields, "messages": translate(messages, wording.tell, wording.tell_upload)}
