@@ -14,14 +14,14 @@ from ramet.client import blocking, operations
 from ramet.transport.embedded import default_engine
 
 # More than the engine thaws ahead: a create that finds none ready comes sooner than this.
-_CREATES_AT_MOST = 20
+_CREATES_AT_MOST = 60
 
 
-def handed_over(then: Callable[[Sandbox], None] = lambda sandbox: None) -> float:
+def handed_over(then: Callable[[Sandbox], None] = lambda sandbox: None, make: Callable[[], Sandbox] = Sandbox) -> float:
     """Seconds of a create, and of what follows, that took a sandbox which the engine had thawed ahead of time."""
     before = _pool_misses()
     started = time.perf_counter()
-    with Sandbox() as sandbox:
+    with make() as sandbox:
         then(sandbox)
         taken = time.perf_counter() - started
         if _pool_misses() != before:
@@ -29,7 +29,7 @@ def handed_over(then: Callable[[Sandbox], None] = lambda sandbox: None) -> float
     return taken
 
 
-def thawed(then: Callable[[Sandbox], None] = lambda sandbox: None) -> float:
+def thawed(then: Callable[[Sandbox], None] = lambda sandbox: None, make: Callable[[], Sandbox] = Sandbox) -> float:
     """Seconds of a create, and of what follows, that had to thaw the template into a pod.
 
     Sandboxes thawed ahead are used up first; the engine's own count tells which create found none. Only this one does
@@ -39,7 +39,7 @@ def thawed(then: Callable[[Sandbox], None] = lambda sandbox: None) -> float:
         for _ in range(_CREATES_AT_MOST):
             before = _pool_misses()
             started = time.perf_counter()
-            sandbox = stack.enter_context(Sandbox())
+            sandbox = stack.enter_context(make())
             then(sandbox)
             taken = time.perf_counter() - started
             if _pool_misses() != before:

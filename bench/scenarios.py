@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench import crowd, fork_scenarios, ours, server_scenarios, tool_scenarios
+from bench import crowd, fork_scenarios, network_scenarios, ours, packages, server_scenarios, tool_scenarios
 from bench.bubblewrap import bubblewrap_run
 from bench.in_process import in_process
 from bench.jupyter import kernel_start_and_first_cell, kernel_warm_cell
@@ -148,4 +148,8 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "tool-calls": tool_scenarios.tool_calls,
     "gateway-turn": tool_scenarios.gateway_turn,
     "gateway-crowd": tool_scenarios.gateway_crowd,
+    "network-download": network_scenarios.network_download,
+    "network-get": network_scenarios.network_get,
+    "network-create": network_scenarios.network_create,
+    "install-again": packages.install_again,
 }
