@@ -24,7 +24,9 @@ _ATTACKS = {
     "kill_of_the_init": ("os.kill(1, 9); os.kill(1, signal.SIGSTOP)", KEPT),
     "kill_by_a_child": ("subprocess.run(['bash', '-c', 'kill -9 -1']); os.kill(os.getpid(), 9)", KILLED),
     "kill_of_everything_that_is_python": (
-        "subprocess.run(['bash', '-c', 'for p in /proc/[0-9]*; do kill -9 ${p#/proc/}; done']); time.sleep(60)",
+        # Not itself: 10000 comes before 9999 there, and the rest would live.
+        "every = 'for p in /proc/[0-9]*; do [ ${p#/proc/} = $$ ] || kill -9 ${p#/proc/}; done'\n"
+        "subprocess.run(['bash', '-c', every]); time.sleep(60)",
         KILLED,
     ),
     "abort": ("os.abort()", ("lost", "signal 6", 134)),
