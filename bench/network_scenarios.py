@@ -1,5 +1,7 @@
 """What is measured of the network: each scenario is a function from the run's settings to rows."""
 
+from functools import partial
+
 from bench import network, ours
 from bench.measure import Contestant, measure
 from bench.process import announcing_program
@@ -17,9 +19,9 @@ def network_download(settings: Settings) -> list[Row]:
         for kind, client in (("urllib", "urllib"), ("curl", "curl")):
             samples = measure(
                 [
-                    Contestant("ours", lambda kind=kind: network.inside(kind, url)),  # type: ignore[misc]
-                    Contestant("again", lambda kind=kind: network.inside(kind, url)),  # type: ignore[misc]
-                    Contestant("outside", lambda kind=kind: network.outside(kind, url)),  # type: ignore[misc]
+                    Contestant("ours", partial(network.inside, kind, url)),
+                    Contestant("again", partial(network.inside, kind, url)),
+                    Contestant("outside", partial(network.outside, kind, url)),
                 ],
                 settings.rounds(16),
                 settings.shuffle,

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 from bench.measure import Contestant, Sample, measure
@@ -22,10 +23,10 @@ def install_again(settings: Settings) -> list[Row]:
         for size, described in (("small", "a package of one module"), ("large", "a package of a thousand modules")):
             samples = measure(
                 [
-                    Contestant("ours", lambda size=size: installing(url, "pip", f"{size}-known")),  # type: ignore[misc]
-                    Contestant("again", lambda size=size: installing(url, "pip", f"{size}-known")),  # type: ignore[misc]
-                    Contestant("first", lambda size=size: installing(url, "pip", size, new=True)),  # type: ignore[misc]
-                    Contestant("pip", lambda size=size: installing(url, "python -m pip", f"{size}-known")),  # type: ignore[misc]
+                    Contestant("ours", partial(installing, url, "pip", f"{size}-known")),
+                    Contestant("again", partial(installing, url, "pip", f"{size}-known")),
+                    Contestant("first", partial(installing, url, "pip", size, new=True)),
+                    Contestant("pip", partial(installing, url, "python -m pip", f"{size}-known")),
                 ],
                 settings.rounds(16),
                 settings.shuffle,

@@ -20,7 +20,6 @@ from ramet import (
     Result,
     Sandbox,
     SandboxInfo,
-    SandboxNetwork,
 )
 
 Returned = TypeVar("Returned")
@@ -206,6 +205,5 @@ class AwaitedFiles:
 
 
 AnySandbox = Sandbox | AwaitedSandbox
-AnyNetwork = SandboxNetwork | AwaitedNetwork
 AnyExposed = Exposed | AwaitedExposed
 MakeSandbox = Callable[..., AnySandbox]

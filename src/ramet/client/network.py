@@ -35,6 +35,7 @@ class Network:
     bytes_per_second: int | None = field(default=None, kw_only=True)
     total_bytes: int | None = field(default=None, kw_only=True)  # sent and received, in a sandbox's life
     ca_pem: str | None = field(default=None, kw_only=True, repr=False)
+    _spec: NetworkSpec = field(init=False, repr=False, compare=False)  # all of it, as the engine is told
 
     def __post_init__(self) -> None:
         spec = make_network(
@@ -83,8 +84,7 @@ def network_spec(network: object) -> NetworkSpec | None:
     if network is None:
         return None
     if isinstance(network, Network):
-        spec: NetworkSpec = network._spec  # type: ignore[attr-defined]
-        return spec
+        return network._spec
     return make_network(network)
 
 

@@ -72,40 +72,28 @@ async def _fork(
     inherit_secrets: bool,
 ) -> Children:
     with room:
-        return await _forked(registry, parent, count, reseed, caller, turns, inherit_secrets)
-
-
-async def _forked(
-    registry: Registry,
-    parent: Sandbox,
-    count: int,
-    reseed: bool,
-    caller: Caller,
-    turns: Turns,
-    inherit_secrets: bool,
-) -> Children:
-    async with turns as (turn,):
-        began = perf_counter()
-        keep_pid = await settle(parent)
-        # Its children are not persistent: nobody has asked to keep them.
-        spec, past, network = replace(parent.spec, persistent=False), parent.past, parent.network
-        machine = await registry.started_machine()
-        # The parent's next cell may run as soon as it is frozen: what follows is its children's business.
-        forked = await machine.fork(parent.body, count, keep_pid, turn.release)
-    sandboxes: list[Sandbox] = []
-    try:
-        for body in forked.bodies:
-            own = network.for_copy(inherit_secrets) if network is not None else None
-            sandboxes.append(registry.new_sandbox(spec, body, past, parent.id, own))
-        if reseed or keep_pid:
-            await _tell(sandboxes, reseed, stir=keep_pid)
-        caller.check()  # children of a caller that went away are nobody's
-        registry.add(sandboxes)
-    except BaseException:
-        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
-        await asyncio.gather(*(body.close() for body in forked.bodies))
-        raise
-    return _counted(sandboxes, forked, perf_counter() - began)
+        async with turns as (turn,):
+            began = perf_counter()
+            keep_pid = await settle(parent)
+            # Its children are not persistent: nobody has asked to keep them.
+            spec, past, network = replace(parent.spec, persistent=False), parent.past, parent.network
+            machine = await registry.started_machine()
+            # The parent's next cell may run as soon as it is frozen: what follows is its children's business.
+            forked = await machine.fork(parent.body, count, keep_pid, turn.release)
+        sandboxes: list[Sandbox] = []
+        try:
+            for body in forked.bodies:
+                own = network.for_copy(inherit_secrets) if network is not None else None
+                sandboxes.append(registry.new_sandbox(spec, body, past, parent.id, own))
+            if reseed or keep_pid:
+                await _tell(sandboxes, reseed, stir=keep_pid)
+            caller.check()  # children of a caller that went away are nobody's
+            registry.add(sandboxes)
+        except BaseException:
+            await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+            await asyncio.gather(*(body.close() for body in forked.bodies))
+            raise
+        return _counted(sandboxes, forked, perf_counter() - began)
 
 
 def snapshot(registry: Registry, sandbox: Sandbox, caller: Caller) -> Awaitable[Snapshot]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from types import NoneType
+from typing import Any
 
 from ramet.engine.packages.asker import Asker
 from ramet.engine.packages.copying import TooMuch
@@ -198,8 +199,8 @@ class Packages:
         return MemoryStore(min(self._settings.packages_memory_bytes, memory // _MEMORY_SHARE))
 
     async def close(self) -> None:
-        tasks = [installing.task for installing in self._installing.values() if installing.task is not None]
-        tasks += [task for _, task in self._bases.values()]  # type: ignore[misc]
+        tasks: list[asyncio.Task[Any]] = [task for _, task in self._bases.values()]
+        tasks += [installing.task for installing in self._installing.values() if installing.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
