@@ -13,27 +13,25 @@ PYTHON ?= $(shell for python in $(CANDIDATES); do "$$python" -c 'import sys; sys
 BIN := .venv/bin
 # Folders are listed too: a module that was removed must go from the installed copy.
 SOURCES := $(shell find src \( -name __pycache__ -o -name '*.egg-info' -o -name '.?*' \) -prune -o ! -name '*.so' ! -name ramet-pod -print 2>/dev/null) pyproject.toml setup.py
-# Tests that also run as an unprivileged user.
-ORDINARY_USER_TESTS := $(wildcard tests/ordinary_user tests/behaviour tests/walls tests/lifetime tests/fork tests/network tests/terminals tests/published_client tests/server/test_supervision.py tests/server/test_cells_over_http.py)
-
 .PHONY: help
 help:
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  make %-7s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  make %-9s %s\n' "$$name" "$$what"; done
 
 .PHONY: demo
 demo: .venv/installed  ## make .venv, build, run examples/quickstart.py
+	@echo "running examples/quickstart.py"
 	@$(BIN)/python examples/quickstart.py
 
 .PHONY: test
-test: .venv/installed  ## install what is needed, then run all tests, some again as an ordinary user
-	@tools/need test || echo "going on without: tests that need them will say so"
-	$(BIN)/python -m pytest
-	@if [ "$$(id -u)" -eq 0 ] && [ -n "$(ORDINARY_USER_TESTS)" ]; then \
-	    tools/need user && echo "again as an ordinary user: $(ORDINARY_USER_TESTS)" && tools/test-as-ordinary-user $(ORDINARY_USER_TESTS); \
-	fi
+test: .venv/installed .venv/test  ## install what is needed, then run what a change is likely to break (ten minutes)
+	@tools/run-tests fast
+
+.PHONY: test-all
+test-all: .venv/installed .venv/test  ## every test, also as an ordinary user, mutants, ten minutes of soak (ONLY="tests/network soak")
+	@tools/run-tests all $(ONLY)
 
 .PHONY: check
-check: .venv/installed  ## format, lint, layers, types
+check: .venv/installed .venv/test  ## format, lint, layers, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -44,16 +42,20 @@ bench: .venv/installed .venv/bench  ## measure against ipykernel, bubblewrap, fo
 	$(BIN)/python -m bench $(BENCH)
 
 .PHONY: soak
-soak: .venv/installed  ## random forks, merges and snapshots against a model for minutes, then a look for leaks (SOAK="--minutes 30")
+soak: .venv/installed .venv/test  ## random forks, merges and snapshots against a model for minutes, then a look for leaks (SOAK="--minutes 30")
 	$(BIN)/python -m tests.soak $(SOAK)
 
+.PHONY: mutants
+mutants: .venv/installed .venv/test  ## break the product in many ways, one at a time: tests must see each (MUTANTS="--only 'seccomp-*'")
+	$(BIN)/python -m tests.mutants $(MUTANTS)
+
 .PHONY: fix
-fix: .venv/installed  ## format the code and mend what the linter can
+fix: .venv/installed .venv/test  ## format the code and mend what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 .PHONY: docs
-docs: .venv/installed  ## run the examples in the documents, check their links and the paths they name
+docs: .venv/installed .venv/test  ## run the examples in the documents, check their links and the paths they name
 	$(BIN)/python -m pytest -q tests/docs
 
 .PHONY: clean
@@ -62,32 +64,40 @@ clean:  ## remove .venv, build products and caches
 	rm -f src/ramet/isolation/ramet-pod src/ramet/freezing/*.so src/ramet/isolation/*.so
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# --- .venv: three steps, each done again only when what it is made from changes -------------------------------------
+# --- .venv: four steps, each done again only when what it is made from changes --------------------------------------
 
 # Where no interpreter was found, tools/need installs Debian's or says what is missing.
 .venv/made:
 	@tools/need build $(or $(PYTHON),/usr/bin/python3)
-	$(or $(PYTHON),/usr/bin/python3) -m venv --clear .venv
+	@echo "making .venv with $$($(or $(PYTHON),/usr/bin/python3) --version)"
+	@$(or $(PYTHON),/usr/bin/python3) -m venv --clear .venv
 	@touch $@
 
-# Dependencies apart from the project, so that a change of the source costs one short build. They are read from
-# pyproject.toml, the only place that names them.
-.venv/requirements.txt: pyproject.toml .venv/made
-	@$(BIN)/python -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); extras = t["project"]["optional-dependencies"]; print(*t["build-system"]["requires"], *t["project"]["dependencies"], *(one for name, some in extras.items() if name != "bench" for one in some), sep="\n")' > $@
-
-.venv/dependencies: .venv/requirements.txt
-	$(BIN)/python -m pip install -q -r $<
+# Dependencies apart from the project, so that a change of the source costs one short build.
+.venv/core: pyproject.toml tools/requirements .venv/made
+	@$(BIN)/python tools/requirements demo > .venv/core.txt
+	@echo "installing $$(wc -l < .venv/core.txt) packages and what they need: the core, numpy and pandas (about 100 MB to download)"
+	@$(BIN)/python -m pip install -q -r .venv/core.txt
 	@touch $@
 
-.venv/bench: .venv/dependencies
+.venv/test: .venv/core
+	@tools/need test || echo "going on without: tests that need them will say so"
+	@$(BIN)/python tools/requirements test > .venv/test.txt
+	@echo "installing what tests and checks need (about 400 MB to download; takes a minute or two)"
+	@$(BIN)/python -m pip install -q -r .venv/test.txt
+	@touch $@
+
+.venv/bench: .venv/test
 	@tools/need bench || echo "going on without bubblewrap: its row will say so"
-	$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])')
+	@$(BIN)/python tools/requirements bench > .venv/bench.txt
+	@$(BIN)/python -m pip install -q -r .venv/bench.txt
 	@touch $@
 
 # Installed, not editable: tests see what a user gets, the helper program and py.typed included. The build folder goes
 # first because setuptools would pack modules that are no longer in the source.
-.venv/installed: $(SOURCES) .venv/dependencies
+.venv/installed: $(SOURCES) .venv/core
 	@rm -rf build
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
+	@echo "building and installing Ramet"
+	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
 	@rm -rf build
 	@touch $@

@@ -1,10 +1,10 @@
-"""A short session: state that stays, output as it happens, faults survived, a deadline kept, and the walls."""
+"""A short session: state that stays, output as it happens, faults survived, a deadline kept, forks, and the walls."""
 
 import socket
 import sys
 import time
 
-from ramet import Sandbox
+from ramet import Language, Sandbox
 
 
 def heading(text: str) -> None:
@@ -21,6 +21,7 @@ def main() -> None:
         a_fault_is_a_result(sandbox)
         a_deadline_is_kept(sandbox)
         files_go_in_and_out(sandbox)
+        forks(sandbox)
         walls(sandbox)
     heading("Another one, now that the template is there")
     started = time.perf_counter()
@@ -89,11 +90,26 @@ def files_go_in_and_out(sandbox: Sandbox) -> None:
     print(sandbox.download("/root/sorted.txt"))
 
 
+def forks(sandbox: Sandbox) -> None:
+    heading("Three plans tried from one state, the best one kept")
+    sandbox.run_code("numbers = list(range(1_000_000)); result = 0")
+    started = time.perf_counter()
+    with sandbox.fork(3) as children:
+        print(f"three copies of the live sandbox after {(time.perf_counter() - started) * 1e3:.1f} ms")
+        plans = ["sum(numbers)", "max(numbers)", "len(numbers)"]
+        results = {}
+        for child, plan in zip(children, plans, strict=True):
+            results[child] = int(child.run_code(f"result = {plan}; print(result)").stdout)
+            print(f"  {plan:14} {results[child]:>16,}")
+        sandbox.merge_into(max(children, key=results.__getitem__))
+    print("the sandbox goes on as the winner: result =", sandbox.run_code("result").value)
+
+
 def walls(sandbox: Sandbox) -> None:
     heading("What stands around it")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        attempts = [
+        attempts: list[tuple[str, Language, str]] = [
             ("read a home folder", "python", "open('/home/me/.ssh/id_ed25519')"),
             ("call the host", "python", f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"),
             ("mount something", "bash", "mount -t tmpfs none /mnt"),

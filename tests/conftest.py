@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import hypothesis
 import pytest
 
 from ramet import Sandbox
 from ramet.transport import embedded
+from tests import tiers
 
 # SIGINT again, hard interrupt, kill: the ladder that users have, climbed faster.
 _SHORT_WAITS = ["--interrupt-seconds", "0.3,0.3,0.6"]
@@ -21,9 +24,21 @@ for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
+# Of a machine that others use too, the time that an example takes says nothing.
+hypothesis.settings.register_profile("ramet", deadline=None)
+hypothesis.settings.load_profile("ramet")
+
 # Tests are of the engine here, whatever server the person who runs them works with.
 for _name in ("RAMET_URL", "RAMET_API_KEY"):
     os.environ.pop(_name, None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(tiers.Tiers(config), "tiers")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,6 +55,15 @@ def short_waits_of_the_engine() -> Iterator[None]:
         embedded.engine_options[:] = _SHORT_WAITS
     yield
     embedded.close_engine()
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """For a test that holds more ends of connections itself than most users' programs may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture

@@ -22,6 +22,19 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def children_of(pid: int) -> list[int]:
+    """Those that it started itself, or was given by one that has ended."""
+    return [child for child in descendants(pid) if parent_of(child) == pid]
+
+
+def parent_of(pid: int) -> int:
+    """0 of a process that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 def command_line(pid: int) -> bytes:
     """Its arguments, each with a zero byte after it; nothing of a process that has ended."""
     try:

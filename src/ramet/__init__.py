@@ -11,15 +11,18 @@ Everything public is here and in ``ramet.errors``. Inside the package only the d
 """
 
 from ramet.client.arguments import Mount, Template
+from ramet.client.async_files import AsyncFiles
 from ramet.client.async_forks import AsyncForks, AsyncSnapshot
 from ramet.client.async_networks import AsyncExposed, AsyncSandboxNetwork
-from ramet.client.async_sandbox import AsyncFiles, AsyncSandbox
+from ramet.client.async_sandbox import AsyncSandbox
 from ramet.client.async_terminals import AsyncTerminal
+from ramet.client.files import Files
+from ramet.client.folders import Copied
 from ramet.client.forks import Forks, Snapshot
 from ramet.client.network import Network, Secret
 from ramet.client.network_operations import Connection
 from ramet.client.networks import Exposed, SandboxNetwork
-from ramet.client.sandbox import Files, Sandbox
+from ramet.client.sandbox import Sandbox
 from ramet.client.terminals import Terminal
 from ramet.client.tools.current_call import ToolCall, current_tool_call
 from ramet.client.tools.tool import Tool
@@ -39,6 +42,7 @@ from ramet.errors import (
     HostNotCapable,
     InvalidArgument,
     LimitReached,
+    NameUnknown,
     NotPermitted,
     OutcomeUnknown,
     ProtocolError,
@@ -49,13 +53,16 @@ from ramet.errors import (
     ToolError,
     Unauthorized,
     Unreachable,
+    ValueUnsupported,
 )
+from ramet.protocol.checks import Language
 from ramet.protocol.differences import FileChange, FileState
 from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
 from ramet.protocol.listing import SandboxRow
 from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import (
     CellError,
+    ClearEvent,
     Event,
     ExitEvent,
     FileInfo,
@@ -80,7 +87,9 @@ __all__ = [
     "AsyncSnapshot",
     "AsyncTerminal",
     "CellError",
+    "ClearEvent",
     "Connection",
+    "Copied",
     "Diff",
     "EngineClosed",
     "EngineLost",
@@ -105,10 +114,12 @@ __all__ = [
     "Forks",
     "HostNotCapable",
     "InvalidArgument",
+    "Language",
     "LimitReached",
     "Limits",
     "Mount",
     "NameChange",
+    "NameUnknown",
     "NameValue",
     "Network",
     "NotPermitted",
@@ -139,6 +150,7 @@ __all__ = [
     "Truncated",
     "Unauthorized",
     "Unreachable",
+    "ValueUnsupported",
     "close_engine",
     "current_tool_call",
 ]

@@ -16,6 +16,8 @@
     ├── Unreachable           no server answers at the URL; nothing was carried out
     ├── Unauthorized          the server wants a key, or does not know this one
     ├── NotPermitted          more of the network than the key may have
+    ├── NameUnknown           the sandbox has no such name                         (also a KeyError)
+    ├── ValueUnsupported      a value of this type cannot travel                   (also a TypeError)
     ├── ToolError             raised by a tool, to tell the code that called it what went wrong
     ├── ForkedProcess         a handle was used in another process after os.fork()
     ├── ProtocolError         the other side broke the protocol
@@ -156,6 +158,18 @@ class NotPermitted(RametError):
     code = "not_permitted"
 
 
+class NameUnknown(RametError, KeyError):
+    """No cell of the sandbox has defined this name, or it was deleted since."""
+
+    code = "name_unknown"
+
+
+class ValueUnsupported(RametError, TypeError):
+    """A value of this type cannot be given to a sandbox, or taken out of one."""
+
+    code = "value_unsupported"
+
+
 class ToolError(RametError):
     """Raised by a tool of yours: the code that called it gets a ToolError with this message."""
 
@@ -217,8 +231,11 @@ class FileForbidden(FileError, PermissionError):
     code = "file_forbidden"
 
 
-# What the kernel says when there is no more of something: descriptors, memory, processes, mounts, watches.
-NO_ROOM_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC))
+# What the kernel says when there is no more of something: descriptors, memory, processes, mounts, watches; and when too
+# many descriptors of a user are under way through sockets.
+NO_ROOM_ERRNOS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
+)
 
 _BY_ERRNO: dict[int, type[FileError]] = {
     errno.ENOENT: FileNotFound,

@@ -34,6 +34,8 @@ class Loops:
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs a cell's coroutine to its end. Called through the gate."""
+        if "asyncio" not in sys.modules:
+            self._import()
         import asyncio
 
         outer = asyncio._get_running_loop()
@@ -41,7 +43,7 @@ class Loops:
             # A cell within an awaiting cell (`%%time await ...`).
             self._run_nested(lambda: asyncio.run(coroutine))
             return
-        loop = self._open()
+        loop = self.open()
         task = loop.create_task(self._unless_over(coroutine))
         self._task, self._cancelled = task, False
         try:
@@ -54,9 +56,21 @@ class Loops:
         finally:
             self._task = None
             if not task.done():
+                # A hard interrupt gives the loop up, and the task with it: asyncio would complain of it to the user.
+                # Before anything else: a second one may come in the next line.
+                task._log_destroy_pending = False
                 task.cancel()
             elif not task.cancelled():
                 task.exception()  # Retrieved: asyncio would report it a second time.
+
+    def _import(self) -> None:
+        """An interrupt in the middle of this would leave asyncio half imported, and not to be imported again."""
+        self._gate.held = True
+        try:
+            import asyncio  # noqa: F401
+        finally:
+            self._gate.held = False
+        self._gate.raise_pending()
 
     async def _unless_over(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """An interrupt that hit another task reaches the one that awaits it later, when the cell is over already."""
@@ -68,7 +82,8 @@ class Loops:
             if self._task is asyncio.current_task():
                 raise
 
-    def _open(self) -> Any:
+    def open(self) -> Any:
+        """The loop of the cells, which is also the current one of the main thread from now on."""
         import asyncio
 
         if self.loop is None or self.loop.is_closed():
@@ -136,8 +151,11 @@ class Loops:
         self.loop.call_soon_threadsafe(task.cancel)
         return True
 
-    def idle(self, channel: Channel) -> None:
-        """Runs background work until a frame arrives; returns at once if there is none."""
+    def has_tasks(self) -> bool:
+        return self.loop is not None and not self.loop.is_closed() and has_tasks(self.loop)
+
+    def idle(self, channel: Channel, before_step: Callable[[], None]) -> None:
+        """Runs background work until a frame is there; returns at once if there is no work."""
         loop = self.loop
         if loop is None or loop.is_closed() or not has_work(loop):
             return
@@ -145,9 +163,11 @@ class Loops:
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
         poll.register(loop._selector.fileno(), select.POLLIN)
-        while not loop.is_closed() and has_work(loop):
+        # Frames that came together were read together: the second one is in the channel, and no poll tells of it.
+        while not channel.holds_data() and not loop.is_closed() and has_work(loop):
             if channel.fileno() in (descriptor for descriptor, _ in poll.poll(milliseconds_to_wait(loop))):
                 return
+            before_step()
             self._gate.run(step, loop)
             if loop is not self.loop:
                 return

@@ -15,6 +15,8 @@ from ramet_guest.children import tell_children_apart
 from ramet_guest.interrupts import Gate
 from ramet_guest.output import SPARES, Output, unbuffer_c_stdio
 
+OLDEST_IPYTHON = 8
+
 
 def main(options_json: str, folder: str) -> None:
     """`folder` holds the guest package, and perhaps a `site-packages` with IPython."""
@@ -35,7 +37,9 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     fallback.install(os.path.join(folder, "site-packages"))
 
     # From here on IPython is needed.
-    from ramet_guest import magics, memory, warmup
+    check_ipython()
+    # Scripts are run by a module that must be there also if its file is replaced by another version meanwhile.
+    from ramet_guest import magics, memory, no_network, postmortem, scripts, warmup  # noqa: F401
     from ramet_guest.repl import Repl
     from ramet_guest.shell import make_shell
     from ramet_guest.sources import teach_inspect
@@ -46,8 +50,10 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     repl = Repl(channel, output, gate, make_shell())
     repl.commands_folder = options.get("commands")
     magics.register(repl)
+    postmortem.register(repl)
     teach_inspect(repl.sources)
     tell_children_apart(channel)
+    no_network.install()
     gate.install()
     for name in options.get("preload", ()):
         importlib.import_module(name)
@@ -55,6 +61,16 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
         warmup.run(repl)
     memory.settle(everything=bool(options.get("builtin", False)))
     return repl
+
+
+def check_ipython() -> None:
+    import IPython
+
+    if IPython.version_info[0] < OLDEST_IPYTHON:
+        sys.exit(
+            f"IPython {IPython.__version__} of this interpreter is too old: cells need {OLDEST_IPYTHON} or newer\n\n"
+            f"hint: {sys.executable} -m pip install --upgrade ipython; or remove it, then Ramet brings its own"
+        )
 
 
 def announce(repl: Any) -> None:

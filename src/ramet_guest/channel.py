@@ -25,6 +25,13 @@ ASK_LOOPS = 4
 ASK_NAMES = 5
 WAKE = 6
 TOOLS = 7
+INTERRUPT = 8
+VALUE_GET = 9
+VALUE_NEXT = 10
+VALUE_SET = 11
+VALUE_DROP = 12
+VALUE_KINDS = (VALUE_GET, VALUE_NEXT, VALUE_SET, VALUE_DROP)
+TAKEN = 13
 # Guest to engine.
 READY = 1
 CONFIGURED = 2
@@ -32,6 +39,7 @@ RESULT = 3
 DONE = 4
 LOOPS = 5
 NAMES = 6
+VALUE = 7
 
 MAXIMUM_FRAME_BYTES = (64 << 20) + (64 << 10)
 CHUNK_BYTES = 32 << 10
@@ -61,6 +69,9 @@ class Channel:
         self._held = b""
         # The id of the running cell. None between cells: results of background threads are dropped then.
         self.cell: int | None = None
+        # The last result that the engine says to have taken, and whether it has interrupted the cell meanwhile.
+        self._taken = 0
+        self._interrupt_read = False
         self.attach(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor))
 
     def attach(self, control: socket.socket) -> socket.socket | None:
@@ -69,7 +80,26 @@ class Channel:
         self._socket: socket.socket | None = control
         self._receive = control.recv
         self._send_all = control.sendall
+        self._inode = os.fstat(control.fileno()).st_ino
         return before
+
+    def replaced(self) -> bool:
+        """Whether our descriptor is another socket than it was: the process was thawed and has not noticed yet."""
+        try:
+            return self._socket is not None and os.fstat(self._socket.fileno()).st_ino != self._inode
+        except OSError:  # user code closed it
+            return False
+
+    @property
+    def life(self) -> int:
+        """Another number for each process that this one has been."""
+        return self._inode
+
+    def adopt(self) -> None:
+        """This process owns the socket that the descriptor is now."""
+        self.pid = _getpid()
+        if self.replaced():
+            self._inode = os.fstat(self.fileno()).st_ino
 
     def abandon(self) -> None:
         """Closes our copy of the socket. We are a forked child: only the parent may answer."""
@@ -132,6 +162,81 @@ class Channel:
         poll = _poll()
         poll.register(control.fileno(), select.POLLIN)
         return bool(poll.poll(0))
+
+    def begin(self, cell: int) -> None:
+        self.cell = cell
+        self._interrupt_read = False
+
+    def speaks(self) -> bool:
+        """Whether results go to the engine: a cell runs, and we are no copy of its process."""
+        return self.cell is not None and self._socket is not None and _getpid() == self.pid
+
+    def wait_until_readable(self) -> None:
+        poll = _poll()
+        poll.register(self.fileno(), select.POLLIN)
+        poll.poll()
+
+    def has_taken(self, number: int) -> bool:
+        """Whether the engine has taken the result with this number. Interrupts wait: what was read must be kept.
+
+        Only for the main thread, while a cell runs: nobody else reads then, and there is nothing else to be read but
+        interrupts.
+        """
+        if self._taken < number and self._socket is not None:
+            try:
+                chunk = self._socket.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno is None:
+                    raise  # as in _more
+                leave(1)
+            if not chunk:
+                leave(0)
+            self._pending += chunk
+            self._read_taken()
+        return self._taken >= number
+
+    def _read_taken(self) -> None:
+        data = self._pending
+        while len(data) >= _PREFIX.size:
+            length, _, kind, header_length = _PREFIX.unpack_from(data)
+            if kind not in (TAKEN, INTERRUPT) or len(data) < 4 + length:
+                break
+            if kind == TAKEN:
+                header = _scan_json(data[_PREFIX.size : _PREFIX.size + header_length].decode("ascii"), 0)[0]
+                self._taken = max(self._taken, header["number"])
+            else:
+                self._interrupt_read = True
+            data = data[4 + length :]
+        self._pending = data
+
+    def interrupt_waits(self) -> bool:
+        """Whether the engine has interrupted the running cell.
+
+        Behind a RUN it sends nothing else before the answer but TAKEN, which is left over where an interrupt ended the
+        wait for it.
+        """
+        control = self._socket
+        if self._interrupt_read:
+            return True
+        if control is None or not self.readable():
+            return False
+        if self._taken:
+            self.has_taken(self._taken + 1)
+            self._read_taken()
+            return self._interrupt_read
+        data = self._pending
+        if not data:
+            try:
+                data = control.recv(_PREFIX.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except OSError:  # user code closed it
+                return False
+        return len(data) >= _PREFIX.size and _PREFIX.unpack_from(data)[2] == INTERRUPT
+
+    def holds_data(self) -> bool:
+        """Whether the next frame, or a part of it, was read together with the last one."""
+        return bool(self._pending)
 
     def fileno(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()

@@ -19,6 +19,7 @@ _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
 
+_BAD_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _FIRST_WORD = re.compile(r"[ \t]*([A-Za-z_]\w*)")
 _AFTER_NAME = re.compile(r"\s*[=.(\[,:]")
 _builtin_names: dict[str, Any] = vars(builtins)
@@ -46,9 +47,12 @@ class Compiler:
         self.flags = 0
         self._transformers: list[Any] = shell.ast_transformers
 
-    def compile(self, source: str) -> Program:
-        """Raises SyntaxError (or ValueError, RecursionError, MemoryError from the compiler) and runs nothing."""
-        name = self._sources.next_name()
+    def compile(self, source: str, name: str | None = None, nested: bool = False) -> Program:
+        """Raises SyntaxError (or ValueError, RecursionError, MemoryError from the compiler) and runs nothing.
+
+        Code that is no cell, as a script's, brings the name that tracebacks show. `nested`: inside a cell, for a magic.
+        """
+        name = name or self._sources.next_name(nested)
         if "\r" in source:
             source = source.replace("\r\n", "\n").replace("\r", "\n")
         # Simple statements on one line, the most frequent cells, need no tree: twice as quick.
@@ -91,6 +95,7 @@ class Compiler:
                     pass
             except (SyntaxError, ValueError):
                 pass
+        refuse_bad_characters(source, name)
         # IPython drops leading empty lines; tracebacks count them.
         empty = source[: len(source) - len(source.lstrip())].count("\n")
         transformed = "\n" * empty + self._shell.transform_cell(source)
@@ -125,6 +130,16 @@ class Compiler:
         return Program(body, value, needs_loop(body) or needs_loop(value))
 
 
+def plain_script(text: str, name: str, sources: Sources) -> Program | None:
+    """A script whose values are not shown and that inherits nothing from cells. None: it is not Python alone."""
+    try:
+        body = _compile(text, name, "exec", _TOP_LEVEL_AWAIT, True)
+    except (SyntaxError, ValueError):
+        return None
+    sources.keep(name, text)
+    return Program(body, None, bool(body.co_flags & _CO_COROUTINE))
+
+
 def needs_loop(code: CodeType | None) -> bool:
     return code is not None and (bool(code.co_flags & _CO_COROUTINE) or not _NEEDS_LOOP.isdisjoint(code.co_names))
 
@@ -143,3 +158,16 @@ def dedent(source: str) -> str:
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     margin = first[: len(first) - len(first.lstrip())]
     return "\n".join(line.removeprefix(margin) for line in lines)
+
+
+def refuse_bad_characters(source: str, name: str) -> None:
+    """Raises SyntaxError for what no version of Python reads, with the line it is in."""
+    match = _BAD_CHARACTER.search(source)
+    if match is None:
+        return
+    start = source.rfind("\n", 0, match.start()) + 1
+    end = source.find("\n", match.start())
+    line = _BAD_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", source[start : end if end >= 0 else None])
+    number = source.count("\n", 0, start) + 1
+    what = "a NUL character" if match[0] == "\0" else f"half of a surrogate pair (U+{ord(match[0]):04X})"
+    raise SyntaxError(f"{what} cannot be part of code", (name, number, match.start() - start + 1, line))

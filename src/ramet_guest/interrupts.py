@@ -3,6 +3,9 @@
 The engine signals this process only, at any time. An interrupt must end user code, must never hit guest code, and must
 be forgotten when it comes between two cells. So user code is entered through one door, `Gate.run`; the handlers raise
 only while it is open and only out of frames that are not the door's or the channel's. Everywhere else they make a note.
+
+The signal does not say which cell it is for, so one that comes before its cell has begun is forgotten, too. Therefore
+the engine sends a frame behind that of the cell, before the signal, and `Repl.answer` looks for it.
 """
 
 from __future__ import annotations
@@ -92,16 +95,26 @@ class Gate:
             return
         kind, self.pending = self.pending, None
         self.fired = True
+        handler = _getsignal(SOFT_SIGNAL)
+        if kind is KeyboardInterrupt and handler is not self._soft_handler and callable(handler):
+            # A handler that the user set in an earlier cell; it is called here in place of the signal.
+            handler(SOFT_SIGNAL, None)
+            return
         raise kind
 
     def begin(self) -> None:
         """A cell begins: interrupts that came before are forgotten."""
-        self.busy = True
         self.pending = None
         self.fired = False
+        # Last: what arrives from here on is for this cell and must be kept.
+        self.busy = True
         if self._user_handler is not None:
             handler, self._user_handler = self._user_handler, None
             _set_signal(SOFT_SIGNAL, handler)
+
+    def user_handles(self) -> bool:
+        """Whether interrupts go to a handler that user code has set, so that `fired` does not tell of them."""
+        return _getsignal(SOFT_SIGNAL) is not self._soft_handler
 
     def end(self) -> None:
         """A cell is over. A SIGINT handler of the user's is set aside until the next one."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import shlex
+from typing import NoReturn
+
+from ramet_guest.nameless import nameless_file
 from ramet_guest.pip import run_pip
 from ramet_guest.repl import CommandFailed, Repl
 
@@ -10,9 +16,7 @@ def register(repl: Repl) -> None:
     """Replaces `%%bash`, `%%sh` and `%pip`."""
 
     def bash(line: str, cell: str) -> None:
-        code = repl.processes.run_bash(cell)
-        if code != 0:
-            raise CommandFailed("bash", code)
+        run_script(repl, line, cell)
 
     def pip(line: str) -> None:
         code = run_pip(line, repl.processes, repl.output)
@@ -22,3 +26,43 @@ def register(repl: Repl) -> None:
     for name in ("bash", "sh"):
         repl.shell.register_magic_function(bash, "cell", name)
     repl.shell.register_magic_function(pip, "line", "pip")
+
+
+class Options(argparse.ArgumentParser):
+    """Those of IPython's `%%script` that need nothing but a program that runs to its end."""
+
+    def __init__(self) -> None:
+        super().__init__(prog="%%bash", add_help=False, allow_abbrev=False)
+        self.add_argument("--out")
+        self.add_argument("--err")
+        self.add_argument("--no-raise-error", action="store_true")
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def run_script(repl: Repl, line: str, cell: str) -> None:
+    """`%%bash --out name --err name --no-raise-error`."""
+    words = shlex.split(line)
+    given, others = Options().parse_known_args(words)
+    if others:
+        # Flags of bash itself, `--bg`, `--proc`: as IPython does it, without our care for interrupts.
+        repl.shell.find_cell_magic("script")(f"bash {line}", cell)
+        return
+    files = {number: nameless_file("output") for number, name in ((1, given.out), (2, given.err)) if name}
+    try:
+        code = repl.processes.run_bash(cell, files)
+        for number, name in ((1, given.out), (2, given.err)):
+            if name:
+                repl.namespace[name] = contents(files[number])
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)
+    if code != 0 and not given.no_raise_error:
+        raise CommandFailed("bash", code)
+
+
+def contents(descriptor: int) -> str:
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(0)
+        return file.read().decode("utf-8", "replace")

@@ -15,6 +15,8 @@ import sysconfig
 import types
 from typing import Any
 
+from ramet_guest.nameless import nameless_file
+
 # Objects whose low 32 bits of the reference count are all ones are immortal in CPython 3.12 and 3.13 (64-bit): counts
 # are neither raised nor lowered any more.
 _IMMORTAL = 0xFFFFFFFF
@@ -106,7 +108,7 @@ def fill_holes() -> list[object]:
 
 def free_blocks() -> list[tuple[int, int]]:
     """Block sizes of CPython's allocator and how many of each are free, from the table it prints for debugging."""
-    descriptor = os.memfd_create("blocks")
+    descriptor = nameless_file("blocks")
     stderr = os.dup(2)
     try:
         os.dup2(descriptor, 2)

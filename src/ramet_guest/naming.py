@@ -6,6 +6,7 @@ name at a time: what it raises, or an interrupt, costs that name its short value
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ INTERRUPTS_AT_MOST = 3
 SECONDS_AFTER_AN_INTERRUPT = 1.0
 # What the REPL itself puts into the namespace.
 _OF_THE_REPL = frozenset(("_", "__", "___", "_exit_code", "In", "Out", "_ih", "_oh", "_dh", "_i", "_ii", "_iii"))
+# `_12` and `_i12`.
+_NUMBERED = re.compile(r"_i?[0-9]+")
 _LARGEST_SIZE = 1 << 62
 _BUFFERS = frozenset(
     (
@@ -88,6 +91,7 @@ def rows(repl: Repl) -> list[Row]:
         Row(name, value)
         for name, value in sorted((pair for pair in list(repl.namespace.items()) if type(pair[0]) is str), key=by_name)
         if name not in _OF_THE_REPL
+        and not (name[:1] == "_" and _NUMBERED.fullmatch(name))
         and not (name.startswith("__") and name.endswith("__"))
         and first.get(name, missing) is not value
     ]
@@ -142,13 +146,13 @@ class Look:
 
 
 def encoded(found: list[Row]) -> tuple[bytes, int]:
-    """As much as the engine takes, and how many were too many."""
+    """A line for each, as many as the engine takes; and how many were too many."""
     parts: list[str] = []
-    size = 2
+    size = 0
     for row in found:
         part = row.encode()
         if size + len(part) + 1 > BYTES_AT_MOST:
             break
         size += len(part) + 1
         parts.append(part)
-    return ("[" + ",".join(parts) + "]").encode("ascii"), len(found) - len(parts)
+    return "\n".join(parts).encode("ascii"), len(found) - len(parts)

@@ -118,7 +118,7 @@ def escape_surrogates(error: UnicodeError) -> tuple[bytes, int]:
 
 
 class Output:
-    """The two streams of cells. Puts them back where they belong before and after each cell."""
+    """The two streams of cells, and the pipes under them, which are put back in their place before each cell."""
 
     def __init__(self) -> None:
         codecs.register_error(ERRORS, escape_surrogates)
@@ -136,6 +136,13 @@ class Output:
 
     def replaced(self) -> bool:
         return getattr(sys, "stdout", None) is not self.stdout or getattr(sys, "stderr", None) is not self.stderr
+
+    def put_back_missing(self) -> None:
+        """After `del sys.stdout`. What was put in place of ours is the user's, None included."""
+        if not hasattr(sys, "stdout"):
+            sys.stdout = self.stdout
+        if not hasattr(sys, "stderr"):
+            sys.stderr = self.stderr
 
     def remember(self, stdout: int = STDOUT, stderr: int = STDERR) -> None:
         """Notes which pipes belong behind 1 and 2."""
@@ -157,8 +164,12 @@ class Output:
             if not same:
                 os.dup2(SPARES[descriptor], descriptor, inheritable=True)
 
+    def cell_error(self, text: str) -> None:
+        """Says what ended a cell, whatever `sys.stderr` is by now: as in a notebook, no log of the user's gets it."""
+        self.stderr.write(text)
+
     def error_text(self, text: str) -> None:
-        """Writes to the cell's stderr; straight to the descriptor when the user's `sys.stderr` is broken."""
+        """Writes to `sys.stderr`, as Python does; to the cell's own when the user's is broken, or None."""
         try:
             stream = sys.stderr
             stream.write(text)

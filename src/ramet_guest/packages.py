@@ -86,7 +86,7 @@ def read_answers(connection: socket, descriptors: list[int], on_line: Callable[[
             if level == SOL_SOCKET and kind == SCM_RIGHTS:
                 descriptors.append(int.from_bytes(content[:_DESCRIPTOR_BYTES], "little"))
         if not data:
-            raise Unavailable("the engine hung up")
+            raise Unavailable("the engine closed the connection")
         *lines, waiting = (waiting + data).split(b"\n")
         for line in lines:
             answer = tool_json.read(line.decode())

@@ -1,7 +1,7 @@
 """`%pip`: installs into the sandbox's private layer; fails at once when there is no network to install from.
 
 Where the sandbox has a network it does what the command `pip` does (`pip_program.py`): plain installations come from
-the engine's store.
+the engine's store. Where it has none, the command asks here whether pip can do anything at all.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ import shlex
 import site
 import sys
 
-from ramet_guest.output import Output
-from ramet_guest.processes import Processes
+from ramet_guest import distributions, pip_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ramet_guest.output import Output
+    from ramet_guest.processes import Processes
 
 _SETTINGS = {
     "PIP_RETRIES": "0",
@@ -52,17 +56,28 @@ def run_pip(line: str, processes: Processes, output: Output) -> int:
     has_store = packages.is_there()
     if has_store:
         command = [sys.executable, "-ISXutf8", "-c", _PROGRAM, _PACKAGE_FOLDER, *arguments]
-    elif not has_network() and needs_index(arguments):
+    elif is_out_of_reach(arguments):
         output.error_text(HINT)
         return 1
-    # The user's own settings win.
-    environment = {**_SETTINGS, **os.environ}
+    environment = settings_without_network()
     if has_store and "PIP_RETRIES" not in os.environ:
         del environment["PIP_RETRIES"]  # the program knows how patient to be
     code = processes.run(command, sys.executable, environment)
     importlib.invalidate_caches()
     show_user_packages()
     return code
+
+
+def is_out_of_reach(arguments: list[str]) -> bool:
+    """Whether pip could only try in vain, and be patient about it."""
+    if has_network() or not needs_index(arguments):
+        return False
+    return not pip_words.wants_no_index(distributions.prefix(), os.environ)
+
+
+def settings_without_network() -> dict[str, str]:
+    """The environment of a pip that works with what there is. The user's own settings win."""
+    return {**_SETTINGS, **os.environ}
 
 
 def show_user_packages() -> None:
@@ -144,8 +159,14 @@ def is_installed(name: str) -> bool:
     match = _REQUIREMENT.match(name)
     if match is None:
         return False
+    version = installed_version(match[1])
+    return version is not None and match[2] in (None, version)
+
+
+def installed_version(name: str) -> str | None:
     try:
-        version = importlib.metadata.version(match[1])
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return match[2] is None or match[2] == version
+        # A bare interpreter knows nothing of its environment.
+        found = distributions.installed().get(distributions.normal(name))
+        return None if found is None else found[0]

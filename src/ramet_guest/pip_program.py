@@ -1,4 +1,6 @@
-"""The command `pip` of a sandbox with a network: plain installations come from the engine's store, the rest is pip's.
+"""The command `pip` of a sandbox: plain installations come from the engine's store, the rest is pip's.
+
+Without a network there is no store, and no index that pip could ask: what needs one fails at once, with a hint.
 
 It runs in a bare interpreter and imports next to nothing: pip itself takes half a second to start.
 """
@@ -26,6 +28,8 @@ def main(words: list[str]) -> NoReturn:
 
     signal(SIGPIPE, SIG_DFL)
     try:
+        if not packages.is_there():
+            run_without_network(words)
         if not install(words):
             run_pip(words)
     except KeyboardInterrupt:
@@ -34,11 +38,23 @@ def main(words: list[str]) -> NoReturn:
     sys.exit(0)
 
 
+def run_without_network(words: list[str]) -> NoReturn:
+    from ramet_guest import pip  # it takes longer to import than this program takes to start
+
+    if pip.is_out_of_reach(words):
+        sys.stderr.write(pip.HINT)
+        sys.exit(1)
+    become_pip(words, pip.settings_without_network())
+
+
 def run_pip(words: list[str]) -> NoReturn:
+    # The user's own settings win.
+    become_pip(words, {**_WITH_A_PROXY, **os.environ})
+
+
+def become_pip(words: list[str], environment: dict[str, str]) -> NoReturn:
     """pip itself, in place of this program."""
     sys.stdout.flush()
-    # The user's own settings win.
-    environment = {**_WITH_A_PROXY, **os.environ}
     os.execve(sys.executable, [sys.executable, "-m", "pip", *words], environment)
 
 

@@ -134,7 +134,24 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def has_configuration(prefix: str, environment: Mapping[str, str], system: str = "/etc") -> bool:
     """Whether files tell pip more than its command line does."""
+    return any(os.path.exists(path) for path in configuration_files(prefix, environment, system))
+
+
+def wants_no_index(prefix: str, environment: Mapping[str, str], system: str = "/etc") -> bool:
+    """Whether one of those files has pip ask no index."""
+    for path in configuration_files(prefix, environment, system):
+        try:
+            with open(path, "rb") as file:
+                lines = file.read(_FILE_BYTES_AT_MOST).splitlines()
+        except OSError:
+            continue
+        if any(line.lstrip().startswith(b"no-index") for line in lines):
+            return True
+    return False
+
+
+def configuration_files(prefix: str, environment: Mapping[str, str], system: str) -> list[str]:
     home = environment.get("HOME", "/root")
     own = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
     folders = (system, f"{system}/xdg/pip", f"{own}/pip", f"{home}/.pip", prefix)
-    return any(os.path.exists(f"{folder}/pip.conf") for folder in folders)
+    return [f"{folder}/pip.conf" for folder in folders]

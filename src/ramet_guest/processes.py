@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 
 from ramet_guest.interrupts import Gate
+from ramet_guest.nameless import nameless_file
 
 # Longest single argument: MAX_ARG_STRLEN in Linux is 131072, final NUL included.
 MAXIMUM_ARGUMENT_BYTES = 131071
@@ -37,9 +38,18 @@ class Processes:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
-    def run(self, arguments: list[str], program: str, environment: Mapping[str, str] | None = None) -> int:
-        """Runs a program to its end; its exit code, or 128 + n if signal n ended it."""
-        code = _waitstatus_to_exitcode(self._run(arguments, program, environment))
+    def run(
+        self,
+        arguments: list[str],
+        program: str,
+        environment: Mapping[str, str] | None = None,
+        files: Mapping[int, int] | None = None,
+    ) -> int:
+        """Runs a program to its end; its exit code, or 128 + n if signal n ended it.
+
+        `files`: descriptors of ours for some of the program's, as output that is not to be shown.
+        """
+        code = _waitstatus_to_exitcode(self._run(arguments, program, environment, files))
         return code if code >= 0 else 128 - code
 
     def system(self, command: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> int:
@@ -48,7 +58,13 @@ class Processes:
             return _system(command)
         return self._run(["sh", "-c", os.fsdecode(command)], "/bin/sh", None)
 
-    def _run(self, arguments: list[str], program: str, environment: Mapping[str, str] | None) -> int:
+    def _run(
+        self,
+        arguments: list[str],
+        program: str,
+        environment: Mapping[str, str] | None,
+        files: Mapping[int, int] | None = None,
+    ) -> int:
         """The wait status of a program that ran to its end."""
         gate = self._gate
         # An interrupt between the start and the wait would leave the program running with nobody to end it.
@@ -60,6 +76,7 @@ class Processes:
                 os.environ if environment is None else environment,
                 setpgroup=0,
                 setsigdef=_DEFAULTED_SIGNALS,
+                file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in (files or {}).items()],
             )
             try:
                 gate.held = False
@@ -77,21 +94,21 @@ class Processes:
             gate.held = False
         return status
 
-    def run_bash(self, script: str) -> int:
+    def run_bash(self, script: str, files: Mapping[int, int] | None = None) -> int:
         """Runs a script in a fresh bash."""
         bash = bash_path()
         # Only a script that is too long for an argument goes through memory: `bash -c` reports errors as
         # "bash: line 3", a file by its odd name.
         encoded = os.fsencode(script)
         if len(encoded) < MAXIMUM_ARGUMENT_BYTES:
-            return self.run(["bash", "-c", script], bash)
-        descriptor = os.memfd_create("cell")
+            return self.run(["bash", "-c", script], bash, files=files)
+        descriptor = nameless_file("cell")
         try:
             view = memoryview(encoded)
             while view:
                 view = view[os.write(descriptor, view) :]
             os.set_inheritable(descriptor, True)
-            return self.run(["bash", f"/dev/fd/{descriptor}"], bash)
+            return self.run(["bash", f"/dev/fd/{descriptor}"], bash, files=files)
         finally:
             os.close(descriptor)
 

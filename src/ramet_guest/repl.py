@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ramet_guest import cell_loop, naming, orphans, postmortem, thawing
 from ramet_guest import channel as frames
-from ramet_guest import naming, thawing
 from ramet_guest.asynchronous import Loops
 from ramet_guest.channel import Channel, Frame
-from ramet_guest.compiling import Compiler, Program
+from ramet_guest.compiling import Compiler, Program, refuse_bad_characters
+from ramet_guest.history import History
 from ramet_guest.interrupts import Gate, Interrupted
 from ramet_guest.output import Output
 from ramet_guest.processes import Processes
@@ -26,15 +27,23 @@ from ramet_guest.tracebacks import (
     last_resort,
     lower_recursion_limit_is_survivable,
 )
+from ramet_guest.values import Values
 
 if TYPE_CHECKING:
+    from ramet_guest.tool_pending import Unmade
     from ramet_guest.tools import Tools
 
 _exec = exec
 _eval = eval
 _getpid = os.getpid
+_gettrace, _settrace = sys.gettrace, sys.settrace
+_getprofile, _setprofile = sys.getprofile, sys.setprofile
 _CO_COROUTINE = 0x80
 _INTERRUPTED_CODE = 130
+_COMMAND_CHARACTERS = 200
+# Python's own answer to `sys.exit` with a number that is too large for C.
+_LARGEST_EXIT, _TOO_LARGE_CODE = 2**63, 255
+_BYTE_ORDER_MARK = "\ufeff"
 _builtin_names: dict[str, Any] = vars(builtins)
 
 
@@ -49,6 +58,13 @@ class CommandFailed(SystemExit):
         return f"{self.program} ended with exit code {self.code}"
 
 
+class Hooks(NamedTuple):
+    """The trace and profile functions of the user's, while no cell runs."""
+
+    trace: Any
+    profile: Any
+
+
 class Repl:
     """Owns the namespace and everything a cell needs to run."""
 
@@ -60,30 +76,41 @@ class Repl:
         self.namespace: dict[str, Any] = shell.user_ns
         self.sources = Sources()
         self.compiler = Compiler(shell, self.namespace, self.sources)
+        self.history = shell.history = History(shell, self.namespace, self.sources)
+        self.sources.on_dropped = self.history.drop_input
         self.loops = Loops(gate)
+        cell_loop.install(self.loops.open, lambda: channel.fileno() == -1)
         self.processes = Processes(gate)
         self._callbacks: dict[str, list[Any]] = shell.events.callbacks
         # What a magic reported through the shell instead of raising it.
         self._reported: BaseException | None = None
         self._error: dict[str, str] | None = None
-        self._interrupted = False
+        # The last `!command` of the cell that failed.
+        self._failed_command: CommandFailed | None = None
+        # The value of the cell's last expression is being shown.
+        self._shows_value = False
+        self._hooks: Hooks | None = None
         # In a template, and in a sandbox until its first frame.
         self.fresh = True
         # Of a sandbox that was given some.
         self.tools: Tools | None = None
         self.commands_folder: str | None = None
+        self.values = Values(self)
         # Names that were there before any cell.
         self.first_names = dict(self.namespace)
         self.builtins_kept = dict(_builtin_names)
         self._builtins_count = len(_builtin_names)
-        shell.publisher = Publisher(channel, gate)
+        self._publisher = shell.publisher = Publisher(channel, gate)
         ending_code: list[CodeType | None] = [None, Repl.run_program.__code__, Repl.await_program.__code__]
         shell.ending_code = self._ending_code = ending_code
         shell.show_error = self.report
         shell.run_nested = self.run_nested
         shell.run_command = self.processes.run_bash
+        shell.command_failed = self.note_failed_command
         os.system = self.processes.system
-        gate.protect(Channel.send, Channel.publish, Channel.done)
+        gate.protect(
+            Channel.send, Channel.publish, Channel.done, Channel.has_taken, Channel._read_taken, Publisher._send
+        )
         gate.cell_waits = channel.readable
         threading.excepthook = ThreadReports(output.error_text)
 
@@ -99,67 +126,117 @@ class Repl:
 
     def serve_one(self) -> None:
         if self.loops.loop is not None:
-            self.loops.idle(self.channel)
-            self.leave_if_forked(0)
+            self.loops.idle(self.channel, self.notice_new_process)
+            self.notice_new_process()
         frame = self.channel.receive()
-        pid = _getpid()
-        if pid != self.channel.pid:
-            self.channel.pid = pid
-            try:
-                thawing.refresh(self)
-            except Exception as error:
-                # The frame must be answered all the same.
-                self.show(error)
+        if _getpid() != self.channel.pid:
+            self.become_thawed()
         if frame.kind == frames.RUN:
             self.answer(frame)
         elif frame.kind == frames.TOOLS:
-            self.give_tools(frame.header["socket"], frame.blob)
+            self.give_tools(frame.header["socket"], frame.blob, frame.header.get("anew") is True)
         elif frame.kind == frames.CONFIGURE:
             self.configure(frame.header)
-        else:
+        elif frame.kind != frames.INTERRUPT:  # of a cell that is over
             self.answer_question(frame)
+
+    def notice_new_process(self) -> None:
+        """Background work may have called `fork()`, or may have been frozen and thawed: both change the process id.
+
+        Only a thaw changes the control socket, too. The copy made by `fork()` has no frames to wait for: it leaves.
+        """
+        if _getpid() != self.channel.pid:
+            if not self.channel.replaced():
+                os._exit(0)
+            self.become_thawed()
+
+    def become_thawed(self) -> None:
+        try:
+            thawing.refresh(self)
+        except Exception as error:
+            # The next frame must be answered all the same.
+            self.show(error)
 
     def answer(self, frame: Frame) -> None:
         """Runs a cell and says how it ended."""
         header = frame.header
         gate = self.gate
-        self.channel.cell = header["id"]
-        self._error = self._reported = None
-        self._interrupted = False
+        self.channel.begin(header["id"])
+        self._error = self._reported = self._failed_command = None
+        self._shows_value = self._publisher.ended = False
+        self._publisher.live = header.get("live") is True
         gate.begin()
+        if self.channel.interrupt_waits():
+            # Its signal may have come before the cell began, and was forgotten then.
+            gate.pending = KeyboardInterrupt
         try:
             self.output.mend()
-            text = frame.blob.decode("utf-8", "surrogateescape")
+            text = frame.blob.decode("utf-8", "surrogatepass")
+            if text[:1] == _BYTE_ORDER_MARK:
+                text = text[1:]
             code = self.run_bash(text) if header["language"] == "bash" else self.run_python(text)
         except BaseException as error:
             code = self.failed(error)
+        fired = gate.fired  # what comes during the next steps has not reached the cell
         try:
+            if self.tools is not None and self.tools.unmade.calls:
+                code = self.tell_unmade_calls(self.tools.unmade, code)
             self.tidy()
         except BaseException as error:
             code = self.failed(error)
+        interrupted = self.was_interrupted(code, fired)
+        if code == 0 and self._failed_command is not None:
+            code, self._error = self.code_of(self._failed_command), describe(self._failed_command)
         gate.end()
         self.leave_if_forked(code)
-        self.channel.done(code, self._error, self._interrupted)
+        self.channel.done(code, self._error, interrupted)
+
+    def tell_unmade_calls(self, unmade: Unmade, code: int) -> int:
+        """A tool that was called without `await` where it has to be awaited was not called: the cell has failed.
+
+        Tasks that are still to run may await what they were given.
+        """
+        error = unmade.take_error()
+        if self.loops.has_tasks():
+            return code
+        if code == 0:
+            return self.failed(error)
+        self.output.cell_error(f"note: {error}\n")
+        return code
+
+    def was_interrupted(self, code: int, fired: bool) -> bool:
+        """Whether an interrupt has reached the code of the cell that is about to end. One with a value has ended well.
+
+        A cell that dealt with the interrupt itself counts, too; whether that was the engine's, the engine knows.
+        """
+        if code == 0 and self.ended_with_value():
+            return False
+        return fired or (self.gate.user_handles() and self.channel.interrupt_waits())
+
+    def ended_with_value(self) -> bool:
+        return self._shows_value and self._publisher.ended
 
     def configure(self, header: dict[str, Any]) -> None:
         problem = None
         try:
             thawing.configure(header.get("env"), header.get("cwd"), header.get("forget"), header.get("commands"))
         except (OSError, ValueError) as error:
-            problem = str(error)
+            problem = str(error)[:1000]
         if self.tools is not None:
             self.tools.mend_path()
         self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
 
-    def give_tools(self, socket_name: str, told: bytes) -> None:
+    def give_tools(self, socket_name: str, told: bytes, anew: bool) -> None:
         if self.tools is None:
             from ramet_guest.tools import Tools
 
             self.tools = Tools(self, self.commands_folder)
         self.tools.give(socket_name, told)
+        if anew:
+            self.tools.put_back()
 
     def answer_question(self, frame: Frame) -> None:
-        """What is asked around forks, none of it by a cell."""
+        """What is asked between two cells."""
         if frame.kind == frames.ASK_NAMES:
             naming.answer(self, float(frame.header["seconds"]))
             self.leave_if_forked(0)
@@ -171,21 +248,48 @@ class Repl:
         elif frame.kind == frames.THAWED:
             problem = thawing.thawed(self, bool(frame.header["reseed"]), bool(frame.header["stir"]))
             self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
+        elif frame.kind in frames.VALUE_KINDS:
+            self.values.answer(frame)
+        # Anything else came too late: TAKEN and INTERRUPT of a cell that is over.
 
     # Cells
 
     def run_python(self, source: str) -> int:
+        if not source or source.isspace():
+            return 0  # no cell, for IPython's numbers
         try:
             program = self.compiler.compile(source)
         except BaseException as error:
+            self.history.store(self.sources.count, source, self.sources.latest)
             # The compiler's own frames say nothing to the user.
             return self.failed(error.with_traceback(None) if isinstance(error, SyntaxError) else error)
+        self.history.store(self.sources.count, source, self.sources.latest)
         callbacks = self._callbacks
         if callbacks["pre_execute"] or callbacks["pre_run_cell"]:
-            self.gate.run(self.before_cell, source)
+            ended_by = self.gate.run(self.before_cell, source)
+            if isinstance(ended_by, (KeyboardInterrupt, Interrupted)):
+                code = self.failed(ended_by)
+                ended_by = None
+                return code
         self.namespace.pop("__warningregistry__", None)
         self._ending_code[0] = program.body if program.is_line else None
         ended_by = self.gate.run(self.run_program, program)
+        trace, profile = _gettrace(), _getprofile()
+        if trace is not None or profile is not None:
+            # Until the next cell runs: what the user traces is the user's code. At once, and in this frame, of which
+            # trace functions see nothing. A profiler in C (cProfile of Python 3.11) cannot be set again from here; it
+            # neither raises nor prints, and stays.
+            _settrace(None)
+            if callable(profile):
+                _setprofile(None)
+            else:
+                profile = None
+            self._hooks = Hooks(trace, profile)
+        if isinstance(ended_by, (KeyboardInterrupt, Interrupted)) and self.gate.fired and self.ended_with_value():
+            # It came when there was nothing left to interrupt.
+            ended_by = None
+            if self.gate.calm():
+                self.loops.discard()
         code = 0
         if ended_by is not None or len(_builtin_names) != self._builtins_count:
             self.heal()
@@ -197,10 +301,21 @@ class Repl:
                 code = self.failed(ended_by)
         if self._reported is not None and code == 0:
             code = self.code_of(self._reported)
+        # Frames of the traceback lead back to this one: with the exception in it they would be a cycle, and all that
+        # the failed functions held would stay until the garbage is collected.
+        ended_by = None
         return code
 
     def run_program(self, program: Program) -> None:
         body, value, needs_loop, _ = program
+        hooks = self._hooks
+        if hooks is not None:
+            # Here and not in a function of its own: the user's functions see as little of us as possible.
+            self._hooks = None
+            if hooks.trace is not None:
+                _settrace(hooks.trace)
+            if hooks.profile is not None:
+                _setprofile(hooks.profile)
         if needs_loop:
             self.loops.run(self.await_program(body, value))
             return
@@ -209,6 +324,7 @@ class Repl:
         if value is not None:
             result = _eval(value, self.namespace)
             if result is not None:
+                self._shows_value = True
                 sys.displayhook(result)
 
     async def await_program(self, body: CodeType | None, value: CodeType | None) -> None:
@@ -221,17 +337,25 @@ class Repl:
             if value.co_flags & _CO_COROUTINE:
                 result = await result
             if result is not None:
+                self._shows_value = True
                 sys.displayhook(result)
+
+    def run_whole(self, program: Program) -> None:
+        """Runs a program that is all that its cell is about: its last value is the cell's."""
+        self._ending_code[0] = program.body if program.is_line else None
+        self.run_program(program)
 
     def run_nested(self, source: str) -> BaseException | None:
         """Runs code inside a running cell, for a magic. Its error is shown and makes the cell fail."""
         try:
-            self.run_program(self.compiler.compile(source))
+            self.run_program(self.compiler.compile(source, nested=True))
         except (KeyboardInterrupt, Interrupted):
             raise
         except BaseException as error:
             self.report(error)
             return error
+        finally:
+            self._shows_value = False
         return None
 
     def before_cell(self, source: str) -> None:
@@ -239,6 +363,11 @@ class Repl:
         events.trigger("pre_execute")
         if self._callbacks["pre_run_cell"]:
             events.trigger("pre_run_cell", self.shell.execution_info(source))
+        swallowed = self._reported
+        if isinstance(swallowed, KeyboardInterrupt) and self.gate.fired:
+            # IPython shows what a callback raises and goes on. An interrupt ends the cell all the same.
+            self._reported = self._error = None
+            raise swallowed
 
     def after_cell(self) -> None:
         events = self.shell.events
@@ -247,9 +376,12 @@ class Repl:
             events.trigger("post_run_cell", self.shell.execution_result())
 
     def run_bash(self, script: str) -> int:
+        refuse_bad_characters(script, "the script")
         codes: list[int] = []
         ended_by = self.gate.run(lambda: codes.append(self.processes.run_bash(script)))
-        return codes[0] if ended_by is None else self.failed(ended_by)
+        code = codes[0] if ended_by is None else self.failed(ended_by)
+        ended_by = None  # as above
+        return code
 
     # How cells end
 
@@ -257,29 +389,35 @@ class Repl:
         """Shows what ended the cell; returns its exit code."""
         if self.gate.calm():
             self.loops.discard()
+            # Nor did `redirect_stdout` get to the line that undoes it.
+            self.output.install()
         self.heal()
         self.gate.pending = None
+        self._failed_command = None  # the error tells more, and `sys.exit(0)` says that all is well
         code = self.code_of(error)
         if isinstance(error, SystemExit):
             if error.code is not None and not isinstance(error.code, int):
-                self.gate.run(lambda: self.output.error_text(f"{error.code}\n"))
+                self.gate.run(lambda: self.output.cell_error(f"{error.code}\n"))
             if code == 0:
                 return 0
         else:
             self.show(error)
         details: list[dict[str, str]] = []
         if self.gate.run(lambda: details.append(describe(error))) is not None:
-            details = [{"name": type(error).__name__, "message": ""}]
+            details = [{"name": type(error).__name__[:200], "message": ""}]
         self._error = details[0]
+        # Lets go of the error before it, and so may run code of the user's.
+        self.gate.run(postmortem.remember, error)
         return code
 
     def code_of(self, error: BaseException) -> int:
         if isinstance(error, SystemExit):
             if error.code is None:
                 return 0
-            return int(error.code) & 255 if isinstance(error.code, int) else 1
+            if not isinstance(error.code, int):
+                return 1
+            return int(error.code) & 255 if -_LARGEST_EXIT <= error.code < _LARGEST_EXIT else _TOO_LARGE_CODE
         if isinstance(error, (KeyboardInterrupt, Interrupted)):
-            self._interrupted = self.gate.fired
             return _INTERRUPTED_CODE
         return 1
 
@@ -287,7 +425,12 @@ class Repl:
         """Shows an error that a magic caught. Already inside the gate."""
         self._reported = error
         self._error = describe(error)
-        self.output.error_text(format_error(error))
+        self.output.cell_error(format_error(error))
+        postmortem.remember(error)
+
+    def note_failed_command(self, command: str, code: int) -> None:
+        """`!command` raises nothing: the cell goes on, and has not ended well."""
+        self._failed_command = CommandFailed(f"!{command.strip()[:_COMMAND_CHARACTERS]}", code)
 
     def show(self, error: BaseException) -> None:
         """Writes the traceback to stderr, whatever state the interpreter is in."""
@@ -295,24 +438,21 @@ class Repl:
         if self.gate.run(lambda: texts.append(format_error(error))) is not None:
             self.gate.calm()
             texts = [last_resort(error)]
-        self.gate.run(lambda: self.output.error_text(texts[0]))
+        self.gate.run(lambda: self.output.cell_error(texts[0]))
 
     # Between cells
 
     def tidy(self) -> None:
-        """Takes back what the cell changed under us."""
+        """Sees to what the cell changed under us. Streams that it put in place of ours stay, as in a notebook."""
         output = self.output
         if output.replaced():
             for name in ("stdout", "stderr"):
                 self.gate.run(flush, getattr(sys, name, None))
-            output.install()
+            output.put_back_missing()
         if not hasattr(sys, "displayhook"):
             sys.displayhook = self.shell.displayhook
         output.stdout.flush()
-        if sys.gettrace() is not None:
-            sys.settrace(None)
-        if sys.getprofile() is not None:
-            sys.setprofile(None)
+        orphans.watch(self.channel)
 
     def heal(self) -> None:
         """Puts deleted builtins back: the standard library needs them as much as we do."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,17 +31,55 @@ class Publisher:
     def __init__(self, channel: Channel, gate: Gate) -> None:
         self._channel = channel
         self._gate = gate
+        # The value that a cell ends with was published.
+        self.ended = False
+        # Somebody watches the running cell.
+        self.live = False
+        self._count = 0
 
-    def publish(self, what: str, data: Mapping[str, Any], display_id: str | None = None) -> None:
+    def publish(
+        self, what: str, data: Mapping[str, Any], display_id: str | None = None, wait: bool = False, exact: bool = False
+    ) -> None:
+        """`wait`: clear when something new is shown. `exact`: also for one who sees all of it in the end.
+
+        Text goes to the engine by another way. Where it matters what came first we go on when the engine has taken
+        this, and with it the text before it.
+        """
         forms, blob = encode(data)
         if display_id is not None:
             display_id = str(display_id)[:MAXIMUM_NAME_CHARACTERS]
-        header = _dumps({"what": what, "mimes": forms, "display_id": display_id}).encode("ascii").replace(b"%", b"%%")
+        fields: dict[str, Any] = {"what": what, "mimes": forms, "display_id": display_id}
+        number = self._next_number() if self.live or exact else 0
+        if number:
+            fields["number"] = number
+        if wait:
+            fields["wait"] = True
+        header = _dumps(fields).encode("ascii").replace(b"%", b"%%")
         self._send(b'{"id":%d,' + header[1:], blob, False)
+        if number:
+            self._wait_for(number)
+
+    def _next_number(self) -> int:
+        """0 where nobody can wait: other threads must not read from the channel."""
+        if threading.get_ident() != threading.main_thread().ident or not self._channel.speaks():
+            return 0
+        self._count += 1
+        return self._count
+
+    def _wait_for(self, number: int) -> None:
+        while not self._channel.has_taken(number):
+            if self._gate.pending is not None:
+                self._gate.raise_pending()
+            self._channel.wait_until_readable()
+        if self._gate.pending is not None:
+            self._gate.raise_pending()
 
     def publish_value(self, data: Mapping[str, Any], last: bool) -> None:
         """`last`: the cell is over but for its answer."""
         text = data.get(PLAIN)
+        if self.live and not last:
+            self.publish("value", data)
+            return
         if len(data) == 1 and type(text) is str and len(text) < 10_000:
             # Nearly all values.
             blob = encode_text(text)
@@ -52,7 +91,9 @@ class Publisher:
         self._send(header, blob, last)
 
     def _send(self, header: bytes, blob: bytes, last: bool) -> None:
+        """An interrupt that arrives in this frame waits: a value that was sent is known to have been sent."""
         self._channel.publish(header, blob, last)
+        self.ended = last
         if self._gate.pending is not None:
             self._gate.raise_pending()
 
@@ -78,7 +119,8 @@ def encode(data: Mapping[str, Any]) -> tuple[list[tuple[str, str, int]], bytes]:
     plain = data.get(PLAIN)
     names = [name for name in data if name != PLAIN]
     for name in names[:MAXIMUM_FORMS]:
-        if not isinstance(name, str) or len(name) > MAXIMUM_NAME_CHARACTERS:
+        # The engine takes headers of 64 KiB; a letter that is not ASCII has up to twelve bytes there.
+        if not isinstance(name, str) or len(name) > MAXIMUM_NAME_CHARACTERS or not name.isascii():
             continue
         kind, piece = encode_form(name, data[name])
         if kind == "s" and name not in _WHOLE_OR_NOT:

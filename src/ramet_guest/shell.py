@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-call"
 """IPython, reduced to what cells use of it: input transformer, magics, formatters, `display`.
 
-Everything that would write to HOME, start a thread, open a database or keep results alive is off. IPython's classes are
+Everything that would write to HOME, start a thread or open a database is off. IPython's classes are
 loosely typed; this file is the only one that subclasses them.
 """
 
@@ -10,23 +10,26 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable
-from types import CodeType, ModuleType
+from contextlib import suppress
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
+from IPython.core import interactiveshell
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
+from ramet_guest.history import MAXIMUM_VALUES, History
 from ramet_guest.rich import Publisher, simple_form
 
 _builtin_names: dict[str, Any] = vars(builtins)
-_UNUSED_NAMES = ("In", "Out", "exit", "quit", "open", "get_ipython")
+_UNUSED_NAMES = ("exit", "quit", "open", "get_ipython")
 
 
 class CellDisplayHook(DisplayHook):
-    """`sys.displayhook`: publishes a value and remembers the last three as `_`, `__`, `___`."""
+    """`sys.displayhook`: publishes a value and remembers it in `Out`, the last three as `_`, `__`, `___`."""
 
     def quiet(self) -> bool:
         return False
@@ -37,6 +40,7 @@ class CellDisplayHook(DisplayHook):
         shell: Any = self.shell
         data = simple_form(result, shell.display_formatter) or shell.display_formatter.format(result)[0]
         self.remember(result)
+        shell.history.keep_value(result, data.get("text/plain"))
         if self.exec_result is not None:
             self.exec_result.result = result
         if data:
@@ -48,8 +52,8 @@ class CellDisplayHook(DisplayHook):
     def remember(self, result: Any) -> None:
         shell: Any = self.shell
         namespace = shell.user_ns
-        # A `_` of the user's own (gettext) is left alone.
-        if "_" not in _builtin_names and namespace.get("_", "") is self._:
+        # A `_` of the user's own (gettext) is left alone; one that was deleted is set again.
+        if "_" not in _builtin_names and namespace.get("_", self._) is self._:
             self.___, self.__, self._ = self.__, self._, result
             namespace["_"] = result
             namespace["__"] = self.__
@@ -71,7 +75,7 @@ class CellDisplayPublisher(DisplayPublisher):
         self.shell.publisher.publish(what, data, transient.get("display_id"))
 
     def clear_output(self, wait: bool = False) -> None:
-        self.shell.publisher.publish("clear", {})
+        self.shell.publisher.publish("clear", {}, wait=bool(wait), exact=True)
 
 
 class Exiter:
@@ -95,11 +99,13 @@ class CellShell(InteractiveShell):
 
     # Set by the REPL before the first cell.
     publisher: Publisher
+    history: History
     # Code whose call of the displayhook is the last thing a cell does.
     ending_code: list[CodeType | None]
     show_error: Callable[[BaseException], None]
     run_nested: Callable[[str], BaseException | None]
     run_command: Callable[[str], int]
+    command_failed: Callable[[str, int], None]
 
     def init_ipython_dir(self, ipython_dir: Any) -> None:
         # Past the trait's observer, which would make the folder.
@@ -108,6 +114,10 @@ class CellShell(InteractiveShell):
     def init_profile_dir(self, profile_dir: Any) -> None:
         self.profile_dir = None
         self._db = {}  # type: ignore[assignment]
+        if hasattr(interactiveshell, "PickleShareDB"):
+            # IPython 8 makes a database in the folder, whatever is configured.
+            self._trait_values["profile_dir"] = SimpleNamespace(location="/nonexistent")
+            interactiveshell.PickleShareDB = lambda folder: {}
 
     def init_virtualenv(self) -> None:
         pass
@@ -164,7 +174,10 @@ class CellShell(InteractiveShell):
 
     def system_raw(self, cmd: str) -> None:
         """`!command`"""
-        self.user_ns["_exit_code"] = self.run_command(self.var_expand(cmd, depth=1))
+        command = self.var_expand(cmd, depth=1)
+        self.user_ns["_exit_code"] = code = self.run_command(command)
+        if code != 0:
+            self.command_failed(command, code)
 
     system = system_raw
 
@@ -180,11 +193,12 @@ def configuration() -> Config:
     shell.autoindent = False
     shell.history_length = 0
     shell.history_load_length = 0
-    # IPython's Out would keep every DataFrame that was ever shown alive.
-    shell.cache_size = 0
+    # `History` keeps them, and fewer if they are large.
+    shell.cache_size = MAXIMUM_VALUES
     shell.automagic = True
     shell.show_rewritten_input = False
-    shell.enable_tip = False
+    if hasattr(InteractiveShell, "enable_tip"):  # not in IPython 8, which says so
+        shell.enable_tip = False
     return config
 
 
@@ -207,4 +221,7 @@ def make_shell() -> Any:
     _builtin_names["quit"] = Exiter("quit")
     sys.displayhook = shell.displayhook
     shell.set_hook("show_in_pager", print_page, 0)
+    # The REPL does this itself. As a callback it would be run through a function that swallows interrupts.
+    with suppress(AttributeError, ValueError):  # another version of IPython
+        shell.events.unregister("pre_execute", shell._clear_warning_registry)
     return shell

@@ -22,17 +22,28 @@ class Sources:
 
     def __init__(self) -> None:
         self.count = 0
+        # Of cells within the present one.
+        self._nested = 0
+        # The text of the cell that was compiled last, as Python sees it.
+        self.latest = ""
+        self.on_dropped: Callable[[str], None] = lambda name: None
         self._kept: deque[tuple[str, int]] = deque()
         self._characters = 0
 
-    def next_name(self) -> str:
+    def next_name(self, nested: bool = False) -> str:
+        """Numbers are those of `In` and `Out`: code that a magic runs has one below its cell's."""
+        if nested:
+            self._nested += 1
+            return f"<cell {self.count}.{self._nested}>"
         self.count += 1
+        self._nested = 0
         return f"<cell {self.count}>"
 
     def keep(self, name: str, source: str) -> None:
         # Each line needs its newline, the last one too: carets are misplaced without.
         lines = [line + "\n" for line in source.split("\n")]
         size = len(source)
+        self.latest = source
         _cache[name] = (size, None, lines, name)
         self._kept.append((name, size))
         self._characters += size
@@ -42,6 +53,7 @@ class Sources:
             oldest, oldest_size = self._kept.popleft()
             self._characters -= oldest_size
             _cache.pop(oldest, None)
+            self.on_dropped(oldest)
 
     def latest_first(self) -> list[str]:
         return [name for name, _ in reversed(self._kept)]
@@ -52,7 +64,8 @@ class Sources:
             _cache.pop(name, None)
         self._kept.clear()
         self._characters = 0
-        self.count = 0
+        self.count = self._nested = 0
+        self.latest = ""
 
 
 def teach_inspect(sources: Sources) -> None:

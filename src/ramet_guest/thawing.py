@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ramet_guest import reseeding
+from ramet_guest import orphans, reseeding
 from ramet_guest.asynchronous import has_work
 from ramet_guest.channel import encode_header
 from ramet_guest.output import SPARES, STDERR, STDOUT
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 def refresh(repl: Repl) -> None:
     """First frame after a thaw: we are a new process in a new pod."""
+    try:
+        if repl.channel.replaced() and not repl.fresh:
+            orphans.disown()
+    finally:
+        # Not before: threads ask the channel, or what was marked, whether their workers are here.
+        repl.channel.adopt()
     # New pipes. The last cell may have closed or redirected 1 and 2: the spare ones are right in any case.
     repl.output.remember(SPARES[STDOUT], SPARES[STDERR])
     for descriptor in (1000, 1001, 1002):
@@ -80,7 +86,10 @@ def stir_secrets() -> None:
         own.lib.RAND_add(os.urandom(64), 64, 64.0)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        vars(tempfile)["_name_sequence"] = None
+        # In place: code may hold the sequence. It takes fresh numbers when its process id is another than this.
+        sequence = vars(tempfile).get("_name_sequence")
+        if sequence is not None:
+            sequence._rng_pid = None
 
 
 def runs_loops(repl: Repl) -> bool:

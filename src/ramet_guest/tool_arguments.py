@@ -62,7 +62,7 @@ def encode(function: str, tool: str, arguments: dict[str, Any]) -> bytes:
     except UnicodeEncodeError:
         encoded = in_ascii(text)
     if len(encoded) > ARGUMENT_BYTES_AT_MOST:
-        message = f"the arguments are {len(encoded)} bytes of JSON, and at most {ARGUMENT_BYTES_AT_MOST} are possible"
+        message = f"the arguments must be at most {ARGUMENT_BYTES_AT_MOST} bytes of JSON, got {len(encoded)}"
         raise ToolError(message, tool, "invalid")
     return encoded
 

@@ -150,7 +150,7 @@ def read(tool: str, answer: Answer, plain: bool = False) -> tuple[Any, ToolError
         try:
             return decode(answer.value, plain), None
         except Exception as error:
-            message = f"what the tool returned cannot be read here: {type(error).__name__}: {error}"
+            message = f"the value that the tool returned cannot be read here: {type(error).__name__}: {error}"
             return None, ToolError(message, tool)
     return None, failure(tool, str(header.get("kind", "error")), str(header.get("message", "")))
 
@@ -163,4 +163,4 @@ def explained(error: BaseException, unanswered: bool = False) -> BaseException:
 
 
 def broken_off() -> ToolError:
-    return ToolError("the engine that passes calls on to tools cannot be reached", kind="gone")
+    return ToolError("the engine, which passes calls on to tools, cannot be reached", kind="gone")

@@ -78,9 +78,9 @@ class Flags:
         try:
             value = tool_json.read(self._standard_input() if text == "-" else text)
         except (ValueError, RecursionError) as error:
-            raise Misuse(f"what should be a JSON object is not JSON: {error}") from None
+            raise Misuse(f"the arguments must be one JSON object, but they are not JSON: {error}") from None
         if type(value) is not dict:
-            raise Misuse("the arguments are to be one JSON object")
+            raise Misuse("the arguments must be one JSON object")
         return value
 
     def _one(self, flag: str, given: str | None, waiting: list[str], named: dict[str, Any]) -> None:

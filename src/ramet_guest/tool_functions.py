@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from inspect import Parameter, Signature
 from types import FunctionType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ramet_guest import tool_arguments, tool_calls
 from ramet_guest.tool_formats import formats
 from ramet_guest.tool_frames import CALL, pack
+from ramet_guest.tool_pending import PendingCall
 from ramet_guest.tool_schemas import properties_of, types_of
 from ramet_guest.tool_signatures import document, python_name, signature_of
 
@@ -115,18 +117,12 @@ def call(told: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
     request = tool.request(arguments, named)
     events = _modules.get("asyncio.events")
     if events is not None and events._get_running_loop() is not None:
-        return awaitable(tool, request)
+        # The caller of the function that called us.
+        return PendingCall(tool.function, partial(wait, tool.name, request), sys._getframe(2))
     value, error = tool_calls.call(tool.name, request)
     if error is not None:
         raise error
     return value
-
-
-def awaitable(tool: Tool, request: bytes) -> Any:
-    coroutine: Any = wait(tool.name, request)
-    # What asyncio says of a coroutine that nobody awaited.
-    coroutine.__name__ = coroutine.__qualname__ = tool.function
-    return coroutine
 
 
 async def wait(tool: str, request: bytes) -> Any:

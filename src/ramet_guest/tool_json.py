@@ -40,7 +40,7 @@ def read(text: str) -> Any:
 
         return loads(text)  # for its message
     if end != len(text):
-        raise ValueError(f"there is more after the JSON, from character {end + 1} on")
+        raise ValueError(f"unexpected text after the JSON, at character {end + 1}")
     return value
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from _signal import SIG_DFL, SIGINT, SIGPIPE, signal  # type: ignore[import-not-found]
-from posix import fstat
+from posix import environ, fstat
 
 from ramet_guest import tool_calls, tool_json
 from ramet_guest.tool_errors import ToolError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "ramet-tool"
 FAILED = 1
+# What a sandbox's owner may set: "text" prints a result that is a text as it is, and not as a string of JSON.
+_OUTPUT_VARIABLE, _AS_TEXT = b"RAMET_TOOL_OUTPUT", b"text"
 _KIND_OF_FILE = 0o170000
 _REGULAR, _PIPE, _SOCKET = 0o100000, 0o010000, 0o140000
 
@@ -88,9 +90,7 @@ def call(name: str, arguments: dict[str, Any]) -> tuple[Any, ToolError | None]:
     except ValueError as error:
         raise Misuse(str(error)) from None
     if len(blob) > ARGUMENT_BYTES_AT_MOST:
-        return None, ToolError(
-            f"the arguments are {len(blob)} bytes, and at most {ARGUMENT_BYTES_AT_MOST} are possible"
-        )
+        return None, ToolError(f"the arguments must be at most {ARGUMENT_BYTES_AT_MOST} bytes, got {len(blob)}")
     # Tables come as rows then, and arrays as lists.
     return tool_calls.call(name, pack(CALL, b'{"tool":"%s","accepts":[]}' % name.encode("ascii"), blob), plain=True)
 
@@ -116,6 +116,8 @@ def read_standard_input() -> str:
 def show(value: Any) -> None:
     if type(value) is bytes:
         write(value)
+    elif type(value) is str and environ.get(_OUTPUT_VARIABLE) == _AS_TEXT:
+        write((value if value.endswith("\n") else value + "\n").encode("utf-8", "backslashreplace"))
     else:
         write((tool_json.write(value, as_text) + "\n").encode("utf-8", "backslashreplace"))
 

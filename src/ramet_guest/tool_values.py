@@ -59,6 +59,10 @@ def attachment(kind: str, data: memoryview, plain: bool) -> Any:
         return bytes(data)
     if kind == "npy":
         return of_array(data)
+    if kind == "frame":
+        from ramet_guest.value_frames import rebuilt
+
+        return rebuilt(decode(data))
     encoding, _, library = kind.partition(":")
     if encoding == "records":
         return of_records(library, tool_json.read(str(data, "utf-8")), plain)

@@ -10,6 +10,7 @@ from ramet_guest.tool_calls import connections
 from ramet_guest.tool_commands import FOLDER, Commands
 from ramet_guest.tool_errors import ToolError
 from ramet_guest.tool_formats import formats
+from ramet_guest.tool_pending import unmade
 from ramet_guest.tool_signatures import python_name
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Tools:
         # By their names in Python: what was told of each, and what was made of it.
         self._given: dict[str, dict[str, Any]] = {}
         self._made: dict[str, Any] = {}
+        self.unmade = unmade
         repl.gate.protect(tool_calls.hang_up)
 
     def __repr__(self) -> str:
@@ -54,6 +56,16 @@ class Tools:
         self._told = (socket_name, told)
         # Last, for it may fail: a cell can have filled the disk.
         self._commands.write(socket_name, list(given.values()))
+
+    def put_back(self) -> None:
+        """Where a cell has put a value that cannot be called under the name of a tool, or deleted it, the tool is back.
+
+        A function is left there: code may have wrapped the tool.
+        """
+        namespace = self._repl.namespace
+        for name, value in self._made.items():
+            if not callable(namespace.get(name)):
+                namespace[name] = value
 
     def forget_connections(self) -> None:
         """We are a copy: they were our parent's, and lead nowhere."""

@@ -17,10 +17,13 @@ _GUEST_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _IPYTHON_FOLDER = os.path.dirname(os.path.abspath(IPython.__file__)) + os.sep
 _HIDDEN = (_GUEST_FOLDER, _IPYTHON_FOLDER)
 _CELL = "<cell "
+NO_TERMINAL = "cells have no terminal; sandbox.terminal() opens one"
 
 MANY_FRAMES = 1200
 SHOWN_FRAMES = 300
+# Both together fit into a header of 64 KiB, at twelve bytes for a letter.
 MAXIMUM_MESSAGE_CHARACTERS = 4096
+MAXIMUM_NAME_CHARACTERS = 200
 
 _TracebackException = traceback.TracebackException
 _StackSummary = traceback.StackSummary
@@ -42,16 +45,36 @@ def format_error(error: BaseException) -> str:
     lines = list(report.format())
     if not report.stack and lines and lines[0].startswith("Traceback"):
         del lines[0]
+    hint = hint_for(error)
+    if hint is not None:
+        lines.append(f"\nhint: {hint}\n")
     return "".join(lines)
+
+
+def hint_for(error: BaseException) -> str | None:
+    """For errors whose own words lead nowhere in a cell."""
+    if type(error).__name__ == "BdbQuit":
+        return f"a debugger asked for a command, but {NO_TERMINAL}"
+    if type(error) is RuntimeError and error.args == ("no running event loop",):
+        return "a cell without `await` has no running loop: call it in a cell that awaits something"
+    return None
+
+
+def first_of_cell(entry: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame of a cell on. None if there is no such frame."""
+    while entry is not None and not entry.tb_frame.f_code.co_filename.startswith(_CELL):
+        entry = entry.tb_next
+    return entry
 
 
 def describe(error: BaseException) -> dict[str, str]:
     """Name and message for the answer. Runs user code: call it through the gate."""
-    return {"name": plain(type(error).__name__), "message": plain(str(error))}
+    name = plain(type(error).__name__, MAXIMUM_NAME_CHARACTERS)
+    return {"name": name, "message": plain(str(error), MAXIMUM_MESSAGE_CHARACTERS)}
 
 
-def plain(text: str) -> str:
-    return text[:MAXIMUM_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
+def plain(text: str, characters: int) -> str:
+    return text[:characters].encode("utf-8", "replace").decode("utf-8")
 
 
 def capture(error: BaseException) -> traceback.TracebackException:

@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ramet_guest import postmortem
 from ramet_guest.channel import RUN, VERSION
 
 if TYPE_CHECKING:
@@ -131,5 +132,7 @@ def forget(repl: Repl, names: dict[str, object]) -> None:
     repl.namespace.update(names)
     repl.shell.displayhook.forget()
     repl.sources.reset()
+    repl.history.forget()
+    postmortem.forget()
     repl.compiler.flags = 0
     repl.first_names = dict(names)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ramet import Result
+from ramet import Language, Result
 from tests.behaviour.faces import AnySandbox
 
 InBackground = Callable[..., Future[Result]]
@@ -18,7 +18,7 @@ def ok(result: Result) -> Result:
     return result
 
 
-def printed(sandbox: AnySandbox, code: str, language: str = "python") -> str:
+def printed(sandbox: AnySandbox, code: str, language: Language = "python") -> str:
     return ok(sandbox.run_code(code, language=language)).stdout.strip()
 
 

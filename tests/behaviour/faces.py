@@ -7,15 +7,17 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ramet import (
     AsyncExposed,
     AsyncSandbox,
     Connection,
+    Copied,
     Event,
     Exposed,
     FileInfo,
+    Language,
     ReplayEvent,
     Result,
     Sandbox,
@@ -88,20 +90,36 @@ class AwaitedSandbox:
     def id(self) -> str:
         return self.awaited.id
 
-    def run_code(self, code: str, language: str = "python", timeout: float | None = None) -> Result:
+    def run_code(self, code: str, language: Language = "python", timeout: float | None = None) -> Result:
         return self._loop.call(self.awaited.run_code(code, language=language, timeout=timeout))
 
-    def run_code_stream(self, code: str, language: str = "python", timeout: float | None = None) -> Iterator[Event]:
+    def run_code_stream(
+        self, code: str, language: Language = "python", timeout: float | None = None
+    ) -> Iterator[Event]:
         return self._loop.iterate(self.awaited.run_code_stream(code, language=language, timeout=timeout))
 
     def interrupt(self) -> bool:
         return self._loop.call(self.awaited.interrupt())
 
-    def upload(self, data: str | PathLike[str] | bytes, remote_path: str) -> None:
-        self._loop.call(self.awaited.upload(data, remote_path))
+    def get(self, name: str) -> Any:
+        return self._loop.call(self.awaited.get(name))
 
-    def download(self, remote_path: str) -> bytes:
-        return self._loop.call(self.awaited.download(remote_path))
+    def set(self, name: str, value: object) -> None:
+        self._loop.call(self.awaited.set(name, value))
+
+    def upload(self, data: str | PathLike[str] | bytes, remote_path: str) -> Copied:
+        return self._loop.call(self.awaited.upload(data, remote_path))
+
+    @overload
+    def download(self, remote_path: str) -> bytes: ...
+    @overload
+    def download(self, remote_path: str, local_path: str | PathLike[str], max_bytes: int = ...) -> Copied: ...
+    def download(
+        self, remote_path: str, local_path: str | PathLike[str] | None = None, max_bytes: int = 1 << 34
+    ) -> bytes | Copied:
+        if local_path is None:
+            return self._loop.call(self.awaited.download(remote_path))
+        return self._loop.call(self.awaited.download(remote_path, local_path, max_bytes))
 
     def info(self) -> SandboxInfo:
         return self._loop.call(self.awaited.info())
@@ -178,6 +196,9 @@ class AwaitedFiles:
 
     def read(self, path: str) -> bytes:
         return self._loop.call(self._files.read(path))
+
+    def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        return self._loop.call(self._files.read_text(path, encoding))
 
     def read_stream(self, path: str, chunk: int = 65536) -> Iterator[bytes]:
         return self._loop.iterate(self._files.read_stream(path, chunk))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+import pytest
+
 from ramet import Sandbox
 from tests.behaviour.faces import AnySandbox
 from tests.behaviour.memory import Peaks
@@ -18,6 +20,7 @@ def numbered_lines(count: int) -> bytes:
     return b"".join(b"%09d\n" % number for number in range(count))
 
 
+@pytest.mark.every_face
 def test_a_long_output_keeps_its_first_and_last_half_and_is_whole_in_a_file(any_sandbox: AnySandbox) -> None:
     count = 3 * 1024 * 1024  # lines of 10 bytes: 30 MiB
     whole = numbered_lines(count)
@@ -75,6 +78,7 @@ def test_the_next_long_output_gets_a_file_of_its_own(sandbox: Sandbox) -> None:
     assert len(paths) == 2
 
 
+@pytest.mark.deep("load")
 def test_printing_a_gigabyte_neither_blocks_nor_grows_client_and_engine(sandbox: Sandbox) -> None:
     sandbox.run_code("1")
     peaks = Peaks()
@@ -89,8 +93,7 @@ def test_printing_a_gigabyte_neither_blocks_nor_grows_client_and_engine(sandbox:
     # What is kept exists a few times on its way (kept, joined, sent, decoded); a gigabyte would show.
     growth = peaks.growth_bytes()
     assert max(growth.values()) < 150 * MIB, growth
-    assert result.truncated.stdout_path is not None
-    assert sandbox.files.stat(result.truncated.stdout_path).size_bytes == 1024 * MIB + 8
+    assert result.truncated.stdout_path is None  # a file of so much would take memory that no limit counts
 
 
 def test_output_that_does_not_fit_on_the_sandboxs_disk_is_counted_and_has_no_file(

@@ -133,6 +133,7 @@ def test_asyncio_run_works_in_any_cell(any_sandbox: AnySandbox) -> None:
     assert any_sandbox.run_code("asyncio.run(later(1))").value == "1"
     assert any_sandbox.run_code("await later(1)\nasyncio.run(later(2))").value == "2"
     assert any_sandbox.run_code("asyncio.run(later(3))").value == "3"
+    assert any_sandbox.run_code("asyncio.new_event_loop().run_until_complete(later(4))").value == "4"
 
 
 def test_tasks_go_on_between_cells(any_sandbox: AnySandbox) -> None:
@@ -145,9 +146,9 @@ def test_tasks_go_on_between_cells(any_sandbox: AnySandbox) -> None:
 
 
 def test_shell_lines_and_magics_work(any_sandbox: AnySandbox) -> None:
-    any_sandbox.files.write("/root/seen.txt", b"")
-    assert any_sandbox.run_code("!ls /root").stdout == "seen.txt\n"
-    assert any_sandbox.run_code("names = !ls /root\nnames[0]").value == "'seen.txt'"
+    any_sandbox.files.write("/root/mine/seen.txt", b"")
+    assert any_sandbox.run_code("!ls mine").stdout == "seen.txt\n"
+    assert any_sandbox.run_code("names = !ls mine\nnames[0]").value == "'seen.txt'"
     assert any_sandbox.run_code("word = 'hi'\n!echo $word {word.upper()}").stdout == "hi HI\n"
     assert "per loop" in any_sandbox.run_code("%timeit -n 2 -r 1 sum(range(10))").stdout
     assert any_sandbox.run_code("%%bash\necho from bash").stdout == "from bash\n"
@@ -157,7 +158,23 @@ def test_shell_lines_and_magics_work(any_sandbox: AnySandbox) -> None:
 def test_a_fresh_namespace_holds_no_names_of_ours(make_any_sandbox: MakeSandbox) -> None:
     names = make_any_sandbox().run_code("sorted(n for n in globals() if not n.startswith('__'))").value
     assert names is not None
-    allowed = {"In", "Out", "_", "__", "___", "_i", "_ii", "_iii", "_dh", "_oh", "_ih", "get_ipython", "exit", "quit"}
+    allowed = {
+        "In",
+        "Out",
+        "_",
+        "__",
+        "___",
+        "_i",
+        "_ii",
+        "_iii",
+        "_i1",
+        "_dh",
+        "_oh",
+        "_ih",
+        "get_ipython",
+        "exit",
+        "quit",
+    }
     assert set(eval(names)) <= allowed
 
 

@@ -55,6 +55,7 @@ def test_a_death_in_bash_of_the_repl_is_told_too(any_sandbox: AnySandbox) -> Non
     assert any_sandbox.run_code("1").restarted
 
 
+@pytest.mark.every_face
 def test_a_death_during_a_stream_is_its_exit_event(any_sandbox: AnySandbox) -> None:
     events = list(any_sandbox.run_code_stream("import os\nprint('last words')\nos._exit(4)"))
     last = events[-1]
@@ -63,6 +64,7 @@ def test_a_death_during_a_stream_is_its_exit_event(any_sandbox: AnySandbox) -> N
     assert "".join(event.data for event in events if event.type == "stdout") == "last words\n"
 
 
+@pytest.mark.every_face
 def test_a_repl_that_dies_between_cells_is_told_by_the_next_result(any_sandbox: AnySandbox) -> None:
     any_sandbox.run_code(AFTER_GO + "after_go(lambda: os._exit(5))")
     go(any_sandbox)
@@ -70,6 +72,7 @@ def test_a_repl_that_dies_between_cells_is_told_by_the_next_result(any_sandbox: 
     assert any_sandbox.run_code("1").restarted is True
 
 
+@pytest.mark.every_face
 def test_env_and_cwd_are_there_again_after_a_death(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox(env={"WORD": "given"}, cwd="/tmp")
     sandbox.run_code("import os; os.environ['WORD'] = 'changed'; os.chdir('/'); os._exit(1)")
@@ -122,3 +125,67 @@ def test_info_is_answered_while_the_repl_dies_again_and_again(sandbox: Sandbox) 
             looked = threads.submit(lambda: [sandbox.info().id for _ in range(10)])
             assert sandbox.run_code("import os; os.kill(os.getpid(), 9)").state == "lost"
             assert set(looked.result(30)) == {sandbox.id}
+
+
+GONE = "variables, imports, threads and open files are gone; files in the sandbox are kept."
+
+
+@pytest.mark.every_face
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import os; os._exit(3)", "it exited with code 3"),
+        ("import ctypes; ctypes.string_at(0)", "signal 11 (SIGSEGV) killed it"),
+        ("import os; os.kill(os.getpid(), 63)", "signal 63 killed it"),
+        ("import os; os.write(1000, b'x' * 100)", "it broke the protocol of its control socket (descriptor 1000)"),
+    ],
+)
+def test_the_result_says_in_words_what_ended_what_is_gone_and_what_is_kept(
+    any_sandbox: AnySandbox, code: str, why: str
+) -> None:
+    lost = any_sandbox.run_code(f"import sys; _ = sys.stderr.write('half a line'); {code}", timeout=60)
+    assert lost.error is not None
+    assert lost.error.name == "PythonEnded"
+    assert lost.error.message.startswith("the sandbox's Python ended: ")
+    assert why in lost.error.message
+    assert f"Its {GONE}" in lost.error.message
+    assert lost.stderr == f"half a line\nramet: {lost.error.message}\n"
+    fresh = any_sandbox.run_code("import sys; print('here', file=sys.stderr)")
+    assert (fresh.ok, fresh.error, fresh.restarted) == (True, None, True)
+    note, text = fresh.stderr.splitlines()
+    assert note.startswith("ramet: this cell started in a fresh Python, because the one before had ended: ")
+    assert why in note
+    assert GONE in note
+    assert text == "here"
+    assert any_sandbox.run_code("1").stderr == ""
+
+
+@pytest.mark.every_face
+def test_a_stream_has_the_same_words(any_sandbox: AnySandbox) -> None:
+    *events, last = any_sandbox.run_code_stream("import os; os._exit(4)")
+    assert last.type == "exit"
+    assert last.result.error is not None
+    printed = "".join(event.data for event in events if event.type == "stderr")
+    assert printed == f"ramet: {last.result.error.message}\n"
+    *events, last = any_sandbox.run_code_stream("1")
+    assert "ramet: this cell started in a fresh Python" in [e for e in events if e.type == "stderr"][0].data
+    assert [event.type for event in any_sandbox.run_code_stream("1")] == ["result", "exit"]
+
+
+def test_a_deadline_that_costs_the_repl_says_so(any_sandbox: AnySandbox) -> None:
+    lost = any_sandbox.run_code("sum(range(10**15))", timeout=0.2)
+    assert (lost.state, lost.cause) == ("lost", "timeout")
+    assert "Python ended: the deadline of the cell passed, and it had to be killed." in lost.stderr
+
+
+def test_a_death_that_no_result_told_of_is_told_with_its_reason(any_sandbox: AnySandbox) -> None:
+    any_sandbox.run_code(AFTER_GO + "after_go(lambda: os._exit(5))")
+    go(any_sandbox)
+    wait_until(lambda: any_sandbox.info().state == "lost", "the REPL died between cells")
+    assert "had ended: it exited with code 5." in any_sandbox.run_code("1").stderr
+
+
+def test_a_child_of_a_repl_that_was_started_again_says_so_too(sandbox: Sandbox) -> None:
+    sandbox.run_code("import os; os._exit(6)")
+    with sandbox.fork()[0] as child:
+        assert "had ended: it exited with code 6." in child.run_code("1").stderr

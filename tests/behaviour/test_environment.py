@@ -28,6 +28,7 @@ NASTY = [
 ]
 
 
+@pytest.mark.every_face
 def test_env_values_arrive_as_given_whatever_they_hold(make_any_sandbox: MakeSandbox) -> None:
     given = {f"NASTY_{number}": value for number, value in enumerate(NASTY)}
     sandbox = make_any_sandbox(env=given)
@@ -98,6 +99,7 @@ def test_cwd_and_mount_targets_may_hold_any_characters(
     assert sandbox.run_code("import os; (os.getcwd(), open('file').read())").value == repr((f"/mnt/{name}", "seen"))
 
 
+@pytest.mark.every_face
 def test_a_cwd_that_is_not_there_is_an_invalid_argument_and_leaves_nothing(make_any_sandbox: MakeSandbox) -> None:
     with pytest.raises(InvalidArgument) as refused:
         make_any_sandbox(cwd="/does/not/exist")

@@ -20,6 +20,7 @@ def is_over(sandbox: AnySandbox) -> bool:
     return False
 
 
+@pytest.mark.every_face
 def test_a_sandbox_ends_when_its_time_is_over_and_says_so(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox(timeout_seconds=0.5)
     wait_until(lambda: is_over(sandbox), "its time is over")
@@ -46,6 +47,7 @@ def test_a_running_cell_is_use(make_any_sandbox: MakeSandbox) -> None:
     assert [event.code for event in events if event.type == "exit"] == [0]
 
 
+@pytest.mark.every_face
 def test_a_lifetime_can_be_extended(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox(timeout_seconds=100, idle_timeout_seconds=60)
     before = sandbox.info()
@@ -74,6 +76,7 @@ def test_a_wrong_lifetime_is_named(any_sandbox: AnySandbox, argument: str, argum
     assert any_sandbox.run_code("1").value == "1"
 
 
+@pytest.mark.every_face
 def test_a_replay_tells_what_was_printed_last(any_sandbox: AnySandbox) -> None:
     any_sandbox.run_code("import sys; print('eins €'); print('zwei', file=sys.stderr)")
     list(any_sandbox.run_code_stream("print('drei'); raise SystemExit(3)"))

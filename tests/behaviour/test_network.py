@@ -132,6 +132,7 @@ def test_a_program_that_knows_no_proxy_reaches_a_listed_host_by_name(
 # The log
 
 
+@pytest.mark.every_face
 def test_the_log_has_every_connection_that_was_tried(make_any_sandbox: MakeSandbox, server: Server) -> None:
     sandbox = make_any_sandbox(network=listing(server, "data.example"))
     assert sandbox.network.log() == []
@@ -159,6 +160,7 @@ def test_a_sandbox_of_a_server_shows_its_log_to_who_connects(make_any_sandbox: M
     assert [entry.host for entry in other.network.log()] == ["data.example"]
 
 
+@pytest.mark.every_face
 def test_what_needs_a_network_says_how_to_get_one(any_sandbox: AnySandbox) -> None:
     for attempt in (
         lambda: any_sandbox.network.log(),
@@ -175,6 +177,7 @@ def test_what_needs_a_network_says_how_to_get_one(any_sandbox: AnySandbox) -> No
 # Changes while it runs
 
 
+@pytest.mark.every_face
 def test_rules_change_while_the_sandbox_runs(make_any_sandbox: MakeSandbox, server: Server) -> None:
     sandbox = make_any_sandbox(network=listing(server, "data.example"))
     url, more = server.url("/echo", "data.example"), server.url("/echo", "more.example")
@@ -258,6 +261,7 @@ def test_a_limit_of_bytes_ends_what_would_go_beyond_it(make_any_sandbox: MakeSan
 # Copies
 
 
+@pytest.mark.every_face
 def test_a_copy_begins_with_the_rules_and_has_a_log_of_its_own(make_any_sandbox: MakeSandbox, server: Server) -> None:
     parent = make_any_sandbox(network=listing(server, "data.example"))
     url, more = server.url("/echo", "data.example"), server.url("/echo", "more.example")

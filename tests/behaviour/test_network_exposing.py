@@ -57,6 +57,7 @@ def fails(exposed: AnyExposed) -> bool:
     return False
 
 
+@pytest.mark.every_face
 def test_the_host_reaches_a_server_in_a_sandbox_without_a_network(any_sandbox: AnySandbox) -> None:
     serve(any_sandbox)
     exposed = any_sandbox.expose(PORT)
@@ -78,6 +79,7 @@ def test_the_same_port_again_is_the_same_url(any_sandbox: AnySandbox) -> None:
     assert any_sandbox.expose(PORT + 1).url != any_sandbox.expose(PORT).url
 
 
+@pytest.mark.every_face
 def test_what_is_closed_is_not_reached_any_more(any_sandbox: AnySandbox) -> None:
     serve(any_sandbox)
     exposed = any_sandbox.expose(PORT)
@@ -92,6 +94,7 @@ def test_what_is_closed_is_not_reached_any_more(any_sandbox: AnySandbox) -> None
     again.close()
 
 
+@pytest.mark.every_face
 def test_a_copy_exposes_a_server_of_its_own(make_any_sandbox: MakeSandbox) -> None:
     parent = make_any_sandbox(network=[])
     serve(parent)

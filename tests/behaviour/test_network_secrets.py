@@ -50,13 +50,14 @@ def server(request: pytest.FixtureRequest) -> Server:
     return found
 
 
-def options(server: Server, authority: trustme.CA) -> dict[str, Any]:
+def options(server: Server, authority: trustme.CA, **places: Any) -> dict[str, Any]:
     network = Network(
         [server.rule("api.example"), server.rule("other.example")],
         addresses=HERE,
         ca_pem=authority.cert_pem.bytes().decode(),
     )
-    return {"network": network, "secrets": {"KEY": Secret(VALUE, hosts=[server.rule("api.example")])}}
+    secret = Secret(VALUE, hosts=[server.rule("api.example")], headers=["X-Key"], **places)
+    return {"network": network, "secrets": {"KEY": secret}}
 
 
 def printed(sandbox: AnySandbox, code: str) -> str:
@@ -70,10 +71,11 @@ def echoed(sandbox: AnySandbox, call: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.every_face
 def test_the_host_gets_the_value_in_header_query_and_body_and_the_sandbox_sees_stars(
     make_any_sandbox: MakeSandbox, server: Server, authority: trustme.CA
 ) -> None:
-    sandbox = make_any_sandbox(**options(server, authority))
+    sandbox = make_any_sandbox(**options(server, authority, query=["key"], body=True))
     printed(sandbox, SEND)
     url = server.url("/echo", "api.example")
     stars = "*" * len(VALUE)
@@ -92,9 +94,29 @@ def test_the_host_gets_the_value_in_header_query_and_body_and_the_sandbox_sees_s
     assert server.requests[-1].body == b"key=s3cr3t%20%26%20of%3Dthe%2Fweather"
 
 
+@pytest.mark.every_face
+def test_only_the_usual_headers_and_named_ones_carry_the_value_if_nothing_else_is_said(
+    make_any_sandbox: MakeSandbox, plain_server: Server, authority: trustme.CA
+) -> None:
+    """Or code could store it at the host, and read it from another name of the same host."""
+    sandbox = make_any_sandbox(**options(plain_server, authority))
+    printed(sandbox, SEND)
+    placeholder = printed(sandbox, "print(os.environ['KEY'])").strip()
+    url = plain_server.url(f"/files/{placeholder}?key={placeholder}", "api.example")
+    more = {"Authorization": f"Bearer {placeholder}", "Api-Key": placeholder, "X-Note": placeholder}
+    headers = {**more, "Content-Type": "application/json"}
+    data = json.dumps({"content": placeholder}).encode()
+    sandbox.run_code(f"send({url!r}, os.environ['KEY'], data={data!r}, headers={headers})", timeout=CELL_SECONDS)
+    heard = plain_server.requests[-1]
+    assert heard.header("Authorization") == f"Bearer {VALUE}"
+    assert [heard.header(name) for name in ("Api-Key", "X-Key", "X-Note")] == [VALUE, VALUE, placeholder]
+    assert heard.target == f"/files/{placeholder}?key={placeholder}"
+    assert json.loads(heard.body) == {"content": placeholder}
+
+
 def test_another_host_gets_the_placeholder(make_any_sandbox: MakeSandbox, plain_server: Server) -> None:
     network = Network([plain_server.rule(name) for name in HERE], addresses=HERE)
-    secrets = {"KEY": Secret(VALUE, hosts=[plain_server.rule("api.example")])}
+    secrets = {"KEY": Secret(VALUE, hosts=[plain_server.rule("api.example")], headers=["X-Key"])}
     sandbox = make_any_sandbox(network=network, secrets=secrets)
     printed(sandbox, SEND)
     url = plain_server.url("/echo", "other.example")
@@ -138,6 +160,7 @@ def test_the_sandbox_holds_a_placeholder_in_its_environment_and_nothing_else(
     assert VALUE not in "".join(map(str, sandbox.network.log()))
 
 
+@pytest.mark.every_face
 def test_a_copy_can_use_secrets_only_if_that_was_chosen(
     make_any_sandbox: MakeSandbox, plain_server: Server, authority: trustme.CA
 ) -> None:

@@ -138,7 +138,7 @@ path = tiny_thing.__file__
 for each in [path, *glob.glob(os.path.dirname(path) + "/__pycache__/tiny_thing*")]:
     with open(each, "wb") as file:
         file.write(b"version = 'poisoned'")
-found = os.path.exists("/opt/ramet/packages")
+found = os.path.exists("/.ramet/packages")
 """
     assert answer(sandbox, poison) is False
     with index.sandbox() as other:
@@ -250,6 +250,7 @@ def test_a_sandbox_that_goes_away_while_it_waits_leaves_nothing_running(
         assert last.run_code("%pip install -q larger_thing", timeout=SECONDS).exit_code == 0
 
 
+@pytest.mark.deep("load")
 def test_answers_that_are_left_unread_do_not_use_up_the_descriptors_of_all(
     sandbox: Sandbox, neighbour_still_answers: Callable[[], None]
 ) -> None:

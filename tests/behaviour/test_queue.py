@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from ramet import AsyncSandbox, ExecutionCancelled, Result, Sandbox, SandboxClosed
+from ramet import AsyncSandbox, ExecutionCancelled, InvalidArgument, Result, Sandbox, SandboxClosed
 from tests.behaviour.faces import AnySandbox
 from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
 
 
+@pytest.mark.every_face
 def test_concurrent_calls_run_one_at_a_time_in_order_of_arrival(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
 ) -> None:
@@ -28,6 +30,7 @@ def test_concurrent_calls_run_one_at_a_time_in_order_of_arrival(
     assert any_sandbox.run_code("order").value == str(list(range(8)))
 
 
+@pytest.mark.every_face
 def test_many_threads_get_each_their_own_result(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
 ) -> None:
@@ -40,9 +43,14 @@ def test_many_threads_get_each_their_own_result(
 def test_the_timeout_of_a_cell_counts_from_its_start_not_from_its_arrival(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
 ) -> None:
-    first = in_background(any_sandbox.run_code, "import time\ntime.sleep(0.8)")
+    first = in_background(any_sandbox.run_code, UNTIL_GO)
     wait_until_running(any_sandbox)
-    waited = any_sandbox.run_code("'whole'", timeout=0.5)
+    second = in_background(any_sandbox.run_code, "'whole'", timeout=0.5)
+    wait_until_running(any_sandbox, waiting=1)
+    # Time is the subject: the second waits for longer than it may run, and then runs in much less.
+    time.sleep(0.6)
+    go(any_sandbox)
+    waited = second.result(60)
     assert (waited.value, waited.interrupted) == ("'whole'", False)
     assert first.result(60).ok
 
@@ -122,6 +130,7 @@ def test_a_death_does_not_lose_the_cells_that_wait(
     assert (third.result(60).value, third.result().restarted) == ("'third'", False)
 
 
+@pytest.mark.every_face
 def test_closing_a_sandbox_cancels_cells_that_run_and_wait(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
 ) -> None:
@@ -174,3 +183,21 @@ def test_threads_can_make_sandboxes_at_the_same_time(in_background: Callable[...
 
     calls = [in_background(session, number) for number in range(24)]
     assert [call.result(60) for call in calls] == [str(number) for number in range(24)]
+
+
+async def test_calls_of_one_handle_at_the_same_moment_run_in_the_order_they_were_made(server_url: str) -> None:
+    """Over HTTP each has a connection of its own, and any of them may be there first."""
+    async with AsyncSandbox(url=server_url) as sandbox:
+        await sandbox.run_code("order = []")
+        for _ in range(3):
+            await sandbox.run_code("order.clear()")
+            await asyncio.gather(*(sandbox.run_code(f"order.append({number})") for number in range(50)))
+            assert await sandbox.get("order") == list(range(50))
+
+
+def test_calls_of_one_handle_do_not_wait_for_one_that_was_refused(server_url: str) -> None:
+    """A cell that never reached the engine is not waited for by those behind it for longer than a moment."""
+    with Sandbox(url=server_url) as sandbox:
+        with pytest.raises(InvalidArgument):
+            sandbox.run_code("1", language="ruby")  # type: ignore[arg-type]
+        assert sandbox.run_code("1").value == "1"

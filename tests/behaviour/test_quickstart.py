@@ -70,6 +70,7 @@ def test_a_handle_shows_its_id_and_whether_it_is_open() -> None:
     assert repr(s) == f"<Sandbox {s.id} closed>"
 
 
+@pytest.mark.every_face
 def test_info_says_what_a_sandbox_is_and_is_walled_in_by(any_sandbox: AnySandbox) -> None:
     info = any_sandbox.info()
     assert info.id == any_sandbox.id

@@ -41,6 +41,7 @@ def test_two_datasci_sandboxes_draw_different_random_numbers(make_any_sandbox: M
     assert values[0] != values[1]
 
 
+@pytest.mark.every_face
 def test_a_template_of_ones_own_has_its_preloads_and_is_known_by_name(make_any_sandbox: MakeSandbox) -> None:
     mine = Template("with-sqlite", preload=["sqlite3", "xml.dom.minidom"])
     sandbox = make_any_sandbox(mine)
@@ -53,6 +54,7 @@ def test_a_template_of_ones_own_has_its_preloads_and_is_known_by_name(make_any_s
     )
 
 
+@pytest.mark.every_face
 def test_a_preload_that_does_not_exist_is_template_failed_with_what_was_printed(make_any_sandbox: MakeSandbox) -> None:
     with pytest.raises(TemplateFailed) as failed:
         make_any_sandbox(Template("broken", preload=["no_such_module_anywhere"]))

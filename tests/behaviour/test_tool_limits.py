@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from ramet import Result, Sandbox, Tool
 from tests.behaviour.calling import InBackground, fetch_sales_data, ok, printed
 from tests.behaviour.faces import MakeSandbox
@@ -22,6 +24,7 @@ def test_a_tool_may_be_called_so_often_in_a_cell(make_any_sandbox: MakeSandbox) 
     assert len(calls) == 3
 
 
+@pytest.mark.every_face
 def test_a_tool_that_takes_too_long_times_out_inside_and_a_coroutine_is_cancelled(
     make_any_sandbox: MakeSandbox,
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_tool_has_no_loop_in_its_way_wherever_the_cell_is_run_from() -> None:
     assert ok(asyncio.run(run())).stdout == "{7}\n"
 
 
+@pytest.mark.every_face
 def test_an_interrupt_ends_a_cell_that_waits_for_a_tool_and_cancels_the_call(
     make_any_sandbox: MakeSandbox, in_background: InBackground
 ) -> None:
@@ -111,6 +115,7 @@ def test_an_interrupt_ends_a_cell_that_waits_for_a_tool_and_cancels_the_call(
     assert printed(sandbox, "print(fetch_sales_data(sku='A')['sku'])") == "A"
 
 
+@pytest.mark.every_face
 def test_a_cell_that_ends_does_not_wait_for_the_calls_of_its_threads(make_any_sandbox: MakeSandbox) -> None:
     begun, released = threading.Event(), threading.Event()
 

@@ -20,6 +20,7 @@ from tests.behaviour.waiting import WAIT_SECONDS, read_until, wait_until
 # Calling
 
 
+@pytest.mark.every_face
 def test_a_call_in_plain_code_waits_and_returns_the_value(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox(tools=[fetch_sales_data, fetch_slowly])
     assert sandbox.tools == ("fetch_sales_data", "fetch_slowly")
@@ -54,6 +55,7 @@ def test_calls_of_an_async_cell_run_at_the_same_time(make_any_sandbox: MakeSandb
     assert printed(sandbox, code) == "['a', 'b', 'c']"
 
 
+@pytest.mark.every_face
 def test_coroutines_of_an_async_cell_run_at_the_same_time(make_any_sandbox: MakeSandbox) -> None:
     met: list[str] = []
     everybody = asyncio.Event()
@@ -130,6 +132,7 @@ def test_threads_and_child_processes_call_too(make_any_sandbox: MakeSandbox) -> 
     assert sorted(str(call.arguments and call.arguments["sku"]) for call in result.tool_calls) == list("abcdefgh")
 
 
+@pytest.mark.every_face
 def test_a_streamed_cell_calls_between_what_it_prints(make_any_sandbox: MakeSandbox) -> None:
     asked, answered = threading.Event(), threading.Event()
 
@@ -235,6 +238,7 @@ class OwnError(Exception):
     pass
 
 
+@pytest.mark.every_face
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -335,6 +339,7 @@ def test_a_tool_that_raises_a_timeout_raises_one_inside(make_any_sandbox: MakeSa
 # Which tools there are
 
 
+@pytest.mark.every_face
 def test_set_tools_replaces_them_and_takes_them_away(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox(tools=[fetch_sales_data])
     assert printed(sandbox, "print(fetch_sales_data('A')['sku'])") == "A"
@@ -416,6 +421,7 @@ def test_a_sandbox_that_cannot_be_given_its_tools_is_closed(
 # Records
 
 
+@pytest.mark.every_face
 def test_every_call_is_recorded_with_arguments_duration_and_outcome(make_any_sandbox: MakeSandbox) -> None:
     def fail(reason: str) -> None:
         raise ToolError(reason)

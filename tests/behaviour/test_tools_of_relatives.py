@@ -139,7 +139,7 @@ def test_a_handler_cannot_wait_for_the_end_of_the_cell_that_waits_for_it(url: st
         for what in WAITS:
             result = sandbox.run_code(f"ask(what={what!r})", timeout=20)
             assert result.error is not None
-            assert "the cell that called it has not ended" in result.error.message, what
+            assert "the cell that called it still runs" in result.error.message, what
 
 
 async def test_a_coroutine_cannot_either_but_leaves_it_to_another_task(url: str) -> None:
@@ -153,7 +153,7 @@ async def test_a_coroutine_cannot_either_but_leaves_it_to_another_task(url: str)
 
     async with AsyncSandbox(tools=[ask], url=url) as sandbox:
         result = await sandbox.run_code("ask(wait=True)", timeout=20)
-        assert "the cell that called it has not ended" in result.stderr
+        assert "the cell that called it still runs" in result.stderr
         assert (await sandbox.run_code("ask(wait=False)", timeout=20)).ok
         assert (await later[0]).stdout == "later\n"
 
@@ -238,6 +238,30 @@ def test_a_stream_that_is_closed_early_cancels_them_too(url: str) -> None:
         read_until(events, "begun")
         events.close()
         assert cancelled.wait(WAIT_SECONDS)
+        assert said(sandbox, "print('goes on')") == "goes on"
+
+
+@pytest.mark.deep("load")
+def test_an_interrupt_is_noticed_though_it_did_not_wake_the_thread_that_waits(url: str) -> None:
+    """Python handles signals in the main thread, and only when that runs: a signal that came just before it went to
+    sleep, or to another thread, does not wake it."""
+    begun = threading.Event()
+
+    def interrupt() -> None:
+        assert begun.wait(WAIT_SECONDS)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+
+    def begin() -> None:
+        begun.set()
+
+    with Sandbox(tools=[begin], url=url) as sandbox:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.run_code("begin(); import time; time.sleep(15); open('/root/ended', 'w').close()")
+        thread.join()
+        assert not sandbox.files.exists("/root/ended")
         assert said(sandbox, "print('goes on')") == "goes on"
 
 

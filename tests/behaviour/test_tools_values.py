@@ -21,7 +21,7 @@ def ok(result: Result) -> Result:
     return result
 
 
-@pytest.mark.slow
+@pytest.mark.deep("load")
 def test_a_hundred_megabytes_of_text_of_bytes_and_of_rows(make_any_sandbox: MakeSandbox) -> None:
     text = "äx" * (_HUNDRED_MB // 3)
     data = hashlib.shake_128(b"x").digest(_HUNDRED_MB)
@@ -51,6 +51,7 @@ def _giving(name: str, value: object) -> dict[str, Any]:
     return {"name": name, "input_schema": {"type": "object"}, "handler": lambda: value}
 
 
+@pytest.mark.every_face
 def test_bytes_stay_bytes_wherever_they_are(make_any_sandbox: MakeSandbox) -> None:
     every = bytes(range(256))
     sandbox = make_any_sandbox(tools=[_giving("get", {"a": [every, bytearray(b"b")], "$ramet": b""})])
@@ -58,6 +59,7 @@ def test_bytes_stay_bytes_wherever_they_are(make_any_sandbox: MakeSandbox) -> No
     assert result.stdout == "True\n"
 
 
+@pytest.mark.every_face
 def test_while_a_long_value_is_on_its_way_others_are_answered(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox(tools=[_giving("large", b"x" * 20_000_000), _giving("small", 1)])
     code = """

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ramet import Sandbox
 from tests.server.running import Server, running_server
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a short name: a folder of state holds a unix socket, whose path has 107 bytes at most."""
+    return tmp_path_factory.mktemp("t")
 
 
 @pytest.fixture(scope="session")

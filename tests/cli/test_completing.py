@@ -21,14 +21,15 @@ def test_names_attributes_builtins_keywords_and_magics_are_offered(sandbox: Sand
 
 def test_asking_leaves_no_name_value_or_output_behind(sandbox: Sandbox) -> None:
     sandbox.run_code("6 * 7")
-    before = sandbox.run_code("import sys; sorted(globals()), sorted(sys.modules)").value
+    names = "sorted(n for n in globals() if n[0] != '_'), sorted(sys.modules)"  # not _1, _i1, ...: those of cells
+    before = sandbox.run_code(f"import sys; {names}").value
     sandbox.run_code("6 * 7")
     printed = len([event for event in sandbox.replay() if event.type != "exit"])
     complete(sandbox, "sys.pa")
-    assert sandbox.run_code("_").value == "42"
+    assert sandbox.run_code("_, _i, In[-2], len(In)").value == "(42, '6 * 7', '6 * 7', 5)"
     assert len([event for event in sandbox.replay() if event.type != "exit"]) == printed
     sandbox.run_code("6 * 7")
-    after = sandbox.run_code("sorted(globals()), sorted(sys.modules)").value
+    after = sandbox.run_code(names).value
     assert after == before
 
 

@@ -15,6 +15,8 @@ def test_a_key_is_printed_once_and_listed_without_its_secret(tmp_path: Path) -> 
     assert made.returncode == 0
     secret = made.stdout.strip()
     assert secret.startswith("rmt_")
+    assert secret not in made.stderr  # which scripts log
+    assert "RAMET_API_KEY" in made.stderr
     listed = ramet("keys", "list", RAMET_STATE=state)
     assert "ci" in listed.stdout
     assert secret not in listed.stdout
@@ -51,6 +53,44 @@ def test_a_key_for_metrics_is_for_nothing_else(server: Server) -> None:
     key = json.loads(made.stdout)
     assert key["scope"] == "metrics"
     assert ramet("ps", url=server.url, RAMET_API_KEY=key["key"]).returncode == 1
+
+
+def test_a_key_is_rotated_changed_and_given_an_end_while_the_server_runs(server: Server) -> None:
+    state = str(server.state)
+    made = json.loads(ramet("keys", "create", "--name", "team", "--expires", "30d", "--json", "--state", state).stdout)
+    assert made["expires_ms"] > made["created_ms"]
+    rotated = ramet("keys", "rotate", "team", "--state", state)
+    assert "works for another" in rotated.stderr
+    old, new = made["key"], rotated.stdout.strip()
+    assert [ramet("ps", url=server.url, RAMET_API_KEY=key).returncode for key in (old, new)] == [0, 0]
+    changed = ramet("keys", "set", "team", "--sandboxes", "none", "--expires", "never", "--json", "--state", state)
+    row = json.loads(changed.stdout)
+    assert (row["limits"]["sandboxes"], row["limits"]["concurrent_cells"], row["expires_ms"]) == (None, 1000, None)
+    last = ramet("keys", "rotate", "team", "--grace", "0", "--state", state).stdout.strip()
+    assert [ramet("ps", url=server.url, RAMET_API_KEY=key).returncode for key in (old, new, last)] == [1, 1, 0]
+    rows = json.loads(ramet("keys", "list", "--json", "--state", state).stdout)
+    (row,) = [row for row in rows if row["name"] == "team"]
+    assert row["last_used_ms"] >= row["created_ms"]
+    listed = ramet("keys", "list", "--state", state).stdout
+    assert "LAST USED" in listed.splitlines()[0]
+
+
+def test_what_cannot_be_changed_is_told_in_a_line(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    ramet("keys", "create", "--name", "ci", "--state", state)
+    for arguments, said in (
+        (("set", "ci"), "give one of --sandboxes"),
+        (("set", "nobody", "--cells", "3"), "there is no key 'nobody' in use"),
+        (("rotate", "nobody"), "there is no key 'nobody' in use"),
+        (("set", "ci", "--expires", "30"), "must be a number and a unit"),
+        (("set", "ci", "--expires", "0"), "must be more than 0"),
+        (("set", "ci", "--sandboxes", "-1"), "--sandboxes"),
+        (("create", "--name", "x", "--metrics", "--operator"), "not allowed with"),
+    ):
+        done = ramet("keys", *arguments, "--state", state)
+        assert done.returncode in (1, 2), arguments
+        assert said in done.stderr, arguments
+        assert "Traceback" not in done.stderr
 
 
 def test_keys_alone_shows_its_help() -> None:

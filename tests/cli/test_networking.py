@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet import InvalidArgument, Network
+from ramet import InvalidArgument, Network, Secret
 from ramet.cli.main import make_parser
 from ramet.cli.networking import add_network_options, chosen_network
 from tests.cli.commands import ramet
@@ -30,12 +30,12 @@ def test_without_the_options_there_is_no_network() -> None:
 
 def test_none_means_nothing_as_it_does_for_servers_and_keys() -> None:
     assert chosen_network(parsed("--network", "none")) == (None, {})
-    with pytest.raises(InvalidArgument, match="network: 'none' is given beside others"):
+    with pytest.raises(InvalidArgument, match="'none' in network must be given alone"):
         chosen_network(parsed("--network", "none", "--network", "api.example"))
 
 
 def test_what_is_wrong_with_a_rule_is_said_of_the_option() -> None:
-    with pytest.raises(InvalidArgument, match="^network: ") as caught:
+    with pytest.raises(InvalidArgument, match="^the rule .http://api.example. in network is a URL") as caught:
         chosen_network(parsed("--network", "http://api.example"))
     assert caught.value.details["argument"] == "network"
 
@@ -86,7 +86,7 @@ def test_every_command_that_makes_sandboxes_has_the_options(command: str) -> Non
 def test_a_sandbox_that_exists_has_its_network_already() -> None:
     done = ramet("run", "--sandbox", "sbx_1", "--network", "open", "-c", "1", url="http://127.0.0.1:1")
     assert done.returncode == 125
-    assert "are for a new sandbox" in done.stderr
+    assert "--network is for a new sandbox" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "mcp", "gateway"])
@@ -94,7 +94,7 @@ def test_a_wrong_rule_ends_the_command_before_anything_starts(command: str) -> N
     more = {"run": ["-c", "1"], "mcp": [], "gateway": ["--upstream", "http://127.0.0.1:1"]}[command]
     done = ramet(command, "--network", "https://api.example/", *more)
     assert done.returncode == (125 if command == "run" else 1)
-    assert "the rule 'https://api.example/' is a URL" in done.stderr
+    assert "--network: the rule 'https://api.example/' is a URL" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -127,3 +127,36 @@ def test_a_script_sees_a_placeholder(server: RametServer) -> None:
     for url in (None, server.url):
         done = ramet("run", *options, url=url, KEY=VALUE)
         assert done.stdout.startswith("ramet_secret_"), done.stderr
+
+
+def test_a_secret_goes_where_another_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", VALUE)
+    monkeypatch.setenv("TOKEN", VALUE)
+    options = ["--network", "*.example", "--secret", "KEY@a.example", "--secret", "TOKEN@a.example"]
+    for place in ("KEY:header=X-Token", "KEY:query=key", "KEY:query=api[key]", "TOKEN:body", "TOKEN:path"):
+        options += ["--secret-in", place]
+    _, secrets = chosen_network(parsed(*options))
+    assert secrets["KEY"] == Secret(VALUE, hosts=["a.example"], headers=["X-Token"], query=["key", "api[key]"])
+    assert secrets["TOKEN"] == Secret(VALUE, hosts=["a.example"], path=True, body=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("KEY", "--secret-in must be NAME:PLACE"),
+        ("KEY:", "--secret-in must be NAME:PLACE"),
+        (f"KEY:{VALUE}", "--secret-in must be NAME:PLACE"),
+        (f"KEY:body={VALUE}", "--secret-in must be NAME:PLACE"),
+        ("KEY:header", "--secret-in must be NAME:PLACE"),
+        ("KEY:query=", "--secret-in must be NAME:PLACE"),
+        ("OTHER:body", "names OTHER, but there is no such secret"),
+        (f"KEY:header=X-Token: {VALUE}", "headers must hold header names"),
+        ("KEY:header=Host", "the proxy writes itself"),
+    ],
+)
+def test_a_place_that_is_none_is_said_without_the_value(place: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", VALUE)
+    with pytest.raises(InvalidArgument) as caught:
+        chosen_network(parsed("--network", "a.example", "--secret", "KEY@a.example", "--secret-in", place))
+    assert said in str(caught.value)
+    assert VALUE not in str(caught.value)

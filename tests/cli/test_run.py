@@ -52,10 +52,21 @@ def test_an_exception_is_shown_and_is_exit_code_1(run: Run) -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_a_timeout_interrupts_and_says_so(run: Run) -> None:
-    done = run("--timeout", "0.3", "-c", "print('begun', flush=True)\nwhile True: pass")
-    assert (done.returncode, done.stdout) == (130, "begun\n")
-    assert "interrupted at its timeout" in done.stderr
+def test_a_failed_command_of_a_shell_is_the_exit_code(run: Run) -> None:
+    done = run("-c", "!exit 5\nprint('goes on')")
+    assert (done.returncode, done.stdout) == (5, "goes on\n")
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "place"),
+    [
+        ("python", "print('begun', flush=True)\nwhile True: pass", ", in <string>, line 2"),
+        ("bash", "echo begun; sleep 60", ""),
+    ],
+)
+def test_a_timeout_is_exit_code_124_and_one_line(run: Run, language: str, code: str, place: str) -> None:
+    done = run("--timeout", "0.5", "--language", language, "-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (124, "begun\n", f"ramet: timed out after 0.5 s{place}\n")
 
 
 def test_a_repl_that_dies_is_told_and_its_code_is_ours(run: Run) -> None:

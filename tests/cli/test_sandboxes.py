@@ -15,7 +15,8 @@ from tests.server.running import Server
 def test_ps_lists_what_there_is(server: Server, kept: Sandbox) -> None:
     lines = ramet("ps", url=server.url).stdout.splitlines()
     assert lines[0].startswith("SANDBOX")
-    assert any(line.startswith(kept.id) and " idle " in line for line in lines[1:])
+    assert any(line.startswith(kept.id[:10]) and " idle " in line for line in lines[1:])
+    assert max(map(len, lines)) <= 80
     (row,) = (row for row in json.loads(ramet("ps", "--json", url=server.url).stdout) if row["id"] == kept.id)
     assert (row["state"], row["template"], row["waiting"]) == ("idle", "default", 0)
     assert kept.id in ramet("ps", "-q", url=server.url).stdout.split()
@@ -77,13 +78,25 @@ def test_top_says_what_they_use(server: Server, kept: Sandbox) -> None:
     kept.run_code("ballast = bytearray(64 << 20)")
     lines = ramet("top", url=server.url).stdout.splitlines()
     assert lines[0].startswith("SANDBOX")
-    assert any(line.startswith(kept.id) for line in lines)
+    assert any(line.startswith(kept.id[:10]) for line in lines)
+    assert max(map(len, lines)) <= 80
     (use,) = (use for use in json.loads(ramet("top", "--json", url=server.url).stdout) if use["id"] == kept.id)
     assert use["state"] == "idle"
-    assert use["memory_bytes"] is None or use["memory_bytes"] > 64 << 20
+    assert use["memory_bytes"] > 64 << 20
 
 
-@pytest.mark.parametrize("command", [("ps",), ("top",), ("logs", "sbx_1"), ("fork", "sbx_1"), ("rm", "sbx_1")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *[("ps",), ("top",), ("logs", "sbx_1"), ("fork", "sbx_1"), ("rm", "sbx_1"), ("create",), ("templates",)],
+        *[
+            ("cp", "/etc/hosts", "sbx_1:"),
+            ("diff", "sbx_1", "sbx_2"),
+            ("merge", "sbx_1", "sbx_2"),
+            ("snapshot", "sbx_1"),
+        ],
+    ],
+)
 def test_without_a_server_it_is_said_how_to_start_one(command: tuple[str, ...]) -> None:
     # The usual port may be in use on this machine: then another is asked for, and the error is of that one.
     done = ramet(*command, "--url", "http://127.0.0.1:1")
@@ -93,6 +106,7 @@ def test_without_a_server_it_is_said_how_to_start_one(command: tuple[str, ...]) 
 
 
 def test_a_key_that_is_wrong_is_told(server: Server) -> None:
+    server.create_key("known")  # where no key was ever made, any is taken
     done = ramet("ps", url=server.url, RAMET_API_KEY="rmt_wrong")
     assert done.returncode == 1
     assert "key" in done.stderr

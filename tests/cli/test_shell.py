@@ -168,8 +168,11 @@ def test_a_sandbox_that_ends_meanwhile_ends_the_shell_with_its_cause(
     one = shell(kept.id, url=server.url)
     kept.close()
     one.enter("x")
-    one.child.expect("ramet: ")
+    one.child.expect("ramet: ([^\r\n]*)")
+    assert kept.id in one.child.match[1]
     one.child.expect(pexpect.EOF)
+    one.child.close()
+    assert one.child.exitstatus == 1
 
 
 def test_code_from_a_pipe_is_run_and_its_code_is_ours() -> None:

@@ -21,7 +21,9 @@ def name_of(path: Path) -> str:
 
 
 def with_examples() -> list[Path]:
-    return [document for document in DOCUMENTS if _PYTHON_BLOCK.search(document.read_text())]
+    """The tutorial is run by test_tutorial.py, which also looks at what it prints."""
+    found = [document for document in DOCUMENTS if _PYTHON_BLOCK.search(document.read_text())]
+    return [document for document in found if document.name != "tutorial.md"]
 
 
 @pytest.mark.parametrize("document", with_examples(), ids=name_of)
@@ -49,6 +51,29 @@ def test_links_in_a_document_lead_to_files(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_to_a_heading_lead_to_one(document: Path) -> None:
+    links = [link for link in _LINK.findall(document.read_text()) if "#" in link and "://" not in link]
+    targets = [(link, (document.parent / link.split("#")[0]) if link[0] != "#" else document) for link in links]
+    dead = [link for link, target in targets if link.split("#")[1] not in anchors(target)]
+    assert not dead
+
+
+def anchors(document: Path) -> set[str]:
+    """What a heading can be linked to with: its words in lower case, joined by hyphens."""
+    without_code = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_files_that_a_document_names_exist(document: Path) -> None:
     missing = [path for path in _PATH.findall(document.read_text()) if not (ROOT / path).exists()]
     assert not missing
+
+
+def test_the_index_has_every_document() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link.split("#")[0]).resolve() for link in _LINK.findall(index.read_text())}
+    folders = (ROOT / "docs", ROOT / "docs" / "reference")
+    documents = [document for folder in folders for document in sorted(folder.glob("*.md")) if document != index]
+    assert [name_of(document) for document in documents if document not in linked] == []

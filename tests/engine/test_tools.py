@@ -180,6 +180,8 @@ def test_a_cell_that_is_killed_ends_its_calls_and_the_next_repl_can_call(
     assert line.frame().kind == calls.TOOL_CANCELLED
     result = line.frame()
     assert (result.header["state"], records(result)[0][2]) == ("lost", "cancelled")
+    begin(line, sandbox, "pass")
+    assert "fresh Python" in calls.read_result(line.frame()).stderr
     assert run(line, answers, sandbox, INSIDE + "print(Tools().call('echo', n=1))") == "b'{\"n\": 1}'\n"
 
 

@@ -187,7 +187,7 @@ def test_what_the_guest_keeps_for_tools_is_no_difference(line: Line, answers: Li
     sandbox = create(line)
     (child,) = fork(line, sandbox)
     give(line, child, tool("echo"))
-    run(line, answers, child, "open('/tmp/new', 'w').close()")
+    run(line, answers, child, "open('/tmp/made-by-the-cell', 'w').close()")
     line.send(calls.DIFF, sandbox=sandbox, other=child, paths=None)
     changes = [change for frame in line.frames()[:-1] for change in frame.header["files"]]  # type: ignore[attr-defined]
-    assert [change["path"] for change in changes] == ["/tmp/new"]
+    assert [change["path"] for change in changes] == ["/tmp/made-by-the-cell"]

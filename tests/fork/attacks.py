@@ -44,7 +44,7 @@ def armed(attack: str) -> Sandbox:
     return sandbox
 
 
-def worked_off(attack: str, rounds: int, check: Check, disarm: str = "", poisoned: bool = False) -> int:
+def assert_harms_nobody(attack: str, rounds: int, check: Check, disarm: str = "", poisoned: bool = False) -> int:
     """Forks an attacker again and again; how many forks worked. The neighbour answers all the time; nothing is left."""
     before = at_rest()
     worked = 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from ramet import Sandbox
 from ramet.transport import embedded
 from tests.lifetime.programs import groups_of
 from tests.walls.family import below, engine_of
@@ -72,7 +73,9 @@ def wait_until_no_more_than(before: Belongings, allowed: Belongings = POOL) -> N
         time.sleep(0.05)
 
 
-def leaves_nothing(action: Callable[[], None], allowed: Belongings = POOL) -> None:
+def assert_leaves_nothing(action: Callable[[], None], allowed: Belongings = POOL) -> None:
+    # An engine that was never asked for a sandbox has no template and no pool yet, and rests without them.
+    Sandbox().close()
     before = at_rest()
     action()
     wait_until_no_more_than(before, allowed)

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 
 from ramet import Sandbox
+from tests.fork import loop_work
 from tests.fork.relatives import TOOLS, Fork, run
 
 
-@pytest.fixture
-def parent(sandbox: Sandbox) -> Sandbox:
-    """A fresh sandbox with the tools of these tests in its namespace."""
+@pytest.fixture(params=["idle_loop", pytest.param("busy_loop", marks=pytest.mark.deep("load"))])
+def parent(request: pytest.FixtureRequest, sandbox: Sandbox) -> Sandbox:
+    """A fresh sandbox with the tools of these tests in its namespace.
+
+    Deep tests run every test again with work of every kind pending in its event loop.
+    """
+    if request.param == "busy_loop":
+        if request.node.get_closest_marker("idle_loop") is not None:
+            pytest.skip("this test is about something that work in the loop would change")
+        loop_work.begin(sandbox)
     run(sandbox, TOOLS)
     return sandbox
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import signal
 import socket
 import struct
@@ -44,6 +45,8 @@ def _start(folder: str, wanted: list[str]) -> tuple[subprocess.Popen[bytes], soc
     inodes = Lines(*(os.fstat(line).st_ino for line in lines))
 
     def place() -> None:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # inherited by the copy, which an engine gives as much
         for line, number in zip((*lines, *copy_lines), (1000, 1001, 1002, *COPY_LINES), strict=True):
             os.dup2(line, number)
         os.dup2(1001, 1)

@@ -14,7 +14,7 @@ from ramet.isolation import launch
 _PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-import argparse, asyncio, json, os, socket, traceback
+import argparse, asyncio, json, os, resource, socket, traceback
 from ramet.isolation.cgroups import Delegation
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.interpreter import find
@@ -28,6 +28,8 @@ parser.add_argument("--cgroups", type=json.loads)
 parser.add_argument("--guest")
 chosen, _ = parser.parse_known_args()  # what an engine is told besides is not for this
 os.umask(0o022)
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # as the engine does
 LIMITS = Limits(memory_bytes=1 << 30, pids=64, cpus=2.0, disk_bytes=1 << 30)
 
 class World:
@@ -42,6 +44,11 @@ def below(pod, path=""):
 
 def trees(world):
     return len(os.listdir(f"/proc/{world.holder_pid}/root/trees"))
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 async def start():
     delegation = Delegation(chosen.cgroups["version"], chosen.cgroups["folders"])

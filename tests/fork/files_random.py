@@ -245,6 +245,5 @@ async def test(world):
             ways += await live(world, seed, STEPS)
         except BaseException as error:
             raise AssertionError(f"seed {seed}") from error
-    await asyncio.sleep(0.1)
-    assert (trees(world), open_descriptors()) == (trees_before, descriptors_before)
+    await until(lambda: (trees(world), open_descriptors()) == (trees_before, descriptors_before))
     return ways

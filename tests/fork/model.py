@@ -40,19 +40,19 @@ threading.Thread(target=adds, daemon=True).start()
 def add(number):
     asked.put(number)
     return answered.get(timeout=20)
-os.makedirs('/root/work', exist_ok=True)
+os.makedirs('/root/of-the-model', exist_ok=True)
 log = open('/root/log', 'wb', buffering=0)
 reading, writing = os.pipe()
 os.set_blocking(reading, False)
 def write(path, size, number):
-    os.makedirs(os.path.dirname(f'/root/work/{path}'), exist_ok=True)
-    with open(f'/root/work/{path}', 'wb') as file: file.write(bytes([number % 256]) * size)
+    os.makedirs(os.path.dirname(f'/root/of-the-model/{path}'), exist_ok=True)
+    with open(f'/root/of-the-model/{path}', 'wb') as file: file.write(bytes([number % 256]) * size)
 def files():
     found = {}
-    for folder, _, names in os.walk('/root/work'):
+    for folder, _, names in os.walk('/root/of-the-model'):
         for name in names:
             with open(f'{folder}/{name}', 'rb') as file: held = file.read()
-            found[os.path.relpath(f'{folder}/{name}', '/root/work')] = (len(held), zlib.crc32(held))
+            found[os.path.relpath(f'{folder}/{name}', '/root/of-the-model')] = (len(held), zlib.crc32(held))
     return found
 def look():
     names = {name: value for name, value in globals().items() if name.startswith('v_')}
@@ -132,20 +132,20 @@ class Sandboxes(RuleBasedStateMachine):
     @rule(pick=PICK, path=FILES, number=NUMBERS)
     def upload(self, pick: int, path: str, number: int) -> None:
         pair = self.pair(pick)
-        pair.real.files.mkdir("/root/work/folder/deep")
-        pair.real.upload(bytes([number % 256]) * 500, f"/root/work/{path}")
+        pair.real.files.mkdir("/root/of-the-model/folder/deep")
+        pair.real.upload(bytes([number % 256]) * 500, f"/root/of-the-model/{path}")
         pair.model.files[path] = (500, number % 256)
 
     @rule(pick=PICK, path=FILES)
     def delete_file(self, pick: int, path: str) -> None:
         pair = self.pair(pick)
-        run(pair.real, f"_ = os.path.exists('/root/work/{path}') and os.unlink('/root/work/{path}')")
+        run(pair.real, f"_ = os.path.exists('/root/of-the-model/{path}') and os.unlink('/root/of-the-model/{path}')")
         pair.model.files.pop(path, None)
 
     @rule(pick=PICK)
     def delete_folder(self, pick: int) -> None:
         pair = self.pair(pick)
-        run(pair.real, "shutil.rmtree('/root/work/folder', ignore_errors=True)")
+        run(pair.real, "shutil.rmtree('/root/of-the-model/folder', ignore_errors=True)")
         pair.model.files = {path: held for path, held in pair.model.files.items() if not path.startswith("folder/")}
 
     @rule(pick=PICK, number=NUMBERS)
@@ -212,12 +212,12 @@ class Sandboxes(RuleBasedStateMachine):
         one, two = self.pair(pick), self.pair(other)
         if one is two:
             return
-        difference = one.real.diff(two.real, paths=["/root/work"])
+        difference = one.real.diff(two.real, paths=["/root/of-the-model"])
         names = {change.name: change.change for change in difference.names if change.name.startswith("v_")}
         assert names == _changes(one.model.names, two.model.names, "changed")
         files = {change.path: change.change for change in difference.files if change.type == "file"}
         expected = _changes(one.model.files, two.model.files, "modified")
-        assert files == {f"/root/work/{path}": change for path, change in expected.items()}
+        assert files == {f"/root/of-the-model/{path}": change for path, change in expected.items()}
 
     # --- snapshots
 

@@ -8,7 +8,7 @@ import pytest
 
 from ramet import InvalidArgument, RametError, Sandbox, SandboxClosed
 from tests.fork.relatives import Fork, run, value
-from tests.walls.test_lifetimes import fresh_engine
+from tests.walls.engines import fresh_engine
 
 
 @pytest.mark.parametrize("n", [0, -1, 257, 10**9, 1.5, "2", None, True, [1]])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from ramet import Sandbox
 from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
@@ -119,7 +122,11 @@ step()
     assert value(parent, "step()") == [2] * 4
 
 
-def test_the_main_thread_has_another_pid_in_every_relative(parent: Sandbox, fork: Fork) -> None:
+def test_the_main_thread_has_another_pid_in_every_relative(
+    request: pytest.FixtureRequest, parent: Sandbox, fork: Fork
+) -> None:
+    if sys.version_info < (3, 12) and request.node.callspec.params["parent"] == "busy_loop":
+        pytest.skip("before Python 3.12 a loop that runs knows its process id, so copies keep it")
     run(parent, "os.getpid()")
     children = fork(parent, 3)
     (grandchild,) = fork(children[0])

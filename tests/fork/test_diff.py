@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
+
 from ramet import AsyncSandbox, Diff, Sandbox
 from ramet.protocol.differences import FileState
 from tests.fork.relatives import Fork, run, value
@@ -17,6 +19,7 @@ def names(difference: Diff) -> dict[str, str]:
     return {change.name: change.change for change in difference.names}
 
 
+@pytest.mark.idle_loop
 def test_a_fresh_fork_differs_in_nothing(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -49,7 +52,7 @@ os.symlink('same', '/root/link'); os.mkdir('/root/folder'); _ = open('/root/fold
         child,
         """
 os.unlink('/root/gone'); _ = open('/root/changed', 'w').write('CHANGED'); os.chmod('/root/chmoded', 0o600)
-_ = open('/root/new', 'w').write('new!'); os.unlink('/root/link'); os.symlink('new', '/root/link')
+_ = open('/root/added', 'w').write('new!'); os.unlink('/root/link'); os.symlink('new', '/root/link')
 os.mkdir('/root/made'); _ = open('/dev/shm/shared', 'w').write('s')
 import shutil; shutil.rmtree('/root/folder'); os.unlink('/etc/hostname')
 """,
@@ -60,7 +63,7 @@ import shutil; shutil.rmtree('/root/folder'); os.unlink('/etc/hostname')
         "/root/gone": "removed",
         "/root/changed": "modified",
         "/root/chmoded": "modified",
-        "/root/new": "added",
+        "/root/added": "added",
         "/root/link": "modified",
         "/root/made": "added",
         "/root/folder": "removed",
@@ -69,14 +72,14 @@ import shutil; shutil.rmtree('/root/folder'); os.unlink('/etc/hostname')
     }
     assert expected.items() <= found.items()
     assert set(found) - set(expected) <= {"/root", "/root/folder/inside", "/dev/shm", "/etc"}, found
-    new = next(change for change in difference.files if change.path == "/root/new")
+    new = next(change for change in difference.files if change.path == "/root/added")
     assert (new.before, new.after) == (None, FileState("file", 4, 0o644, hashlib.sha256(b"new!").hexdigest()))
     link = next(change for change in difference.files if change.path == "/root/link")
     assert link.before is not None
     assert link.after is not None
     assert (link.before.target, link.after.target) == ("same", "new")
-    reverse = files(child.diff(parent, paths=["/root/new", "/root/gone"]))
-    assert reverse == {"/root/new": "removed", "/root/gone": "added"}
+    reverse = files(child.diff(parent, paths=["/root/added", "/root/gone"]))
+    assert reverse == {"/root/added": "removed", "/root/gone": "added"}
 
 
 def test_a_file_written_back_as_it_was_does_not_differ(parent: Sandbox, fork: Fork) -> None:
@@ -93,6 +96,7 @@ def test_paths_restrict_the_difference(parent: Sandbox, fork: Fork) -> None:
     assert files(parent.diff(child, paths=["/root/a"])).keys() == {"/root/a"}
 
 
+@pytest.mark.idle_loop
 def test_names_added_removed_and_changed_are_told_with_type_value_and_size(parent: Sandbox, fork: Fork) -> None:
     run(parent, "same = [1, 2, 3]; gone = 1; changed = 'before'; mutated = {'a': 1}; kind = 5\ndef work(x): return x")
     (child,) = fork(parent)
@@ -116,6 +120,7 @@ def test_names_added_removed_and_changed_are_told_with_type_value_and_size(paren
     assert "[0, 1, 2, 3, 4]" in str(difference)
 
 
+@pytest.mark.idle_loop
 def test_arrays_and_tables_are_compared_by_what_they_hold(parent: Sandbox, fork: Fork) -> None:
     if not parent.run_code("import numpy as np, pandas as pd", timeout=60).ok:
         return

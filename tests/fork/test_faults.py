@@ -56,6 +56,7 @@ def _settled() -> int:
 
 
 @pytest.mark.usefixtures("engine_that_fails")
+@pytest.mark.deep("load")
 def test_a_fork_that_fails_at_any_step_harms_nobody_and_leaves_nothing() -> None:
     failures: list[str] = []
     with Sandbox() as neighbour:

@@ -80,9 +80,9 @@ def test_shared_layers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What both have from one layer is known to be equal."""
     code = """
 class Watched:
-    def same_file(self, one, other, name):
+    def compare_files(self, one, other, name, *bounds):
         reads.append(name)
-        return _files.same_file(one, other, name)
+        return _files.compare_files(one, other, name, *bounds)
 
 reads = []
 
@@ -150,3 +150,97 @@ async def test(world):
     return [told is not None and "paths" in told, less]
 """
     assert run_inside(_IMPORTS + code, monkeypatch) == [True, ["/home/one"]]
+
+
+def test_holes_are_equal_without_being_read_and_contents_are_found_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 2^60 bytes takes no room in a sandbox, and years to read."""
+    code = """
+def sparse(pod, path, *places):
+    with open(below(pod, path), "wb") as file:
+        file.truncate(1 << 60)
+        for at, data in places:
+            file.seek(at)
+            file.write(data)
+
+async def test(world):
+    one, other = await world.pod(), await world.pod()
+    far = (1 << 60) - 5000
+    for pod in (one, other):
+        sparse(pod, "/srv/empty")
+        sparse(pod, "/srv/same", (7, b"a" * 100_000), (far, b"b"))
+    sparse(one, "/srv/behind", (far, b"1"))
+    sparse(other, "/srv/behind", (far, b"2"))
+    sparse(one, "/srv/zeros", (1 << 30, bytes(8192)))  # zeros that are there are like zeros that are not
+    sparse(other, "/srv/zeros")
+    sparse(one, "/srv/only-here")
+    put(one, "/srv/dense", bytes(300_000) + b"x" + bytes(300_000))
+    with open(below(other, "/srv/dense"), "wb") as file:
+        file.truncate(600_001)
+        file.seek(300_000)
+        file.write(b"x")
+    found = [asdict(change) for change in diff_files(one, other)]
+    for each in (one, other):
+        await each.close()
+    return found
+"""
+    answer = run_inside(_IMPORTS + code, monkeypatch)
+    assert isinstance(answer, list)
+    state = FileState("file", 1 << 60, 0o644)
+    assert list(map(FileChange.read, answer)) == [
+        FileChange("/srv/behind", "modified", state, state),
+        FileChange("/srv/only-here", "removed", state, None),
+    ]
+
+
+def test_what_is_too_much_to_be_compared_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+async def test(world):
+    differences.MOST_READ_BYTES = 200_000
+    one, other = await world.pod(), await world.pod()
+    for pod in (one, other):
+        put(pod, "/srv/1-large", b"a" * 150_000)
+        put(pod, "/srv/2-beyond", b"a" * 150_000)
+        put(pod, "/srv/3-other-size", b"a" * (150_000 + (pod is one)))
+    found = [(change.path, change.change, change.approximate) for change in diff_files(one, other)]
+    digests = {state.digest for change in diff_files(one, other) for state in (change.before, change.after)}
+    for each in (one, other):
+        await each.close()
+    return [found, list(digests)]
+"""
+    assert run_inside(_IMPORTS + code, monkeypatch) == [
+        [["/srv/2-beyond", "modified", True], ["/srv/3-other-size", "modified", False]],
+        [None],
+    ]
+
+
+def test_a_comparison_ends_when_it_is_asked_to_or_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+from ramet.isolation.walks import Stop, Stopped
+
+def told(stop):
+    try:
+        return len(diff_files(one, other, None, stop))
+    except (LimitReached, Stopped) as error:
+        return f"{type(error).__name__}: {error}"
+
+async def test(world):
+    global one, other
+    one, other = await world.pod(), await world.pod()
+    for pod in (one, other):
+        put(pod, "/srv/file", b"a" * 150_000)
+    asked = Stop()
+    asked.ask()
+    answers = [told(Stop()), told(asked)]
+    differences.READING_SECONDS = -1
+    answers.append(told(Stop()))
+    differences.WALKING_SECONDS = -1
+    answers.append(told(Stop()))
+    for each in (one, other):
+        await each.close()
+    return answers
+"""
+    answer = run_inside(_IMPORTS + code, monkeypatch)
+    assert isinstance(answer, list)
+    assert answer[:3] == [0, "Stopped: ", 1]
+    assert "LimitReached: there are too many files to compare within" in answer[3]
+    assert "paths" in answer[3]

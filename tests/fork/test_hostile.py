@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from ramet import ForkFailed, Sandbox
-from tests.fork.attacks import Check, worked_off
-from tests.fork.relatives import Fork, at_once, run
+from tests.fork.attacks import Check, armed, assert_harms_nobody
+from tests.fork.relatives import Fork, at_once, run, value
 
 # Another process of the sandbox, which is not stopped with the REPL's threads, writes to its memory without pause.
 _REWRITER = """
@@ -61,13 +61,18 @@ _PAYLOADS = {
 }
 
 
-@pytest.mark.parametrize("payload", _PAYLOADS)
+_FIRST, *_OTHERS = _PAYLOADS
+
+
+@pytest.mark.parametrize(
+    "payload", [_FIRST, *(pytest.param(one, marks=pytest.mark.deep("attacks")) for one in _OTHERS)]
+)
 def test_system_calls_rewritten_through_proc_mem(payload: str, neighbour_still_answers: Check) -> None:
     """The kernel's page of quick calls holds a `syscall` that the REPL itself hardly uses: the one to take over."""
     attack = (
         f"{_REWRITER}\nattackers = [rewrite(place, {_PAYLOADS[payload]}) for place in list(calls_in('[vdso]'))[:2]]"
     )
-    worked_off(attack, 8, neighbour_still_answers, "[a.kill() for a in attackers]", poisoned=True)
+    assert_harms_nobody(attack, 8, neighbour_still_answers, "[a.kill() for a in attackers]", poisoned=True)
 
 
 def test_a_page_shared_with_another_process_where_the_engine_works(neighbour_still_answers: Check) -> None:
@@ -78,7 +83,9 @@ c = ctypes.CDLL(None, use_errno=True)
 c.mmap.restype = ctypes.c_void_p
 c.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 size = 64 << 20
-memory = os.memfd_create('shared'); os.ftruncate(memory, size)
+try: memory = os.memfd_create('shared')
+except OSError: memory = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)  # there are none where nobody counts them
+os.ftruncate(memory, size)
 # MAP_SHARED | MAP_FIXED, readable, writable and executable, at the engine's own favourite place and around it.
 assert c.mmap(0x1fa000000000, size, 7, 0x11, memory, 0) == 0x1fa000000000
 script = '''
@@ -91,7 +98,25 @@ while True:
 attacker = subprocess.Popen([sys.executable, '-c', script, str(memory)], pass_fds=[memory], stdout=subprocess.PIPE)
 assert attacker.stdout.read(5) == b'ready'
 """
-    worked_off(attack, 5, neighbour_still_answers, "attacker.kill()")
+    assert_harms_nobody(attack, 5, neighbour_still_answers, "attacker.kill()")
+
+
+def test_shared_memory_that_looks_like_what_the_engine_left_there_is_refused(parent: Sandbox, fork: Fork) -> None:
+    """What the engine put there for the thaw is there again, but shared: the core takes it for its own."""
+    code = """
+import ctypes
+c = ctypes.CDLL(None, use_errno=True)
+c.mmap.restype = ctypes.c_void_p
+c.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+places = [line.split()[0].split('-') for line in open('/proc/self/maps') if line.startswith('1fa0')]
+start, end = int(places[0][0], 16), int(places[-1][1], 16)
+memory = os.open('/dev/shm/shared', os.O_RDWR | os.O_CREAT); _ = os.write(memory, ctypes.string_at(start, end - start))
+assert c.mmap(start, end - start, 7, 0x11, memory, 0) == start
+"""
+    run(parent, code)
+    with pytest.raises(ForkFailed, match="it shares memory at .*, which is reserved for forks"):
+        fork(parent)
+    assert value(parent, "6 * 7") == 42
 
 
 def test_a_private_page_of_the_sandbox_where_the_engine_works_is_kept(parent: Sandbox, fork: Fork) -> None:
@@ -166,11 +191,38 @@ threading.Thread(target=descriptors, daemon=True).start()
         pytest.param(_MAP_CHURN, "", id="maps and descriptors that come and go"),
     ],
 )
+@pytest.mark.deep("attacks")
 def test_a_sandbox_that_never_rests_is_forked_all_the_same(
     attack: str, disarm: str, neighbour_still_answers: Check
 ) -> None:
-    assert worked_off(attack, 6, neighbour_still_answers, disarm) > 0
+    forks_that_worked = assert_harms_nobody(attack, 6, neighbour_still_answers, disarm)
+    assert forks_that_worked > 0
 
 
 def test_a_sandbox_that_is_stopped_and_continued_without_end_holds_up_nobody(neighbour_still_answers: Check) -> None:
-    worked_off(_STOP_AND_GO, 4, neighbour_still_answers, "open('/root/end', 'w').close(); attacker.wait(20)")
+    assert_harms_nobody(_STOP_AND_GO, 4, neighbour_still_answers, "open('/root/end', 'w').close(); attacker.wait(20)")
+
+
+_ENTRY = """
+for place in calls_in('[vdso]'):
+    memory = os.open('/proc/self/mem', os.O_RDWR)
+    assert os.pwrite(memory, bytes.fromhex('cd80'), place) == 2  # int 0x80: the same registers, another table of calls
+    os.close(memory)
+"""
+
+
+def test_the_32_bit_way_into_the_kernel_in_the_place_of_ours_is_seen_before_its_call(
+    neighbour_still_answers: Check,
+) -> None:
+    """By number, registers and address it is the clone that was asked for; only the kernel knows that it is not."""
+    sandbox = armed(_REWRITER + _ENTRY)
+    try:
+        with pytest.raises(ForkFailed, match="tampered with"):
+            sandbox.fork()
+        # Its shadow is gone at once, and not only when the next fork finds it dead.
+        with pytest.raises(ForkFailed, match="tampered with|shadow"):
+            sandbox.fork()
+        neighbour_still_answers()
+        assert sandbox.run_code("answer()", timeout=30).value == "42"
+    finally:
+        sandbox.close()

@@ -25,7 +25,7 @@ def needs(sandbox: Sandbox, *modules: str) -> None:
             pytest.skip(f"{module} is not installed")
 
 
-def batch(parent: Sandbox, fork: Fork, before: str, operation: str) -> object:
+def assert_all_compute_the_same(parent: Sandbox, fork: Fork, before: str, operation: str) -> object:
     """Warms a library up in the parent, forks, and has everybody do the same at once; the value all agree on."""
     run(parent, before)
     expected = value(parent, operation)
@@ -37,13 +37,14 @@ def batch(parent: Sandbox, fork: Fork, before: str, operation: str) -> object:
     return expected
 
 
+@pytest.mark.deep("libraries")
 def test_numpy_multiplies_and_solves_with_its_pool_of_threads(parent: Sandbox, fork: Fork) -> None:
     needs(parent, "numpy")
     before = """
 import numpy as np
 a = np.random.default_rng(1).random((700, 700))
 """
-    batch(parent, fork, before, "round(float(np.linalg.norm(np.linalg.solve(a, a @ a) - a)), 3)")
+    assert_all_compute_the_same(parent, fork, before, "round(float(np.linalg.norm(np.linalg.solve(a, a @ a) - a)), 3)")
 
 
 def test_pandas_groups_joins_and_reads(parent: Sandbox, fork: Fork) -> None:
@@ -57,9 +58,10 @@ g = df.groupby('k')['v'].agg(['sum', 'mean'])
 back = pd.read_csv(io.StringIO(df.head(1000).to_csv(index=False)))
 (int(g['sum'].sum()), float(df.merge(g, left_on='k', right_index=True)['mean'].sum()), len(back))
 """
-    batch(parent, fork, before, operation)
+    assert_all_compute_the_same(parent, fork, before, operation)
 
 
+@pytest.mark.deep("libraries")
 def test_polars_groups_lazily(parent: Sandbox, fork: Fork) -> None:
     needs(parent, "polars")
     before = """
@@ -67,9 +69,10 @@ import polars as pl
 frame = pl.DataFrame({'k': [n % 97 for n in range(300_000)], 'v': range(300_000)})
 """
     operation = "frame.lazy().group_by('k').agg(pl.col('v').sum()).sort('k').collect()['v'].to_list()[:5]"
-    batch(parent, fork, before, operation)
+    assert_all_compute_the_same(parent, fork, before, operation)
 
 
+@pytest.mark.deep("libraries")
 def test_duckdb_queries_a_table_of_an_open_connection(parent: Sandbox, fork: Fork) -> None:
     needs(parent, "duckdb")
     before = """
@@ -79,9 +82,10 @@ _ = db.execute('set threads = 4')
 _ = db.execute('create table t as select range as n, range % 97 as k from range(500000)')
 """
     operation = "db.execute('select k, sum(n) from t group by k order by k limit 3').fetchall()"
-    batch(parent, fork, before, operation)
+    assert_all_compute_the_same(parent, fork, before, operation)
 
 
+@pytest.mark.deep("libraries")
 def test_duckdb_writes_to_a_file_of_its_own(parent: Sandbox, fork: Fork) -> None:
     needs(parent, "duckdb")
     run(
@@ -95,6 +99,7 @@ def test_duckdb_writes_to_a_file_of_its_own(parent: Sandbox, fork: Fork) -> None
     assert sums == [1, 11, 21]
 
 
+@pytest.mark.deep("libraries")
 def test_pyarrow_aggregates_with_threads(parent: Sandbox, fork: Fork) -> None:
     needs(parent, "pyarrow")
     before = """
@@ -105,9 +110,10 @@ chunked = pa.concat_tables([table] * 4)
     operation = (
         "chunked.group_by('k', use_threads=True).aggregate([('v', 'sum')]).sort_by('k')['v_sum'].to_pylist()[:5]"
     )
-    batch(parent, fork, before, operation)
+    assert_all_compute_the_same(parent, fork, before, operation)
 
 
+@pytest.mark.deep("libraries")
 def test_scikit_learn_fits_with_openmp(parent: Sandbox, fork: Fork) -> None:
     # Idle OpenMP threads spin, and there are more of them than processors here.
     run(parent, "os.environ['OMP_WAIT_POLICY'] = 'passive'")
@@ -122,7 +128,7 @@ x = np.random.default_rng(1).random((1000, 8)); y = (x.sum(axis=1) > 4).astype(i
 model = HistGradientBoostingClassifier(max_iter=2, random_state=1).fit(x, y)
 (round(float(model.score(x, y)), 6), round(float(KMeans(4, n_init=1, random_state=1).fit(x).inertia_), 3))
 """
-    batch(parent, fork, before, operation)
+    assert_all_compute_the_same(parent, fork, before, operation)
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal", "truncate"])
@@ -174,7 +180,7 @@ from concurrent.futures import ThreadPoolExecutor
 pool = ThreadPoolExecutor(8)
 blocks = [bytes([n]) * 200_000 for n in range(32)]
 """
-    batch(parent, fork, before, "sum(pool.map(zlib.crc32, blocks))")
+    assert_all_compute_the_same(parent, fork, before, "sum(pool.map(zlib.crc32, blocks))")
 
 
 def test_timers_that_start_one_another_go_on(parent: Sandbox, fork: Fork) -> None:
@@ -215,7 +221,7 @@ async def shell(command):
     operation = """
 ([ask(b'hello %d' % n) for n in range(5)], asyncio.run_coroutine_threadsafe(shell('echo hi'), loop).result(20))
 """
-    batch(parent, fork, before, operation)
+    assert_all_compute_the_same(parent, fork, before, operation)
 
 
 def test_a_queue_listener_writes_the_log_of_each(parent: Sandbox, fork: Fork) -> None:
@@ -240,6 +246,7 @@ _ = until(lambda: os.path.exists('/root/log') and open('/root/log').read() == 'b
     assert all_the_same(family, "listener.stop()\nlistener._thread is None") is True
 
 
+@pytest.mark.deep("libraries")
 def test_tqdm_counts_on(parent: Sandbox, fork: Fork) -> None:
     needs(parent, "tqdm")
     before = """
@@ -251,7 +258,7 @@ def counted(n):
     return f'{n}/{n}' in shown.getvalue()
 bar = tqdm(total=10, file=io.StringIO()); _ = bar.update(3)
 """
-    batch(parent, fork, before, "counted(200)")
+    assert_all_compute_the_same(parent, fork, before, "counted(200)")
     assert value(parent, "bar.n") == 3
 
 
@@ -278,8 +285,9 @@ _ = add_in_workers(1)
     assert sums == [3, 6, 9]
 
 
+@pytest.mark.deep("libraries")
 def test_torch_computes_with_its_threads(parent: Sandbox, fork: Fork) -> None:
     if not parent.run_code("import torch", timeout=120).ok:
         pytest.skip("torch is not installed")
     before = "a = torch.rand(600, 600, generator=torch.Generator().manual_seed(1))"
-    batch(parent, fork, before, "round(float((a @ a @ a).sum()), 0)")
+    assert_all_compute_the_same(parent, fork, before, "round(float((a @ a @ a).sum()), 0)")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
 from ramet import AsyncSandbox, ForkFailed, Sandbox, SandboxClosed
+from tests.conftest import Neighbour
 from tests.fork.relatives import TOOLS, Fork, all_the_same, at_once, run, value
 
 
@@ -238,9 +238,7 @@ def test_closing_a_parent_while_it_is_forked_gives_children_or_a_typed_error() -
                 child.close()
 
 
-def test_the_neighbour_notices_nothing_of_many_forks(
-    parent: Sandbox, fork: Fork, neighbour_still_answers: Callable[[], None]
-) -> None:
+def test_the_neighbour_notices_nothing_of_many_forks(parent: Sandbox, fork: Fork, neighbour: Neighbour) -> None:
     for _ in range(5):
         fork(parent, 4)
-        neighbour_still_answers()
+        neighbour.assert_unharmed()

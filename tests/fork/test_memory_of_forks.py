@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ramet import Sandbox
+from ramet import ForkFailed, Sandbox
 from tests.fork.relatives import TOOLS, Fork, at_once, run, value
 from tests.walls.attempts import ending
 
@@ -45,9 +45,9 @@ def test_a_parent_may_be_forked_and_rewrite_again_and_again(loaded: Sandbox) -> 
     for _ in range(4):
         children = loaded.fork(1)
         run(loaded, _REWRITE)
-        run(children[0], "held[0][0]")
+        assert value(children[0], "len(held)") == HELD_MIB
         children[0].close()
-    run(loaded, _REWRITE)
+    assert value(loaded, f"{_REWRITE}\nlen(held)") == HELD_MIB
 
 
 def test_a_parent_may_rewrite_while_many_forks_of_different_moments_live(loaded: Sandbox, fork: Fork) -> None:
@@ -133,3 +133,47 @@ def test_fork_info_tells_unique_memory_pause_and_files(parent: Sandbox) -> None:
     finally:
         for child in children:
             child.close()
+
+
+_SPARSE = """
+import mmap, os
+memory = os.memfd_create('sparse')
+os.ftruncate(memory, 3 << 30)
+shared = mmap.mmap(memory, 3 << 30)
+shared[5:9] = b'near'
+shared[(2 << 30) + 7 : (2 << 30) + 10] = b'far'
+"""
+
+
+def test_holes_of_shared_memory_are_not_copied(fork: Fork) -> None:
+    """Three gibibytes, of which eight kibibytes are there, in a sandbox that may have 256 MiB."""
+    with Sandbox(memory_mib=256) as sandbox:
+        run(sandbox, _SPARSE)
+        for child in fork(sandbox, 2):
+            assert value(child, "shared[5:9], shared[(2 << 30) + 7 : (2 << 30) + 10], shared[1 << 30]") == (
+                b"near",
+                b"far",
+                0,
+            )
+            assert value(child, "os.fstat(memory).st_blocks * 512 < 1 << 20") is True
+            run(child, "shared[5:9] = b'mine'; assert os.pread(memory, 4, 5) == b'mine'")
+        assert value(sandbox, "shared[5:9], os.fstat(memory).st_blocks * 512 < 1 << 20") == (b"near", True)
+
+
+@pytest.mark.parametrize("way", ["os.close(memory)", "shared.close(); shared = mmap.mmap(-1, 2 << 30)"])
+def test_a_fork_of_holes_that_nobody_can_tell_fails_at_once(way: str) -> None:
+    with Sandbox(memory_mib=256) as sandbox:
+        run(sandbox, _SPARSE)
+        run(sandbox, _CLOSE_ALL + way)
+        with pytest.raises(ForkFailed, match="without a name, and uses"):
+            sandbox.fork(1)
+        assert value(sandbox, "6 * 7") == 42
+
+
+# Closes what mmap has duplicated of it.
+_CLOSE_ALL = """
+for number in os.listdir('/proc/self/fd'):
+    try:
+        if int(number) != memory and 'memfd:sparse' in os.readlink(f'/proc/self/fd/{number}'): os.close(int(number))
+    except OSError: pass
+"""

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.fork.belongings import leaves_nothing
+from tests.fork.belongings import assert_leaves_nothing
 from tests.fork.model import Sandboxes
 
 
-@pytest.mark.slow
+@pytest.mark.deep("fuzz")
 def test_sandboxes_are_as_their_models_after_every_step_and_leave_nothing(tmp_path: Path) -> None:
     set_hypothesis_home_dir(tmp_path)
     # The same steps in every run: a failure of this test is one that the change at hand has made.
@@ -26,4 +26,4 @@ def test_sandboxes_are_as_their_models_after_every_step_and_leave_nothing(tmp_pa
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    leaves_nothing(lambda: run_state_machine_as_test(Sandboxes, settings=few))
+    assert_leaves_nothing(lambda: run_state_machine_as_test(Sandboxes, settings=few))

@@ -8,6 +8,7 @@ import pytest
 
 from ramet import ForkFailed, Forks, Sandbox, SandboxLost
 from tests.behaviour.waiting import wait_until
+from tests.conftest import Neighbour
 from tests.fork.attacks import WITNESS, Check, armed, forked_rightly
 from tests.fork.belongings import at_rest, wait_until_no_more_than
 from tests.fork.relatives import TOOLS, run, value
@@ -24,7 +25,7 @@ def wait_until_it_answers(sandbox: Sandbox) -> None:
     wait_until(lambda: sandbox.run_code("6 * 7", timeout=30).value == "42", "it has a REPL again")
 
 
-def fork_while_it_acts(attack: str, n: int, check: Check) -> None:
+def assert_fork_while_it_acts_harms_nobody(attack: str, n: int, check: Check) -> None:
     """The attack waits for /root/go, which comes while it is forked. Afterwards all have a REPL and the check holds."""
     sandbox = armed(attack)
     with ThreadPoolExecutor(1) as threads:
@@ -82,7 +83,7 @@ def replaces():
 threading.Thread(target=replaces, daemon=True).start()
 """
     for _ in range(3):
-        fork_while_it_acts(attack, 2, neighbour_still_answers)
+        assert_fork_while_it_acts_harms_nobody(attack, 2, neighbour_still_answers)
 
 
 def test_a_repl_that_its_own_child_has_stopped_holds_up_nobody(neighbour_still_answers: Check) -> None:
@@ -120,11 +121,11 @@ os.kill(%d, 9)
 attacker = subprocess.Popen([sys.executable, '-c', script], stdout=subprocess.PIPE)
 assert attacker.stdout.read(5) == b'ready'
 """
-        fork_while_it_acts(attack, 3, neighbour_still_answers)
+        assert_fork_while_it_acts_harms_nobody(attack, 3, neighbour_still_answers)
     wait_until_no_more_than(before)
 
 
-def test_a_main_thread_that_has_left_its_process_is_no_trap(neighbour_still_answers: Check) -> None:
+def test_a_main_thread_that_has_left_its_process_is_no_trap(neighbour: Neighbour) -> None:
     """The process lives on as threads of a dead leader."""
     attack = """
 import ctypes
@@ -144,7 +145,7 @@ threading.Thread(target=kills, daemon=True).start()
     with ThreadPoolExecutor(1) as threads:
         for child in result_or_none(threads.submit(sandbox.fork, 1)):
             child.close()
-    neighbour_still_answers()
+    neighbour.assert_unharmed()
     sandbox.close()
 
 

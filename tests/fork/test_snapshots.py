@@ -62,14 +62,14 @@ def test_restore_puts_memory_files_and_working_folder_back_under_the_same_id(par
     with parent.snapshot() as snapshot:
         identity = parent.id
         run(parent, "import shutil; stage = 2; os.chdir('/'); shutil.rmtree('/root/a'); extra = 1")
-        run(parent, "_ = open('/root/file', 'w').write('2'); open('/root/new', 'w').close()")
+        run(parent, "_ = open('/root/file', 'w').write('2'); open('/root/more', 'w').close()")
         for _ in range(3):
             parent.restore(snapshot)
-            look = "(stage, open('/root/file').read(), os.getcwd(), 'extra' in globals(), os.path.exists('/root/new'))"
+            look = "(stage, open('/root/file').read(), os.getcwd(), 'extra' in globals(), os.path.exists('/root/more'))"
             assert value(parent, look) == (1, "1", "/root/a", False, False)
             assert parent.id == identity
             assert parent.download("/root/file") == b"1"
-            run(parent, "stage = 3; extra = 2; open('/root/new', 'w').close()")
+            run(parent, "stage = 3; extra = 2; open('/root/more', 'w').close()")
 
 
 def test_restore_brings_a_lost_repl_back(parent: Sandbox) -> None:
@@ -130,10 +130,11 @@ def test_a_sandbox_of_a_snapshot_takes_options_on_top(parent: Sandbox) -> None:
 def test_a_saved_snapshot_is_a_template_of_this_engine(parent: Sandbox) -> None:
     run(parent, "kept = 42; _ = open('/root/file', 'w').write('saved')")
     snapshot = parent.snapshot()
-    snapshot.save_as("with-kept")
+    name = f"with-kept-{parent.id}"
+    snapshot.save_as(name)
     snapshot.close()
     run(parent, "kept = 0")
-    with Sandbox("with-kept") as one, Sandbox(template="with-kept") as two:
+    with Sandbox(name) as one, Sandbox(template=name) as two:
         assert at_once([one, two], "(kept, open('/root/file').read())") == [(42, "saved")] * 2
 
 

@@ -46,7 +46,7 @@ all_move()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep("load")
 def test_sixteen_locking_threads_survive_fifty_forks(parent: Sandbox) -> None:
     """No child deadlocks: in each, all sixteen threads move on."""
     run(parent, _LOCKERS)
@@ -201,6 +201,33 @@ all_go_round()
     for _ in range(3):
         children = fork(parent, 2)
         assert at_once([parent, *children], "all_go_round()") == [[], [], []]
+
+
+def test_vector_registers_of_a_thread_in_the_middle_of_machine_code_are_there(parent: Sandbox, fork: Fork) -> None:
+    """It loads two of them, waits for a word in memory without leaving its code, and then stores them."""
+    run(
+        parent,
+        """
+import ctypes, mmap
+avx = ' avx ' in open('/proc/cpuinfo').read()
+code = bytes.fromhex('440f103f')                              # movups xmm15, [rdi]
+code += bytes.fromhex('c57c107720') if avx else b''           # vmovups ymm14, [rdi + 32]
+code += bytes.fromhex('c7878400000001000000')                 # mov dword [rdi + 132], 1
+code += bytes.fromhex('8b8780000000 85c0 74f6')               # wait: mov eax, [rdi + 128]; test eax, eax; jz wait
+code += bytes.fromhex('440f117f40')                           # movups [rdi + 64], xmm15
+code += bytes.fromhex('c57c117760 c5f877') if avx else b''    # vmovups [rdi + 96], ymm14; vzeroupper
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+_ = page.write(code + bytes.fromhex('c3'))
+enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+memory = (ctypes.c_uint8 * 136)(*range(1, 17), *[0] * 16, *range(101, 133))
+words = ctypes.cast(memory, ctypes.POINTER(ctypes.c_uint32))
+thread = threading.Thread(target=enter, args=(ctypes.addressof(memory),), daemon=True); thread.start()
+_ = until(lambda: words[33])
+""",
+    )
+    children = fork(parent, 2)
+    stored = all_the_same([parent, *children], "words[32] = 1; thread.join(20); (avx, bytes(memory)[64:128])")
+    assert stored == (stored[0], bytes(range(1, 17)) + bytes(16) + (bytes(range(101, 133)) if stored[0] else bytes(32)))
 
 
 def test_registers_of_a_computing_thread_are_exact(parent: Sandbox, fork: Fork) -> None:

@@ -227,7 +227,7 @@ async def test_a_description_tells_names_files_and_cells(place: Place) -> None:
     assert described["cells"][1]["code"] == "echo 1 > $OUTPUT_DIR/a; exit 2"
     assert described["state"] == "idle"
     # Looking leaves nothing behind.
-    assert await shown(container, "[name for name in dir() if not name.startswith('_')]") == "['f', 'x']"
+    assert await shown(container, "[name for name in dir() if name[0] != '_']") == "['In', 'Out', 'f', 'x']"
 
 
 async def test_a_description_of_code_that_runs_does_not_wait_for_it(place: Place) -> None:

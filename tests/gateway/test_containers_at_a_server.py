@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ramet.gateway.containers.settings import ContainerSettings
 from ramet.gateway.running.cell_run import ClientTool
 from tests.gateway.rooms import ALICE, a_place, bash, carried_out, content, ends, pieces, python, waits
@@ -12,8 +14,10 @@ from tests.server.running import running_server
 LOOK_UP = ClientTool("look_up", "", {"type": "object"})
 
 
-async def test_a_container_at_a_server_pauses_freezes_and_is_copied(tmp_path: Path) -> None:
-    with running_server(tmp_path) as server:
+async def test_a_container_at_a_server_pauses_freezes_and_is_copied(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with running_server(tmp_path_factory.mktemp("server")) as server:
         async with a_place(tmp_path, ContainerSettings(url=server.url)) as place:
             container = await place.container()
             row = await place.files.add(ALICE, "in.txt", None, pieces(b"in"))

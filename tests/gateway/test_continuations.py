@@ -66,7 +66,7 @@ def test_results_that_differ_from_the_first_are_refused(upstream: ScriptedUpstre
     upstream.will(says(python(COUNTING)), says("done"))
     first = ask([QUESTION], TOOLS)
     ask([QUESTION, said(first), results(first, "rain")], TOOLS, container=first.container.id)
-    with pytest.raises(anthropic.BadRequestError, match="answered before, and differently"):
+    with pytest.raises(anthropic.BadRequestError, match="already answered with other results"):
         ask([QUESTION, said(first), results(first, "snow")], TOOLS, container=first.container.id)
 
 

@@ -32,16 +32,16 @@ async def refused(container: Container, **given: object) -> tuple[str, str]:
 
 
 async def test_create_says_whether_the_file_was_there(container: Container) -> None:
-    request = editor(command="create", path="new/note.txt", file_text="one\ntwo\n")
+    request = editor(command="create", path="notes/note.txt", file_text="one\ntwo\n")
     finished = await carried_out(container, request)
     assert finished.block == {
         "type": f"{NAME}_tool_result",
         "tool_use_id": request.tool_use_id,
         "content": {"type": f"{NAME}_create_result", "is_file_update": False},
     }
-    again = await edited(container, command="create", path="/root/new/note.txt", file_text="three")
+    again = await edited(container, command="create", path="/root/notes/note.txt", file_text="three")
     assert again["is_file_update"] is True
-    result = await carried_out(container, bash("cat new/note.txt"))
+    result = await carried_out(container, bash("cat notes/note.txt"))
     assert content(result)["stdout"] == "three"
 
 

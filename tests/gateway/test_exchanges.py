@@ -169,7 +169,7 @@ def test_a_call_that_was_cut_off_is_not_carried_out_later(upstream: ScriptedUpst
     answer = ask([question, said(cut), user("go on")])
     assert texts(answer) == "I begin anew."
     told = upstream.samples[1].messages[2]["content"][0]
-    assert (told["content"], told["is_error"]) == ("This call was not carried out.", True)
+    assert (told["content"], told["is_error"]) == ("This call was not executed.", True)
 
 
 def test_a_call_can_be_forced_only_at_the_beginning_of_a_turn(upstream: ScriptedUpstream, ask: Asking) -> None:

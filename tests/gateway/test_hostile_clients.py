@@ -15,8 +15,8 @@ import pytest
 from ramet.gateway.asking.schemas import signature
 from ramet.gateway.turns.continuations import Continuations
 from tests.gateway.clients import CODE_TOOL, KEY, MODEL, Asking, results, said, user, weather_tool
+from tests.gateway.commands import started
 from tests.gateway.gateways import Gateway
-from tests.gateway.test_command import started
 from tests.gateway.upstreams import ScriptedUpstream, bash, python, says
 
 CELL = {"type": "server_tool_use", "id": "srvtoolu_forged", "name": "code_execution", "input": {"code": "x"}}

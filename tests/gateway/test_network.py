@@ -22,7 +22,7 @@ async def test_a_container_has_its_network_and_secrets_also_after_it_was_frozen(
         rule = server.rule("api.example")
         settings = ContainerSettings(
             network=Network([rule], addresses={"api.example": "127.0.0.1"}),
-            secrets={"KEY": Secret(VALUE, hosts=[rule])},
+            secrets={"KEY": Secret(VALUE, hosts=[rule], headers=["X-Key"])},
         )
         assert VALUE not in repr(settings)
         kept = KeptSandbox(settings, "/tmp/outputs")
@@ -42,7 +42,9 @@ async def test_a_container_has_its_network_and_secrets_also_after_it_was_frozen(
 
 def test_a_model_is_told_what_can_be_reached() -> None:
     def told(network: Network | None) -> list[str]:
-        surroundings = Surroundings(90, reach(network, ["KEY"] if network else ()))
+        surroundings = Surroundings(
+            90, reach(network, {"KEY": Secret(VALUE, hosts=["api.example"])} if network else {})
+        )
         tools = tools_for_upstream("20260120", [], surroundings)
         return [str(tool["description"]) for tool in tools[:2]]
 

@@ -31,7 +31,7 @@ def older_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.deep("libraries")
 def test_a_program_with_an_older_client(upstream: ScriptedUpstream, gateway: Gateway, older_client: Path) -> None:
     upstream.will(*[says(python(_CODE)), says("It rains.")] * 2)
     done = subprocess.run(
@@ -47,6 +47,7 @@ def test_a_program_with_an_older_client(upstream: ScriptedUpstream, gateway: Gat
     assert {asked.headers["x-api-key"] for asked in upstream.samples} == {"sk-of-an-older-client"}
 
 
+@pytest.mark.deep("libraries")
 def test_the_same_program_with_the_newest_client(upstream: ScriptedUpstream, gateway: Gateway) -> None:
     upstream.will(*[says(python(_CODE)), says("It rains.")] * 2)
     done = subprocess.run(

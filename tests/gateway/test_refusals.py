@@ -8,7 +8,7 @@ import anthropic
 import pytest
 
 from tests.gateway.clients import CODE_TOOL, MODEL, Asking, results, said, user, weather_tool
-from tests.gateway.upstreams import ScriptedUpstream, python, says
+from tests.gateway.upstreams import ScriptedUpstream, python, says, tool_use
 
 RECURSIVE = {
     "type": "object",
@@ -35,9 +35,10 @@ DEEP = (
         ),
         ([CODE_TOOL, CODE_TOOL], "declared twice"),
         ([{**CODE_TOOL, "name": "python"}], "must be 'code_execution'"),
+        ([{"type": CODE_TOOL["type"]}], r"tools\.0\.name: Field required"),
         ([CODE_TOOL, {"name": "bash_code_execution", "input_schema": {"type": "object"}}], "a name of code execution"),
         ([CODE_TOOL, weather_tool(strict=True)], "strict: true cannot be used with programmatic tool calling"),
-        ([CODE_TOOL, weather_tool(input_schema=RECURSIVE)], r"a schema that refers to itself \(\$ref\) cannot be used"),
+        ([CODE_TOOL, weather_tool(input_schema=RECURSIVE)], r"input_schema: Circular \$ref detected"),
         ([CODE_TOOL, weather_tool(allowed_callers=[])], "must be a list that is not empty"),
         ([CODE_TOOL, weather_tool(allowed_callers=["somebody"])], "neither 'direct' nor a version of code execution"),
         ([CODE_TOOL, weather_tool(name="get weather")], "a name of 1 to 64 letters"),
@@ -48,7 +49,7 @@ DEEP = (
                 CODE_TOOL,
                 {"type": "web_fetch_20260209", "name": "web_fetch", "allowed_callers": ["code_execution_20260120"]},
             ],
-            "cannot be called from code of this gateway",
+            "code cannot call server tools of the upstream",
         ),
     ],
 )
@@ -62,7 +63,7 @@ def test_tools_that_cannot_be(upstream: ScriptedUpstream, client: Any, tools: An
 @pytest.mark.parametrize(
     ("choice", "what"),
     [
-        ({"type": "tool", "name": "get_weather"}, "from code only, and such a call cannot be forced"),
+        ({"type": "tool", "name": "get_weather"}, "can only be called from code, so it cannot be forced"),
         ({"type": "auto", "disable_parallel_tool_use": True}, "disable_parallel_tool_use cannot be used"),
     ],
 )
@@ -124,6 +125,50 @@ def test_calls_of_code_must_be_answered_at_once_all_and_alone(upstream: Scripted
     chatty = user([*answers["content"], {"type": "text", "text": "here you are"}])
     with pytest.raises(anthropic.BadRequestError, match="must be sent alone"):
         ask([question, said(first), chatty], tools, container=first.container.id)
+
+
+def test_a_picture_in_a_result_for_code_is_refused_and_the_code_waits_on(
+    upstream: ScriptedUpstream, client: Any
+) -> None:
+    upstream.will(says(python("print(await get_weather(location='A'))")), says("done"))
+    ask, question, tools = Asking(client, stream=False), user("go"), [CODE_TOOL, weather_tool()]
+    first = ask([question], tools)
+    (answer,) = results(first, "rain")["content"]
+    for kind in ("image", "document"):
+        shown = {"type": kind, "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}}
+        seen = {**answer, "content": [{"type": "text", "text": "rain"}, shown]}
+        refused = (
+            f"{answer['tool_use_id']} holds a block of type `{kind}`: results of tools that code has called must be"
+        )
+        with pytest.raises(anthropic.BadRequestError, match=refused):
+            ask([question, said(first), user([seen])], tools, container=first.container.id)
+    second = ask([question, said(first), user([answer])], tools, container=first.container.id)
+    assert second.content[0].content.stdout == "rain\n"
+
+
+def test_a_result_that_nobody_asked_for_is_refused(upstream: ScriptedUpstream, client: Any) -> None:
+    clock: Any = {"name": "clock", "input_schema": {"type": "object", "properties": {}}}
+    upstream.will(says(tool_use("clock")), says("It is noon."))
+    ask, question, tools = Asking(client, stream=False), user("What time is it?"), [CODE_TOOL, clock]
+    first = ask([question], tools)
+    answer = results(first, "noon")
+    foreign = {"type": "tool_result", "tool_use_id": "toolu_made_up", "content": "x"}
+    expected = r"messages\.2\.content\.1: unexpected `tool_use_id` found in `tool_result` blocks: toolu_made_up\. Each"
+    with pytest.raises(anthropic.BadRequestError, match=expected):
+        ask([question, said(first), user([*answer["content"], foreign])], tools)
+    second = ask([question, said(first), answer], tools)
+    # Nor may one be answered a second time, after the model has gone on.
+    again = [question, said(first), answer, said(second), answer]
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\.4\.content\.0: unexpected `tool_use_id`"):
+        ask(again, tools)
+    assert len(upstream.samples) == 2
+
+
+def test_results_without_code_execution_are_the_upstreams_business(upstream: ScriptedUpstream, client: Any) -> None:
+    upstream.will(says("ok"))
+    foreign = {"type": "tool_result", "tool_use_id": "toolu_made_up", "content": "x"}
+    Asking(client, stream=False)([user([foreign])], tools=())
+    assert upstream.samples[0].messages == [user([foreign])]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.gateway.rooms import (
     quick,
     read_all,
 )
+from tests.waiting import settle
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ async def test_silence_is_told_to_the_model_too(place: Place) -> None:
     assert (content(quiet)["stdout"], quiet.model_text) == ("", "(no output)")
 
 
-@pytest.mark.parametrize("given", [None, 7, ["print(1)"], "a\0b"])
+@pytest.mark.parametrize("given", [None, 7, ["print(1)"]])
 async def test_input_that_is_no_code_is_an_error_block(place: Place, given: object) -> None:
     container = await place.container()
     for request in (python(given), bash(given)):
@@ -94,6 +95,12 @@ async def test_input_that_is_no_code_is_an_error_block(place: Place, given: obje
         }
         assert "invalid_tool_input" in str(failed.model_text)
     assert content(await carried_out(container, python("1")))["stdout"] == "1\n"
+
+
+async def test_a_nul_character_in_code_is_an_error_of_the_code(place: Place) -> None:
+    failed = content(await carried_out(await place.container(), python("a\0b")))
+    assert (failed["type"], failed["return_code"]) == ("code_execution_result", 1)
+    assert "SyntaxError: a NUL character cannot be part of code" in failed["stderr"]
 
 
 async def test_files_in_the_output_folder_become_files_of_the_owner(place: Place) -> None:
@@ -199,9 +206,25 @@ async def test_a_repl_that_dies_is_told_and_the_next_cell_runs(place: Place) -> 
     container = await place.container()
     dead = await carried_out(container, python("x = 1; import os; os._exit(4)"))
     assert content(dead)["return_code"] == 4
-    assert "its variables are lost" in content(dead)["stderr"]
+    assert "Python ended: it exited with code 4. Its variables, imports" in content(dead)["stderr"]
     after = await carried_out(container, python("'x' in dir()"))
     assert content(after)["stdout"] == "False\n"
+    assert "started in a fresh Python" in content(after)["stderr"]
+    assert content(await carried_out(container, python("1")))["stderr"] == ""
+
+
+@pytest.mark.parametrize("before", ["", "open(os.environ['OUTPUT_DIR'] + '/file', 'w').write('x')\n"])
+async def test_a_repl_that_died_between_two_requests_is_told_by_the_next(place: Place, before: str) -> None:
+    """Also if the gateway gives it a cell of its own first, because the folder for outputs is another one."""
+    container = await place.container()
+    code = f"import os, threading\n{before}threading.Timer(0.1, os._exit, (5,)).start()"
+    assert content(await carried_out(container, python(code)))["stderr"] == ""
+    async with asyncio.timeout(60):
+        while (sandbox := await container.sandbox_between_cells()) is None or (await sandbox.info()).state != "lost":
+            await asyncio.sleep(0.01)
+    after = content(await carried_out(container, python("'threading' in dir()")))
+    assert (after["stdout"], after["return_code"]) == ("False\n", 0)
+    assert "fresh Python, because the one before had ended: it exited with code 5" in after["stderr"]
 
 
 async def test_cells_of_one_container_never_run_side_by_side(place: Place) -> None:
@@ -215,13 +238,15 @@ async def test_cells_of_one_container_never_run_side_by_side(place: Place) -> No
 
 async def test_a_caller_that_goes_away_leaves_its_cell_running(place: Place) -> None:
     container = await place.container()
-    run = await container.start(python("import time\ntime.sleep(0.2); print('done')"))
+    code = "import os, time\nwhile not os.path.exists('/tmp/inputs/go.txt'): time.sleep(0.005)\nprint('done')"
+    run = await container.start(python(code))
     asking = asyncio.create_task(run.next())
-    await asyncio.sleep(0)
+    await settle()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert container.pending is run
+    await container.upload([(await place.files.add(ALICE, "go.txt", None, pieces(b""))).id])
     assert content(await ends(run))["stdout"] == "done\n"
     assert container.pending is None
 
@@ -244,3 +269,24 @@ async def test_uploads_lie_in_the_input_folder_under_names_of_their_own(place: P
     finished = await carried_out(container, bash("cd $INPUT_DIR; for f in *; do echo $f $(cat $f); done"))
     assert content(finished)["stdout"] == "data-2.csv second\ndata.csv first\n"
     assert paths == ["/tmp/inputs/data.csv", "/tmp/inputs/data-2.csv"]
+
+
+async def test_a_container_with_a_pending_task_and_a_server_is_frozen_and_comes_back_as_it_was(place: Place) -> None:
+    container = await place.container()
+    code = """
+import asyncio
+turns = 0
+async def take_turns():
+    global turns
+    while True:
+        turns += 1
+        await asyncio.sleep(0.001)
+task = asyncio.create_task(take_turns())
+server = await asyncio.start_server(lambda reader, writer: writer.close(), '127.0.0.1', 0)
+"""
+    assert content(await carried_out(container, python(code)))["return_code"] == 0
+    for _ in range(3):
+        await container.freeze()
+        look = "before = turns\nwhile turns == before: await asyncio.sleep(0.001)\nturns > before, task.done()"
+        after = content(await carried_out(container, python(look)))
+        assert (after["stdout"], after["stderr"], after["return_code"]) == ("(True, False)\n", "", 0)

@@ -14,7 +14,6 @@ from ramet.gateway.running.answers import AnswerRefused
 from ramet.gateway.running.cell_run import ClientTool, Waiting
 from tests.gateway.rooms import (
     ALICE,
-    WAIT_SECONDS,
     Place,
     a_place,
     bash,
@@ -27,6 +26,7 @@ from tests.gateway.rooms import (
     quick,
     waits,
 )
+from tests.waiting import settle, until
 
 WEATHER = ClientTool(
     "get_weather",
@@ -109,9 +109,9 @@ async def test_results_of_blocks_become_text_and_errors_are_raised(place: Place)
         "print([await get_weather(location='c')])"
     )
     run = await container.start(python(code), [WEATHER])
-    image: dict[str, object] = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+    found: dict[str, object] = {"type": "search_result", "source": "http://x"}
     answers: list[tuple[str | list[dict[str, object]] | None, bool]] = [
-        ([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}, image], False),
+        ([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}, found], False),
         ("no such place", True),
         (None, False),
     ]
@@ -119,9 +119,7 @@ async def test_results_of_blocks_become_text_and_errors_are_raised(place: Place)
         (call,) = (await waits(run)).calls
         run.answer(call.id, text, is_error)
     stdout = content(await ends(run))["stdout"]
-    assert stdout == (
-        'one\ntwo\n{"type": "image", "source": {"type": "url", "url": "http://x"}}\nfailed: no such place\n[\'\']\n'
-    )
+    assert stdout == 'one\ntwo\n{"type": "search_result", "source": "http://x"}\nfailed: no such place\n[\'\']\n'
 
 
 async def test_asking_again_before_answering_tells_the_same_calls(place: Place) -> None:
@@ -164,7 +162,7 @@ async def test_two_who_continue_at_once_are_told_the_same(place: Place) -> None:
     run.answer(ids(first)[0], "A", False)
     gone = asyncio.create_task(run.next(ids(first)))
     both = [asyncio.create_task(ends(run, ids(first))) for _ in range(2)]
-    await asyncio.sleep(0)
+    await settle()
     gone.cancel()
     one, other = await asyncio.gather(*both)
     assert one == other
@@ -178,7 +176,7 @@ async def test_answers_that_fit_no_call_or_contradict_an_earlier_one_are_refused
         run.answer("toolu_other", "x", False)
     run.answer(call.id, "A", False)
     for text, is_error in (("B", False), ("A", True)):
-        with pytest.raises(AnswerRefused, match="differently") as refused:
+        with pytest.raises(AnswerRefused, match="another result") as refused:
             run.answer(call.id, text, is_error)
         assert refused.value.status == 400
     assert content(await ends(run))["stdout"] == "A\n"
@@ -192,9 +190,7 @@ async def test_a_call_that_nobody_answers_is_a_timeout_in_the_code(tmp_path: Pat
         run = await container.start(python("await get_weather(location='SF')"), [WEATHER])
         first = await waits(run)
         # Nobody asks meanwhile; the outcome waits for whoever comes.
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not run.ended:
-                await asyncio.sleep(0.01)
+        await until(lambda: run.ended)
         assert container.pending is run
         finished = await ends(run)
         expected = "TimeoutError: Calling tool ['get_weather'] timed out (no response after 0.5s).\n"
@@ -214,9 +210,7 @@ async def test_code_can_live_with_a_timeout(tmp_path: Path) -> None:
         )
         run = await container.start(python(code), [WEATHER])
         first = await waits(run)
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not run.calls or run.calls == list(first.calls):
-                await asyncio.sleep(0.005)
+        await until(lambda: run.calls and run.calls != list(first.calls))
         second = await waits(run)
         run.answer(ids(second)[0], "B", False)
         stdout = content(await ends(run))["stdout"]
@@ -230,9 +224,7 @@ async def test_waiting_for_the_client_does_not_count_as_running(tmp_path: Path) 
         run = await container.start(python(code), [WEATHER])
         first = await waits(run)
         # The call alone took longer than the cell may run.
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not run.ended:
-                await asyncio.sleep(0.01)
+        await until(lambda: run.ended)
         finished = await ends(run, after=ids(first))
         assert (content(finished)["stdout"], content(finished)["return_code"]) == ("went on\n", 0)
         run = await container.start(python(code + "while True: pass"), [WEATHER])
@@ -295,12 +287,25 @@ async def test_tools_that_no_sandbox_can_be_given_are_a_clear_refusal(place: Pla
     assert content(await carried_out(container, python("1")))["stdout"] == "1\n"
 
 
-async def test_shell_commands_call_no_tools_of_the_client(place: Place) -> None:
+async def test_a_shell_that_is_given_no_tools_has_no_commands(place: Place) -> None:
     container = await place.container()
     await carried_out(container, python("1"), [WEATHER])
     failed = await carried_out(container, bash("get_weather --location SF"))
-    assert content(failed)["return_code"] != 0
-    assert "cannot be called from here" in content(failed)["stderr"]
+    assert content(failed)["return_code"] == 127
+    assert "get_weather: command not found" in content(failed)["stderr"]
+
+
+async def test_commands_that_a_shell_runs_at_once_are_told_at_once(tmp_path: Path) -> None:
+    # So long that two programs of a busy machine have begun.
+    async with a_place(tmp_path, quick(gather_commands_seconds=2.0, gather_at_most_seconds=30.0)) as place:
+        container = await place.container()
+        script = "for place in a b; do (get_weather --location $place > $place) & done; wait; cat a b"
+        run = await container.start(bash(script), [WEATHER])
+        waiting = await waits(run)
+        assert sorted(str(call.input["location"]) for call in waiting.calls) == ["a", "b"]
+        for call in waiting.calls:
+            run.answer(call.id, f"fog in {call.input['location']}", False)
+        assert content(await ends(run))["stdout"] == "fog in a\nfog in b\n"
 
 
 async def test_a_copy_calls_as_itself(place: Place) -> None:
@@ -356,9 +361,7 @@ async def test_calls_of_threads_that_come_while_the_client_works_are_told_next(p
     assert [call.input["location"] for call in first.calls] == ["main"]
     # An upload reaches the sandbox while its code waits.
     await container.upload([(await place.files.add(ALICE, "go", None, pieces())).id])
-    async with asyncio.timeout(WAIT_SECONDS):
-        while len(run.calls) < 2:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(run.calls) == 2)
     assert await waits(run) == first
     run.answer(first.calls[0].id, "M", False)
     second = await waits(run, after=ids(first))
@@ -382,14 +385,22 @@ async def test_a_hundred_sequential_calls_in_one_cell(place: Place) -> None:
 async def test_arguments_that_no_client_could_send_back_are_refused_in_the_code(tmp_path: Path) -> None:
     code = (
         "import asyncio\n"
-        "calls = [get_weather(location='x' * 3_000_000) for _ in range(2)]\n"
-        "found = await asyncio.gather(*calls, return_exceptions=True)\n"
-        "print(sorted(str(one)[:30] for one in found))\n"
+        "async def ask():\n"
+        "    try:\n"
+        "        return await get_weather(location='x' * 3_000_000)\n"
+        "    except Exception as error:\n"
+        "        await get_weather(location='refused')\n"
+        "        return str(error)[:30]\n"
+        "print(sorted(await asyncio.gather(ask(), ask())))\n"
     )
     async with a_place(tmp_path) as place:
         container = await place.container()
         run = await container.start(python(code), [WEATHER])
-        (call,) = (await waits(run)).calls
-        run.answer(call.id, "rain", False)
-        finished = await ends(run, [call.id])
-        assert content(finished)["stdout"] == "['arguments of calls that wait a', 'rain']\n"
+        # The client works on the first call until the second was refused: one after the other both would be taken.
+        await until(lambda: len(run.calls) == 2)
+        large, small = sorted(run.calls, key=lambda call: len(str(call.input["location"])), reverse=True)
+        assert small.input["location"] == "refused"
+        run.answer(large.id, "rain", False)
+        run.answer(small.id, "noted", False)
+        finished = await ends(run, [large.id, small.id])
+        assert content(finished)["stdout"] == "['rain', 'the arguments of the waiting c']\n"

@@ -11,6 +11,7 @@ from ramet.gateway.turns.recordings import Recording
 from ramet.gateway.turns.threads import Thread, Threads
 from ramet.gateway.upstream.sse import EventReader, EventTooLong, ServerEvent, encode
 from ramet.gateway.upstream.usage import UsageSum
+from tests.waiting import settle
 
 STREAM = (
     b"\xef\xbb\xbfevent: one\ndata: {\ndata: }\n\n"
@@ -52,9 +53,9 @@ async def test_a_recording_is_read_from_its_beginning_by_everybody() -> None:
             seen = len(recording.events)
 
     readers = [asyncio.create_task(read()) for _ in range(3)]
-    await asyncio.sleep(0)
+    await settle()  # every reader waits for more
     recording.add({"type": "b"})
-    await asyncio.sleep(0)
+    await settle()  # every reader waits for more
     recording.end(ApiError(500, "x"))
     recording.end()
     assert await asyncio.gather(*readers, read()) == [["a", "b"]] * 4

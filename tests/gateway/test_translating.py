@@ -133,7 +133,7 @@ def test_a_cell_that_waited_beside_a_clients_tool_is_answered_beside_it() -> Non
 
 
 def test_a_cell_that_never_ran_is_told_as_such() -> None:
-    never = {**told("1", "This call was not carried out."), "is_error": True}
+    never = {**told("1", "This call was not executed."), "is_error": True}
     assert translated(QUESTION, assistant(text("a"), cell("1")), user(text("go on"))) == [
         QUESTION,
         assistant(text("a"), use("1")),

@@ -79,12 +79,14 @@ def test_pictures_and_documents_named_by_their_files_reach_the_upstream(
 
     upstream.will(says("I see."))
     result = {"type": "tool_result", "tool_use_id": "toolu_x", "content": [named("image", picture.id)]}
-    ask([user([named("image", picture.id), named("document", note.id), named("document", "file_of_others"), result])])
-    found = upstream.samples[0].messages[0]["content"]
+    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_x", "name": "look", "input": {}}]}
+    given = user([named("image", picture.id), named("document", note.id), named("document", "file_of_others"), result])
+    ask([user("look"), called, given])
+    found = upstream.samples[0].messages[2]["content"]
     encoded = {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}
     assert found[0] == {"type": "image", "source": encoded}
     assert found[1]["source"] == {"type": "text", "media_type": "text/plain", "data": "words"}
     assert found[2] == named("document", "file_of_others")
     assert found[3]["content"][0]["source"] == encoded
-    with pytest.raises(anthropic.BadRequestError, match="a document is a PDF or a text"):
+    with pytest.raises(anthropic.BadRequestError, match="a document must be PDF or text"):
         ask([user([named("document", other.id)])])

@@ -22,7 +22,7 @@ import ramet_guest
 
 ENTRY = Path(ramet_guest.__file__).with_name("__main__.py")  # the installed one, as a sandbox would have it
 PREFIX = struct.Struct("<IBBI")
-CONFIGURE, RUN = 1, 2
+CONFIGURE, RUN, INTERRUPT, TAKEN = 1, 2, 8, 13
 READY, CONFIGURED, RESULT, DONE = 1, 2, 3, 4
 HARD_SIGNAL = 62
 PATIENCE_SECONDS = 20.0
@@ -122,7 +122,7 @@ class Guest:
     def start(self, code: str, language: str = "python") -> None:
         self._reset()
         self._id += 1
-        self.send(RUN, {"id": self._id, "language": language}, code.encode())
+        self.send(RUN, {"id": self._id, "language": language}, code.encode("utf-8", "surrogatepass"))
 
     def finish(self, patience_seconds: float = PATIENCE_SECONDS) -> Outcome:
         """Waits for the answer, then takes exactly what is in the pipes at that moment."""
@@ -133,6 +133,9 @@ class Guest:
             if kind == RESULT:
                 assert header["id"] == self._id
                 results.append(decode_result(header, blob))
+                if "number" in header:
+                    self._drain()  # what was printed before it, as the engine does
+                    self.send(TAKEN, {"number": header["number"]})
             elif kind == DONE:
                 assert header["id"] == self._id
                 self._drain()
@@ -169,6 +172,10 @@ class Guest:
 
     def interrupt(self) -> None:
         self.signal(signal.SIGINT)
+
+    def send_interrupt(self) -> None:
+        """The frame that the engine sends before the signal."""
+        self.send(INTERRUPT, {"id": self._id})
 
     def finish_by_signal(self, number: int) -> Outcome:
         """Interrupts until the cell ends, as the engine does: one that arrives in the instant before a system call

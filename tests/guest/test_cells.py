@@ -1,90 +1,26 @@
+"""Cells as the guest runs them; what a user sees of them is in tests/behaviour/test_cells.py, test_exceptions.py."""
+
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.guest.guest_driver import Guest
-
-
-def test_names_functions_and_imports_persist_between_cells(guest: Guest) -> None:
-    guest.run("import math\nx = 2\ndef double(n):\n    return 2 * n")
-    assert guest.run("print(double(x), math.floor(2.5))").stdout == "4 2\n"
-
-
-def test_objects_of_cells_can_be_pickled(guest: Guest) -> None:
-    guest.run("import pickle\nclass Point:\n    def __init__(self, x): self.x = x\ndef f(): return 7")
-    assert guest.run("pickle.loads(pickle.dumps(Point(5))).x, pickle.loads(pickle.dumps(f))()").value == "(5, 7)"
-
-
-def test_cells_live_in_main(guest: Guest) -> None:
-    assert guest.run("import __main__\n__main__.__dict__ is globals(), __name__").value == "(True, '__main__')"
+from tests.guest.guest_driver import PREFIX, RUN, Guest
 
 
 def test_a_fresh_namespace_shows_no_guest_names(guest: Guest) -> None:
-    assert guest.run("sorted(n for n in dir() if not n.startswith('_'))").value == "[]"
-
-
-def test_indented_code_runs_with_its_own_line_numbers(guest: Guest) -> None:
-    outcome = guest.run("\n        x = 1\n        if x:\n            1 / 0\n")
-    assert 'File "<cell 1>", line 4, in <module>\n    1 / 0\n' in outcome.stderr
-
-
-def test_a_syntax_error_runs_nothing(guest: Guest) -> None:
-    outcome = guest.run("print('ran')\nreturn 5")
-    assert (outcome.stdout, outcome.exit_code) == ("", 1)
-    assert 'File "<cell 1>", line 2\n    return 5\n' in outcome.stderr
-    assert outcome.stderr.endswith("SyntaxError: 'return' outside function\n")
-
-
-def test_an_exception_shows_only_the_users_frames(guest: Guest) -> None:
-    guest.run("def f(a):\n    return a / 0")
-    outcome = guest.run("x = 1\nf(x)")
-    assert outcome.exit_code == 1
-    assert outcome.error == {"name": "ZeroDivisionError", "message": "division by zero"}
-    files = [line.split('"')[1] for line in outcome.stderr.splitlines() if line.startswith("  File")]
-    assert files == ["<cell 2>", "<cell 1>"]
-    assert "    f(x)\n" in outcome.stderr
-    assert "    return a / 0\n" in outcome.stderr
-    assert guest.run("x").value == "1"
-
-
-def test_a_chain_of_exceptions_shows_only_the_users_frames(guest: Guest) -> None:
-    outcome = guest.run("try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e")
-    assert "ramet_guest" not in outcome.stderr
-    assert "direct cause" in outcome.stderr
-    assert "KeyError: 'a'" in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    ("statement", "code", "stderr"),
-    [
-        ("raise SystemExit", 0, ""),
-        ("import sys; sys.exit(3)", 3, ""),
-        ("exit(4)", 4, ""),
-        ("raise SystemExit(256 + 7)", 7, ""),
-        ("raise SystemExit('went wrong')", 1, "went wrong\n"),
-    ],
-)
-def test_system_exit_sets_the_exit_code(guest: Guest, statement: str, code: int, stderr: str) -> None:
-    outcome = guest.run(statement)
-    assert (outcome.exit_code, outcome.stderr) == (code, stderr)
-    assert guest.run("print('alive')").stdout == "alive\n"
+    assert guest.run("sorted(n for n in dir() if not n.startswith('_'))").value == "['In', 'Out']"
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "def f(): f()\nf()",
-        "raise MemoryError",
-        "bytearray(1 << 62)",
-        "raise KeyboardInterrupt",
-        "raise GeneratorExit",
         "class E(BaseException):\n    def __str__(self): raise RuntimeError('no')\nraise E",
         "import sys; sys.setrecursionlimit(60)\n1/0",
         "import builtins\nfor n in list(vars(builtins)):\n    if n != '__build_class__': delattr(builtins, n)",
-        "import sys; sys.settrace(lambda *a: 1 / 0)",
         "import sys; sys.setprofile(lambda *a: 1 / 0)",
         "import sys; del sys.displayhook, sys.stdout, sys.stderr\n5",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)",
@@ -97,35 +33,6 @@ def test_the_repl_survives(guest: Guest, statement: str) -> None:
     outcome = guest.run(statement)
     assert outcome.death is None
     assert guest.run("print('alive', kept)").stdout == "alive 1\n"
-
-
-def test_deleted_builtins_are_put_back(guest: Guest) -> None:
-    assert guest.run("import builtins; del builtins.len").exit_code == 0
-    assert guest.run("len('abc')").value == "3"
-
-
-def test_top_level_await_and_asyncio_run_work(guest: Guest) -> None:
-    assert guest.run("import asyncio\nawait asyncio.sleep(0, 5)").value == "5"
-    assert guest.run("asyncio.run(asyncio.sleep(0, 6))").value == "6"
-    assert guest.run("await asyncio.sleep(0)\nasyncio.run(asyncio.sleep(0, 7))").value == "7"
-    assert (
-        guest.run("async def f():\n    return 8\nloop = asyncio.new_event_loop()\nloop.run_until_complete(f())").value
-        == "8"
-    )
-
-
-def test_a_task_goes_on_between_cells(guest: Guest, tmp_path: Path) -> None:
-    guest.run(
-        "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    print('task')\nt = asyncio.create_task(f())"
-    )
-    guest.wait_for_stdout("task")
-    assert guest.run("t.done()").value == "True"
-
-
-def test_an_exception_in_an_awaiting_cell_shows_only_its_frames(guest: Guest) -> None:
-    outcome = guest.run("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    1 / 0\nawait f()")
-    files = [line.split('"')[1] for line in outcome.stderr.splitlines() if line.startswith("  File")]
-    assert files == ["<cell 1>", "<cell 1>"]
 
 
 def test_notebook_habits_work(guest: Guest) -> None:
@@ -147,11 +54,6 @@ def test_bash_magics_report_failure(guest: Guest) -> None:
     assert (outcome.stdout, outcome.exit_code) == ("out\n", 3)
 
 
-def test_input_ends_at_once(guest: Guest) -> None:
-    assert guest.run("input('name? ')").error == {"name": "EOFError", "message": "EOF when reading a line"}
-    assert guest.run("import sys; sys.stdin.read()").value == "''"
-
-
 def test_source_of_functions_and_classes_is_found(guest: Guest) -> None:
     guest.run("class A:\n    def method(self):\n        pass\ndef f():\n    return 1")
     outcome = guest.run("import inspect\nprint(inspect.getsource(f) + inspect.getsource(A), end='')")
@@ -167,7 +69,8 @@ def test_environment_and_folder_are_passed_as_data(start_guest: Callable[..., Gu
     guest = start_guest(cwd=None)
     awkward = "a'b\"c$(id)\n\udcff\u20ac"
     assert guest.configure(env={"AWKWARD": awkward}, cwd=str(tmp_path)) is None
-    assert guest.run(f"import os\nos.environ['AWKWARD'] == {awkward!r}, os.getcwd()").value == f"(True, '{tmp_path}')"
+    assert guest.run(f"import os\nos.environ['AWKWARD'] == {awkward!r}").value == "True"
+    assert guest.run("print(os.getcwd())").stdout == f"{tmp_path}\n"
     assert "No such file" in str(guest.configure(cwd="/no/such/folder"))
 
 
@@ -179,11 +82,6 @@ def test_a_copy_of_the_repl_made_by_fork_does_not_answer(guest: Guest) -> None:
     outcome = guest.run("import ctypes\npid = ctypes.CDLL(None).fork()\nprint('parent' if pid else 'child')")
     assert outcome.exit_code == 0
     assert guest.run("os.waitpid(pid, 0)[1]").value == "0"
-
-
-def test_a_large_cell_arrives_whole(guest: Guest) -> None:
-    text = "x" * (5 << 20)
-    assert guest.run(f"t = '{text}'\nlen(t)").value == str(5 << 20)
 
 
 def test_a_users_signal_handler_that_raises_between_cells_breaks_nothing(guest: Guest) -> None:
@@ -200,12 +98,44 @@ def test_the_first_cell_of_a_warmed_up_template_is_cell_one(start_guest: Callabl
     guest = start_guest(warm_up=True, builtin=True)
     outcome = guest.run("print(sorted(n for n in dir() if not n.startswith('__')))\nundefined")
     assert 'File "<cell 1>", line 2' in outcome.stderr
-    assert outcome.stdout == "['_', '_dh', '_ih', '_oh']\n"
+    assert outcome.stdout == "['In', 'Out', '_', '_dh', '_i', '_i1', '_ih', '_ii', '_iii', '_oh']\n"
     assert guest.run("import gc; gc.collect(); print('ok')").stdout == "ok\n"
 
 
-def test_the_guest_ends_when_the_engine_leaves(guest: Guest) -> None:
-    import socket
+@pytest.mark.parametrize(
+    "prefix",
+    [PREFIX.pack(65 << 20, 1, RUN, 2), PREFIX.pack(8, 1, RUN, 3), PREFIX.pack(8, 2, RUN, 2)],
+    ids=["too long", "a header longer than the frame", "another version"],
+)
+def test_what_is_no_frame_ends_the_guest(guest: Guest, prefix: bytes) -> None:
+    """By its first bytes: nobody waits for the rest of it."""
+    guest.control.sendall(prefix)
+    guest.control.shutdown(socket.SHUT_WR)
+    assert guest.wait() == 1
 
+
+def test_the_guest_ends_when_the_engine_leaves(guest: Guest) -> None:
     guest.control.shutdown(socket.SHUT_RDWR)
     assert guest.wait() == 0
+
+
+@pytest.mark.parametrize("code", ["fail()", "try:\n    fail()\nexcept Bad:\n    fail()"])
+def test_what_a_failed_function_held_is_freed_by_the_next_error(guest: Guest, code: str) -> None:
+    """At once, and not when garbage is collected: a table of gigabytes would stay till then, and CPython 3.12 crashes
+    when a view into an io.BytesIO is among the garbage."""
+    guest.run(
+        "import gc; gc.disable()\nclass Held:\n    def __del__(self): print('freed')\n"
+        "class Bad(Exception): pass\ndef fail():\n    held = Held()\n    raise Bad"
+    )
+    assert guest.run(code).error == {"name": "Bad", "message": ""}
+    assert "freed" not in guest.run("gc.collect()").stdout
+    assert "freed" in guest.run("1/0").stdout
+    assert "freed" not in guest.run("gc.collect()").stdout
+
+
+def test_what_a_function_held_that_ran_out_of_memory_is_freed_with_its_cell(guest: Guest) -> None:
+    guest.run(
+        "class Held:\n    def __del__(self): print('freed')\ndef fail():\n    held = Held()\n    raise MemoryError"
+    )
+    outcome = guest.run("fail()")
+    assert (outcome.stdout, outcome.error) == ("freed\n", {"name": "MemoryError", "message": ""})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.guest.guest_driver import Guest
+from tests.guest.guest_driver import INTERRUPT, TAKEN, Guest
 
 
 def test_the_value_of_a_last_expression_is_shown(guest: Guest) -> None:
@@ -52,6 +52,15 @@ def test_display_update_and_clear_are_told_apart(guest: Guest) -> None:
         ("display", None),
         ("display", None),
     ]
+
+
+def test_words_about_a_cell_that_is_over_are_ignored(guest: Guest) -> None:
+    """An interrupt may end a display before the engine has said that it took it."""
+    guest.run("display(1)")
+    guest.send(TAKEN, {"number": 1})
+    guest.send(INTERRUPT, {"id": 1})
+    outcome = guest.run("6 * 7")
+    assert (outcome.value, outcome.stdout, outcome.stderr) == ("42", "", "")
 
 
 def test_results_arrive_while_the_cell_runs(guest: Guest) -> None:

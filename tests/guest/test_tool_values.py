@@ -117,7 +117,7 @@ def test_a_pickle_is_refused(guest: Guest, returns: Answer) -> None:
     numpy.save(file, numpy.array([{}], dtype=object), allow_pickle=True)
     returns(Blob(encode({"$ramet": 0}, [("npy", file.getvalue())])))
     outcome = guest.run("get()")
-    assert "ToolError: what the tool returned cannot be read here: ValueError" in outcome.stderr
+    assert "ToolError: the value that the tool returned cannot be read here: ValueError" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_a_tool_error(guest: Guest, returns: Answer) -> N
     for blob in (b"", b"\x05\0\0\0{{{{{", encode({"$ramet": 0}, [("strange", b"")]), encode(1, [("bytes", b"1")])[:-1]):
         returns(Blob(blob))
         outcome = guest.run("get()")
-        assert "\nToolError: what the tool returned cannot be read here: " in outcome.stderr
+        assert "\nToolError: the value that the tool returned cannot be read here: " in outcome.stderr
         assert "ramet_guest" not in outcome.stderr
     returns(3)
     assert shown(guest, "get()") == "3"

@@ -191,7 +191,7 @@ def test_what_names_things_of_this_machine_is_refused_at_a_server() -> None:
         ("template", {"template": Template("own", python="/usr/bin/python3")}),
     ]:
         for face in (Sandbox, AsyncSandbox):
-            with pytest.raises(InvalidArgument, match="this process only") as refused:
+            with pytest.raises(InvalidArgument, match="for embedded sandboxes only") as refused:
                 face(url=url, **options)  # type: ignore[arg-type]
             assert refused.value.argument == argument
 

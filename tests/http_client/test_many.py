@@ -47,6 +47,8 @@ def cell_of(number: int) -> Checked:
     return Checked(f"sbx_{number}", recorded=True)
 
 
+@pytest.mark.usefixtures("many_descriptors")
+@pytest.mark.deep("load")
 async def test_five_hundred_cells_run_at_once_on_one_loop() -> None:
     crowd = Crowd(500)
     async with await asyncio.start_server(crowd, "127.0.0.1", 0, backlog=1000) as server:

@@ -60,7 +60,7 @@ def test_a_plot_is_an_image_block_and_an_error_has_its_status(sandbox: Sandbox) 
     message = tools["run_python"].invoke(uses("run_python", code=f"{PLOT}\n1 / 0").tool_calls[0])
     assert message.status == "error"
     message = tools["run_python"].invoke(uses("run_python").tool_calls[0])
-    assert (message.status, message.content) == ("error", "code: is missing")
+    assert (message.status, message.content) == ("error", "code is missing")
 
 
 def test_models_are_told_of_the_tools(sandbox: Sandbox) -> None:

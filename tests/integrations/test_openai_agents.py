@@ -72,7 +72,7 @@ async def test_a_plot_is_an_image_and_an_error_is_told(sandbox: Sandbox) -> None
     assert image["type"] == "input_image"
     assert image["image_url"].startswith("data:image/png;base64,iVBOR")
     assert model.inputs[2][-1]["output"].endswith("ZeroDivisionError: division by zero")
-    assert model.told() == "code: is missing"
+    assert model.told() == "code is missing"
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -53,7 +53,7 @@ async def test_a_plot_is_an_image_and_an_error_is_told(sandbox: Sandbox) -> None
     assert isinstance(image, BinaryContent)
     assert (image.media_type, image.data[:8]) == ("image/png", PNG)
     assert (failed.outcome, str(failed.content)[-16:]) == ("failed", "division by zero")
-    assert (wrong.outcome, wrong.content) == ("failed", "code: is missing")
+    assert (wrong.outcome, wrong.content) == ("failed", "code is missing")
 
 
 async def test_models_are_told_of_the_tools(sandbox: Sandbox) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import subprocess
+import zlib
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +19,7 @@ from smolagents.models import ChatMessage, MessageRole, Model
 from smolagents.monitoring import LogLevel
 
 from ramet import Sandbox
+from ramet.integrations.pictures import PIXELS_AT_MOST, NotAPicture, open_png
 from ramet.integrations.smolagents import SandboxExecutor
 
 
@@ -174,7 +180,7 @@ def test_a_managed_agent_is_called_from_inside(executor: SandboxExecutor) -> Non
 def test_code_that_kills_its_python_can_begin_again(executor: SandboxExecutor) -> None:
     model = Scripted("import os; os._exit(3)", "final_answer(price_of('bolt'))")
     assert agent(executor, model, price_of).run("what is it?") == 2.5
-    assert "Python ended: exit" in model.told[1]
+    assert "Python ended: it exited" in model.told[1]
 
 
 def test_a_timeout_interrupts() -> None:
@@ -203,3 +209,80 @@ def test_the_host_is_out_of_reach(executor: SandboxExecutor, tmp_path: Any) -> N
     secret.write_text("of the host")
     model = Scripted(f"import os\nfinal_answer(os.path.exists({str(secret)!r}))")
     assert agent(executor, model).run("can you see it?") is False
+
+
+# Pictures and arrays that are none: their bytes are the sandbox's
+
+
+def _png(width: int, height: int) -> bytes:
+    """A PNG of that size as it says itself, with next to nothing in it."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+_SMALL = io.BytesIO()
+PIL.Image.new("RGB", (3, 2), "red").save(_SMALL, "PPM")
+_NO_PNG = {
+    "eps": EPS,
+    "ppm": _SMALL.getvalue(),
+    "another format behind the signature of one": b"\x89PNG\r\n\x1a\n" + EPS,
+    "nothing": b"",
+    "cut": _png(10, 10)[:20],
+    "cut in its data": _png(10, 10)[:-20],
+    "large": _png(100_000, 100_000),
+    "long": _png(1, 25_000_001),
+    "of no size": _png(0, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[SandboxExecutor]:
+    with SandboxExecutor() as made:
+        made.send_tools({"final_answer": lambda answer: answer})
+        yield made
+
+
+@pytest.mark.parametrize("data", _NO_PNG.values(), ids=_NO_PNG)
+def test_what_is_no_png_is_not_opened(shared: SandboxExecutor, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would give it to any of its decoders, and start Ghostscript for some."""
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "check_call", started.append)
+    monkeypatch.setattr(subprocess, "Popen", started.append)
+    with pytest.raises(NotAPicture):
+        open_png(data)
+    shown = shared(
+        f"class Fake:\n    def _repr_png_(self): return {data!r}\n    def __repr__(self): return 'a fake'\nFake()"
+    )
+    assert shown.output == "a fake"
+    marked = {"__type__": "PIL.Image", "data": b64encode(data).decode()}
+    with pytest.raises(InterpreterError):
+        shared(f"ramet_final_answer(arguments=[[{marked}]], named={{}})")
+    assert started == []
+
+
+def test_a_png_at_the_bound_is_opened() -> None:
+    made = io.BytesIO()
+    PIL.Image.new("1", (5000, PIXELS_AT_MOST // 5000)).save(made, "PNG")
+    assert open_png(made.getvalue()).size == (5000, PIXELS_AT_MOST // 5000)
+
+
+@pytest.mark.parametrize("dtype", ["<U999999999", "S99999", "V100000000", "i4,(1000000,)i8", "O,O", 5, None])
+def test_an_array_of_elements_of_any_size_is_not_made(shared: SandboxExecutor, dtype: object) -> None:
+    marked = {"__type__": "ndarray", "data": ["1"], "dtype": dtype}
+    with pytest.raises(InterpreterError, match="an array in an answer"):
+        shared(f"ramet_final_answer(arguments=[{{'a': {marked}}}], named={{}})")
+
+
+@pytest.mark.parametrize(
+    "array",
+    ["numpy.arange(3)", "numpy.array([1.5, 2])", "numpy.array([True])", "numpy.array(['a', 'bc'])",
+     "numpy.zeros(2, 'float32')", "numpy.zeros(2, '>i4')"],
+)  # fmt: skip
+def test_usual_arrays_come_out(shared: SandboxExecutor, array: str) -> None:
+    answer = shared(f"import numpy\nfinal_answer({array})").output
+    assert isinstance(answer, numpy.ndarray)

@@ -22,7 +22,7 @@ def test_a_missing_library_is_told_with_its_cure(extra: str) -> None:
     program = f"import sys; sys.modules[{module!r}] = None\n{use}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
-    assert f"hint: pip install 'ramet[{extra}]'" in ended.stderr
+    assert f"hint: pip install '.[{extra}]'" in ended.stderr
 
 
 def test_ramet_alone_imports_no_framework() -> None:

@@ -216,5 +216,5 @@ def test_a_process_that_may_open_too_few_descriptors_is_told_so() -> None:
         "except HostNotCapable as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.startswith("this process may open 1100 descriptors at most"), done
+    assert done.stdout.startswith("this process may open at most 1100 files"), done
     assert "hint: raise the hard limit" in done.stdout

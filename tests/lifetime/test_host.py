@@ -51,6 +51,6 @@ def test_doctor_names_what_is_missing_and_how_to_mend_it() -> None:
 
 def test_where_user_namespaces_are_forbidden_no_sandbox_is_made_and_the_error_says_why() -> None:
     done = _where_namespaces_are_forbidden(sys.executable, "-c", _TRY)
-    assert done.stdout.startswith("this host does not let us build a sandbox: "), done
+    assert done.stdout.startswith("this host cannot run sandboxes: "), done
     assert "unshare(CLONE_NEWUSER)" in done.stdout
     assert "run: sudo sysctl -w user.max_user_namespaces=65536" in done.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from ramet import Sandbox
 
 
@@ -20,6 +22,7 @@ def _live(number: int) -> str:
     return said
 
 
+@pytest.mark.deep("load")
 def test_sandboxes_made_by_many_threads_at_once_all_answer() -> None:
     with ThreadPoolExecutor(8) as threads:
         lives = list(threads.map(_live, range(96)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 
@@ -148,4 +149,6 @@ def test_an_owner_that_is_nice(start_program: Callable[[str], Program], nice: in
                     print(one.run_code("os.getpriority(os.PRIO_PROCESS, 0)").value)
                 print(b"".join(terminal.read()).decode().strip())
     """)
-    assert program.finish().splitlines() == [str(max(nice, 5))] * 3
+    # The tests themselves may have been started with `nice`, and 19 is the end.
+    whole = min(os.getpriority(os.PRIO_PROCESS, 0) + nice, 19)
+    assert program.finish().splitlines() == [str(max(whole, 5))] * 3

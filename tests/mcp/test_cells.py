@@ -7,6 +7,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import types
 
 from tests.mcp.clients import WAIT_SECONDS, about, talking, text_of
@@ -18,6 +19,7 @@ plt.plot([1, 2, 3])
 """
 
 
+@pytest.mark.every_face
 async def test_variables_files_and_folders_stay_between_calls(connect: Connect) -> None:
     async with connect() as talk:
         assert await talk.text("run_python", code="x = 6\nprint('hi')\nx * 7") == "hi\nvalue: 42"
@@ -38,6 +40,8 @@ async def test_an_error_is_an_error_and_keeps_variables(connect: Connect) -> Non
         assert await talk.text("run_python", code="x") == "value: 6"
         failed = await talk.call("run_bash", command="echo no >&2; exit 3")
         assert (failed.is_error, text_of(failed)) == (True, "stderr: no\n(exit code 3)")
+        failed = await talk.call("run_python", code="!exit 3\nx")
+        assert (failed.is_error, text_of(failed)) == (True, "value: 6\n(!exit 3 ended with exit code 3)")
 
 
 async def test_a_plot_comes_back_as_an_image(connect: Connect) -> None:
@@ -49,6 +53,7 @@ async def test_a_plot_comes_back_as_an_image(connect: Connect) -> None:
         assert "(1 image)" in text_of(made)
 
 
+@pytest.mark.every_face
 async def test_a_timeout_interrupts_and_keeps_variables(connect: Connect) -> None:
     async with connect() as talk:
         await talk.call("run_python", code="import time; x = 6")
@@ -64,9 +69,18 @@ async def test_a_dead_interpreter_is_told(connect: Connect) -> None:
         await talk.call("run_python", code="x = 6")
         dead = await talk.call("run_python", code="import os; os._exit(3)")
         assert dead.is_error
-        assert "Its variables are gone" in text_of(dead)
+        assert "the sandbox's Python ended: it exited with code 3. Its variables, imports" in text_of(dead)
         after = await talk.call("run_python", code="'x' in globals()")
-        assert text_of(after).startswith("value: False\n(this cell ran in a fresh Python")
+        assert text_of(after).startswith("value: False\nstderr: ramet: this cell started in a fresh Python")
+        assert "fresh Python" not in await talk.text("run_python", code="1")
+
+
+async def test_an_interpreter_that_died_between_two_calls_is_told_by_the_next(connect: Connect) -> None:
+    async with connect() as talk:
+        await talk.call("run_python", code="import os, threading; threading.Timer(0.2, os._exit, (5,)).start()")
+        async with asyncio.timeout(WAIT_SECONDS):
+            while "ended: it exited with code 5" not in (text := text_of(await talk.call("run_python", code="os.sep"))):
+                assert text == "value: '/'"
 
 
 async def test_long_output_is_cut_in_the_middle(connect: Connect) -> None:
@@ -81,6 +95,7 @@ async def test_long_output_is_cut_in_the_middle(connect: Connect) -> None:
         assert len(text) < 8_000
 
 
+@pytest.mark.every_face
 async def test_progress_tells_what_is_printed_while_it_runs(connect: Connect) -> None:
     """The cell goes on when a report of its first line has arrived: it was told while the cell ran."""
     async with connect() as talk:
@@ -103,6 +118,17 @@ async def test_progress_tells_what_is_printed_while_it_runs(connect: Connect) ->
         assert counts == sorted(set(counts))
 
 
+@pytest.mark.parametrize("watched", [False, True])
+async def test_what_a_cell_has_cleared_is_not_told(connect: Connect, watched: bool) -> None:
+    async def progress(count: float, total: float | None, message: str | None) -> None:
+        pass
+
+    code = "from IPython.display import clear_output\nfor n in 0, 1, 2:\n    clear_output(wait=True)\n    print(n)"
+    async with connect() as talk:
+        made = await talk.call("run_python", **({"progress": progress} if watched else {}), code=code)
+        assert text_of(made) == "2"
+
+
 async def test_a_plot_and_an_error_come_back_with_progress_too(connect: Connect) -> None:
     async with connect() as talk:
 
@@ -117,6 +143,7 @@ async def test_a_plot_and_an_error_come_back_with_progress_too(connect: Connect)
         assert text_of(made).endswith("ZeroDivisionError: division by zero")
 
 
+@pytest.mark.every_face
 async def test_cancelling_a_request_interrupts_its_cell(connect: Connect) -> None:
     async with connect() as talk:
         await talk.call("run_python", code="import os, time; x = 6; interrupted = False")
@@ -145,7 +172,7 @@ async def test_wrong_arguments_are_told_to_the_model(connect: Connect) -> None:
             ("run_python", {"code": "1", "timeout_seconds": 0}, "timeout_seconds: Input should be greater than 0"),
             ("fork", {"n": 1000}, "n: Input should be less than or equal to 32"),
             ("read_file", {"path": "nothing.txt"}, "nothing.txt"),
-            ("write_file", {"path": "a", "content": "?", "encoding": "base64"}, "content: is not base64"),
+            ("write_file", {"path": "a", "content": "?", "encoding": "base64"}, "content must be base64"),
             ("close_sandbox", {"sandbox": "sbx_0"}, "sbx_0"),
         ]
         for tool, arguments, said in wrong:

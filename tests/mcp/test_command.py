@@ -115,13 +115,13 @@ async def test_a_sandbox_that_cannot_be_made_is_told_to_the_model(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--http", "--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines, and no key is set"),
-        (["--http", "--api-key-env", "NOT_THERE"], "there is no NOT_THERE in the environment"),
+        (["--http", "--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines, and no key protects it"),
+        (["--http", "--api-key-env", "NOT_THERE"], "the environment variable NOT_THERE of --api-key-env is not set"),
         (["--http", "--host", "300.1.1.1"], "300.1.1.1 can be reached from other machines"),
-        (["--http", "--port", "70000"], "allowed: 0 to 65535"),
+        (["--http", "--port", "70000"], "--port must be from 0 to 65535, got 70000"),
         (["--idle-timeout", "0"], "more than 0 seconds"),
-        (["--host", "0.0.0.0"], "these are for HTTP"),
-        (["--api-key-env", "HOME"], "these are for HTTP"),
+        (["--host", "0.0.0.0"], "--allow-host are for HTTP only"),
+        (["--api-key-env", "HOME"], "--allow-host are for HTTP only"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(options: list[str], said: str) -> None:
@@ -143,7 +143,7 @@ def test_without_the_package_the_way_to_get_it_is_told() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_SECONDS, env=environment()
     )
     assert ended.returncode == 1
-    assert "pip install 'ramet[mcp]'" in ended.stderr
+    assert "pip install '.[mcp]'" in ended.stderr
 
 
 # --- whom it lets in ------------------------------------------------------------------------------------------------
@@ -203,10 +203,24 @@ async def test_without_the_key_nobody_gets_in(locked: HttpServer, key: str) -> N
         ({"host": "127.0.0.1.evil.example:80"}, 421),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
-        ({"origin": "http://localhost:6274"}, 200),
+        ({"origin": "http://localhost:6274"}, 403),
+        ({"origin": "http://127.0.0.1"}, 403),
+        ({"origin": "http://127.0.0.1:1"}, 403),
+        ({"origin": "http://OWN"}, 200),
+        ({"origin": "https://OWN"}, 403),
+        ({"origin": "http://OWN", "host": "localhost:1"}, 403),
+        ({"origin": "http://localhost", "host": "localhost"}, 200),
+        ({"origin": "http://localhost", "host": "localhost:80"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "same-origin", "origin": "http://OWN"}, 200),
+        ({"sec-fetch-site": "none"}, 200),
     ],
 )
 async def test_web_pages_do_not_get_in(server_url: str, headers: dict[str, str], status: int) -> None:
+    """Nor those of other ports of this machine: a server in a sandbox may be behind one."""
+    own = server_url.split("/")[2]
+    headers = {name: value.replace("OWN", own) for name, value in headers.items()}
     async with httpx2.AsyncClient(headers=HEADERS, timeout=WAIT_SECONDS) as http:
         assert (await http.post(server_url, json=INITIALIZE, headers=headers)).status_code == status
         later = {"mcp-protocol-version": "2026-07-28", **headers}
@@ -224,6 +238,9 @@ async def test_a_proxy_may_give_it_another_name() -> None:
                 assert (await http.post(server.url, json=INITIALIZE, headers=headers)).status_code == 200
             answered = await http.post(server.url, json=INITIALIZE, headers={"host": "evil.example"})
             assert answered.status_code == 421
+            for origin in ("https://sandboxes.example:8443", "https://other.example", "http://localhost"):
+                headers = {"host": "sandboxes.example", "origin": origin}
+                assert (await http.post(server.url, json=INITIALIZE, headers=headers)).status_code == 403
 
 
 async def test_many_clients_at_once(server_url: str) -> None:

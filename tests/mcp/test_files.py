@@ -68,7 +68,7 @@ async def test_odd_files_are_told(connect: Connect) -> None:
         await talk.text("run_python", code=code)
         assert await talk.text("read_file", path="empty") == "(empty is empty)"
         assert "30000 characters left out" in await talk.text("read_file", path="long.txt")
-        assert "huge.txt goes on after 8388608 bytes" in await talk.text("read_file", path="huge.txt")
+        assert "huge.txt continues after 8388608 bytes" in await talk.text("read_file", path="huge.txt")
         assert (await talk.call("read_file", path="huge.txt", encoding="base64")).is_error
         assert await talk.text("list_files", path="names") == r"'\udcff\n'  0 bytes"
         assert (await talk.call("read_file", path="names")).is_error

@@ -42,7 +42,7 @@ async def test_a_session_has_so_many_sandboxes_and_snapshots(monkeypatch: pytest
     session = Session(SandboxSettings())
     try:
         sandbox = await session.sandbox(None)
-        with pytest.raises(LimitReached, match="may have 2"):
+        with pytest.raises(LimitReached, match="may have at most 2"):
             await session.fork(sandbox, 2, reseed=False)
         await session.fork(sandbox, 1, reseed=False)
         with pytest.raises(LimitReached):

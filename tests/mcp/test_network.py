@@ -25,7 +25,9 @@ async def test_forks_and_sandboxes_of_snapshots_have_network_and_secrets_too() -
     with http_serving() as server:
         rule = server.rule("api.example")
         network = Network([rule], addresses={"api.example": "127.0.0.1"})
-        session = Session(SandboxSettings(network=network, secrets={"KEY": Secret(VALUE, hosts=[rule])}))
+        session = Session(
+            SandboxSettings(network=network, secrets={"KEY": Secret(VALUE, hosts=[rule], headers=["X-Key"])})
+        )
 
         async def sends(sandbox: AsyncSandbox) -> str | None:
             result = await sandbox.run_code(SEND.replace("URL", server.url("/echo", "api.example")), timeout=60)

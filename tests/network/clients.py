@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ramet import Result, Sandbox
+from ramet import Language, Result, Sandbox
 
 CELL_SECONDS = 60
 # Where the tests put the certificate of their authority in a sandbox, and the variables by which programs find it.
@@ -22,7 +22,7 @@ class Client:
     """``code`` has URL where the address goes, and HEADER where that of a secret's header goes."""
 
     name: str
-    language: str
+    language: Language
     code: str
     # What it says when HTTP is refused, and when the tunnel for HTTPS is: a word of it at least tells why.
     says: str

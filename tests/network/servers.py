@@ -55,7 +55,7 @@ class Server:
     def __post_init__(self) -> None:
         self._listening = socket.create_server(self.at, backlog=4096)
         self.port: int = self._listening.getsockname()[1]
-        self.connections = 0
+        self._connections = 0
         self.failures: list[BaseException] = []
         self._stop, self._stopped = socket.socketpair()
         self._lock = threading.Lock()
@@ -78,16 +78,25 @@ class Server:
         ]
         return "".join(lines).encode() + b"".join(one.body for one in self.requests)
 
+    @property
+    def connections(self) -> int:
+        """How many were made so far, those included that wait to be accepted."""
+        while self._listening.fileno() >= 0 and select.select([self._listening], [], [], 0)[0]:
+            select.select([], [], [], 0.001)
+        with self._lock:
+            return self._connections
+
     def _accept(self) -> None:
         while True:
             ready, _, _ = select.select([self._listening, self._stopped], [], [])
             if self._stopped in ready:
                 return
-            connection, _ = self._listening.accept()
+            with self._lock:
+                connection, _ = self._listening.accept()
+                self._connections += 1
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             thread = threading.Thread(target=self._serve, args=(connection,), name=f"{self.scheme} connection")
             with self._lock:
-                self.connections += 1
                 self._threads = [known for known in self._threads if known.is_alive()] + [thread]
             thread.start()
 

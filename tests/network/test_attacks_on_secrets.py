@@ -8,6 +8,7 @@ import socket
 import string
 from base64 import b64encode, encodebytes
 from contextlib import ExitStack
+from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
@@ -28,10 +29,11 @@ from tests.network.servers import Server, serving
 NAME = "api.example"
 VALUE = "s3cretT0ken-Xyz/9+8="
 PLACEHOLDER = "ramet_secret_0123456789abcdef0123456789abcdef"
+EVERYWHERE: dict[str, object] = {"headers": ["X-Key"], "query": ["key"], "path": True, "body": True}
 
 
 def _place(proxy: ProxyDriver, server: Server, value: str = VALUE) -> Place:
-    secret = {"value": value, "placeholders": [PLACEHOLDER], "hosts": [server.rule(NAME)]}
+    secret = {"value": value, "placeholders": [PLACEHOLDER], "hosts": [server.rule(NAME)], **EVERYWHERE}
     return proxy.open(server.rule(NAME), addresses={NAME: "127.0.0.1"}, secrets=[secret])
 
 
@@ -140,11 +142,16 @@ def test_base64_in_lines_is_masked_wherever_a_line_ends(line_end: bytes, width: 
     assert Masker([VALUE]).whole(encodebytes(VALUE.encode() * 3)).count(b"*") >= 78
 
 
-@given(st.lists(st.sampled_from([*VALUE, VALUE, " ", "\n", quote(VALUE, safe=""), VALUE[:7]]), max_size=20))
-def test_pieces_make_no_difference_to_masking(parts: list[str]) -> None:
+@given(
+    st.lists(st.sampled_from([*VALUE, VALUE, " ", "\n", quote(VALUE, safe=""), VALUE[:7]]), max_size=20),
+    st.lists(st.integers(0, 5 * len(VALUE)), max_size=20),
+)
+def test_pieces_make_no_difference_to_masking(parts: list[str], cuts: list[int]) -> None:
+    """Wherever they are cut, be it in the middle of a value."""
     whole = "".join(parts).encode()
     masker = Masker([VALUE])
-    assert b"".join(masker.feed(part.encode()) for part in parts) + masker.finish() == Masker([VALUE]).whole(whole)
+    pieces = [whole[start:end] for start, end in pairwise([0, *sorted(cuts), len(whole)])]
+    assert b"".join(map(masker.feed, pieces)) + masker.finish() == Masker([VALUE]).whole(whole)
 
 
 def test_values_that_overlap_are_both_masked_to_their_ends() -> None:
@@ -259,7 +266,7 @@ def test_empty_parts_of_a_message_do_not_pile_up() -> None:
 # Placeholders, again and again
 
 
-@pytest.mark.parametrize("where", ["target", "header", "headers", "body", "chunks"])
+@pytest.mark.parametrize("where", ["path", "query", "header", "headers", "body", "chunks"])
 def test_a_request_does_not_grow_by_more_than_uses_of_a_secret_need(proxy: ProxyDriver, where: str) -> None:
     with http_serving() as server:
         place = _place(proxy, server, value="x" * 16_000)
@@ -267,7 +274,8 @@ def test_a_request_does_not_grow_by_more_than_uses_of_a_secret_need(proxy: Proxy
         many = PLACEHOLDER * 1000
         post = f"POST http://{host}/ HTTP/1.1\r\nHost: {host}\r\n"
         requests = {
-            "target": _request(server, many),
+            "path": _request(server, many),
+            "query": _request(server, "?" + f"key={PLACEHOLDER}&" * 1000),
             "header": _request(server, "", f"X-Key: {many}\r\n"),
             "headers": _request(server, "", f"X-Key: {PLACEHOLDER}\r\n" * 1000),
             "body": f"{post}Content-Length: {len(many)}\r\n\r\n{many}".encode(),

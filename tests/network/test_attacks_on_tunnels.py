@@ -21,7 +21,7 @@ WARNING = b"\x15\x03\x01\x00\x02\x01\x5a"  # an alert: user_canceled
 
 
 def _place(proxy: ProxyDriver, server: Server, *more: str) -> Place:
-    secret = {"value": VALUE, "placeholders": [PLACEHOLDER], "hosts": [server.rule(NAME)]}
+    secret = {"value": VALUE, "placeholders": [PLACEHOLDER], "hosts": [server.rule(NAME)], "query": ["key"]}
     return proxy.open(server.rule(NAME), *more, addresses=ADDRESSES, secrets=[secret])
 
 
@@ -56,7 +56,7 @@ def test_a_warning_before_a_hello_does_not_hide_the_name_in_it(
                 with trusted.wrap_socket(end, server_hostname=OTHER) as inside:
                     inside.sendall(b"hello")
                     inside.recv(1)
-        assert "TLS that is not understood" in str(proxy.last(place)["reason"])
+        assert "TLS cannot be read" in str(proxy.last(place)["reason"])
     assert said == []
 
 
@@ -85,7 +85,7 @@ def test_a_host_with_secrets_is_spoken_to_in_http_and_tls_alone(proxy: ProxyDriv
 def test_a_request_in_small_pieces_to_a_host_with_secrets_is_waited_for(proxy: ProxyDriver) -> None:
     with http_serving() as server, tunnel(_place(proxy, server), NAME, server.port) as end:
         host = server.rule(NAME)
-        for byte in f"GET /echo?{PLACEHOLDER} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode():
+        for byte in f"GET /echo?key={PLACEHOLDER} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode():
             end.sendall(bytes([byte]))
         assert b"*" * len(VALUE) in receive_all(end)
 
@@ -97,7 +97,7 @@ def test_a_host_with_secrets_is_not_reached_by_its_address_around_the_masking(
     with tunnel(place, "127.0.0.1", https_server.port) as end:
         with pytest.raises(OSError, match=r"reset|EOF|violation"):
             ssl.create_default_context(cadata=authority_pem).wrap_socket(end, server_hostname=NAME)
-    assert "asked for by its name" in str(proxy.last(place)["reason"])
+    assert "connect to it by its name" in str(proxy.last(place)["reason"])
 
 
 def test_a_request_line_that_is_too_long_is_not_taken_for_something_else(proxy: ProxyDriver) -> None:

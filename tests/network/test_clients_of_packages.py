@@ -79,9 +79,9 @@ def test_uv_installs_with_dependencies(place: Place) -> None:
 
 def test_git_clones(place: Place) -> None:
     url = place.server.url("/git/project.git", "pypi-index.example")
-    code, said = place.bash(f"rm -rf /tmp/copy; git clone {url} /tmp/copy")
+    code, said = place.bash(f"rm -rf /tmp/copy-by-git; git clone {url} /tmp/copy-by-git")
     assert code == 0, said
-    assert place.bash("cat /tmp/copy/hello.txt") == (0, "hello from git\n")
+    assert place.bash("cat /tmp/copy-by-git/hello.txt") == (0, "hello from git\n")
 
 
 # pip tells the status of an index page only when it is asked to be verbose, uv nothing but that there was no tunnel.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet import Network, Sandbox
+from ramet import Language, Network, Sandbox
 from tests.network.clients import AUTHORITY_FILE, CELL_SECONDS, TRUST
 from tests.network.servers import Server
 
@@ -22,7 +22,7 @@ def connected(http_server: Server, https_server: Server, authority_pem: str) -> 
         yield sandbox
 
 
-def run(sandbox: Sandbox, code: str, language: str = "python") -> str:
+def run(sandbox: Sandbox, code: str, language: Language = "python") -> str:
     result = sandbox.run_code(code, language=language, timeout=CELL_SECONDS)
     assert result.exit_code == 0, result.stdout + result.stderr
     return result.stdout

@@ -24,7 +24,7 @@ def trusted(http_server: Server, https_server: Server, authority_pem: str) -> It
         ca_pem=authority_pem,
     )
     hosts = [http_server.rule("data.example"), https_server.rule("data.example")]
-    with Sandbox(network=network, secrets={"KEY": Secret(VALUE, hosts=hosts)}) as sandbox:
+    with Sandbox(network=network, secrets={"KEY": Secret(VALUE, hosts=hosts, headers=["X-Key"])}) as sandbox:
         yield sandbox
 
 

@@ -47,9 +47,9 @@ def _request(server: Server, path: str = "/", method: str = "GET", version: str 
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "both"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "more than one"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", "not a number"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "something else"),
-        (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.0 does not know"),
-        (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "not asked for"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "is not 'chunked'"),
+        (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.0 does not have"),
+        (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "did not ask for"),
         (b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n", "longer than 65536 bytes"),
         (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, "longer than 65536 bytes"),
         (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 200, "again and again"),
@@ -218,7 +218,12 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_takes_the_request_with_i
 
 
 def test_chunks_of_a_client_that_are_odd_are_refused_with_400(proxy: ProxyDriver) -> None:
-    with answering(b"") as (server, _), connect(_place(proxy, server).proxy_port) as end:
+    def talk(connection: socket.socket) -> None:
+        hear_head(connection)
+        while connection.recv(100):  # an end of the server's before that of the proxy would be the answer
+            pass
+
+    with serving(talk) as server, connect(_place(proxy, server).proxy_port) as end:
         end.sendall(_request(server, method="POST", more="Transfer-Encoding: chunked\r\n"))
         end.sendall(b"3\r\nabcXX")
         answer = read_answer(receive_all(end))

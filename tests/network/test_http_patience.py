@@ -48,7 +48,7 @@ class Exchange:
     async def all(self) -> bytes:
         return await asyncio.wait_for(self.reader.read(), WAIT_SECONDS)
 
-    async def over(self) -> None:
+    async def assert_over(self) -> None:
         assert await asyncio.wait_for(self.task, WAIT_SECONDS) is None
 
 
@@ -97,14 +97,14 @@ async def test_a_client_that_has_nothing_more_to_say_is_let_go(
     _, server = await exchange.serving()
     server.write(OK)
     assert await exchange.all() == OK
-    await exchange.over()
+    await exchange.assert_over()
 
 
 async def test_half_a_head_is_not_waited_for_without_end(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "HEAD_SECONDS", 0.05)
     exchange.writer.write(b"GET http://data.example/ HTTP/1.1\r\nHost: ")
     assert await exchange.all() == b""
-    await exchange.over()
+    await exchange.assert_over()
 
 
 async def test_a_server_that_says_nothing_is_told_with_504(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ async def test_somebody_who_was_told_and_does_not_leave_is_let_go(
     await exchange.request()
     await exchange.serving()
     assert (await exchange.all()).startswith(b"HTTP/1.1 504 data.example:")
-    await exchange.over()
+    await exchange.assert_over()
 
 
 async def test_a_server_that_stops_in_the_middle_is_cut_off_with_its_client(
@@ -135,7 +135,7 @@ async def test_a_server_that_stops_in_the_middle_is_cut_off_with_its_client(
     _, server = await exchange.serving()
     server.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\na")
     assert (await exchange.all()).endswith(b"\r\n\r\na")
-    await exchange.over()
+    await exchange.assert_over()
 
 
 async def test_a_client_that_does_not_read_is_cut_off(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +146,10 @@ async def test_a_client_that_does_not_read_is_cut_off(exchange: Exchange, monkey
     await exchange.reader.readuntil(b"\r\n\r\n")
     exchange.writer.transport.pause_reading()  # type: ignore[attr-defined]
     server.write(bytes(40_000_000))
-    await exchange.over()
+    await exchange.assert_over()
 
 
+@pytest.mark.deep("load")
 async def test_a_server_that_goes_on_speaking_may_take_as_long_as_it_likes(
     exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +173,7 @@ async def test_a_client_that_has_left_takes_its_request_with_it(
     exchange.writer.close()
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(reader.read(), WAIT_SECONDS)
-    await exchange.over()
+    await exchange.assert_over()
 
 
 async def test_a_client_that_has_only_ended_its_half_gets_its_answer(exchange: Exchange) -> None:
@@ -181,4 +182,4 @@ async def test_a_client_that_has_only_ended_its_half_gets_its_answer(exchange: E
     _, server = await exchange.serving()
     server.write(OK)
     assert await exchange.all() == OK
-    await exchange.over()
+    await exchange.assert_over()

@@ -18,10 +18,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PUBLIC = ["public.example", PUBLIC, "both.example", f"[::ffff:{PUBLIC}]"]
 # What each refusal says of the address.
 _REFUSED = {
-    "private.example": f"private.example leads to {PRIVATE}, which is a private or reserved address",
-    "metadata.example": f"metadata.example leads to {METADATA}, which is a link-local address",
-    "here.example": f"here.example leads to {HERE}, which is an address of the host itself",
-    "loopback.example": "loopback.example leads to 127.0.0.1, which is",
+    "private.example": f"private.example resolves to {PRIVATE}, which is a private or reserved address",
+    "metadata.example": f"metadata.example resolves to {METADATA}, which is a link-local address",
+    "here.example": f"here.example resolves to {HERE}, which is an address of the host itself",
+    "loopback.example": "loopback.example resolves to 127.0.0.1, which is",
     PRIVATE: "a private or reserved address",
     METADATA: "a link-local address",
     WIRE: "a metadata address",

@@ -107,6 +107,7 @@ def test_a_rate_slows_both_directions_of_all_connections_down_and_loses_nothing(
     assert memory_bytes(proxy) < first + 8 * MIB
 
 
+@pytest.mark.deep("load")
 def test_slow_readers_do_not_fill_the_proxy(proxy: ProxyDriver, echo_server: Server) -> None:
     def pour(end: socket.socket) -> None:
         while True:
@@ -138,6 +139,8 @@ def connect_if_it_lets(place: Place) -> socket.socket | None:
     return end
 
 
+@pytest.mark.usefixtures("many_descriptors")
+@pytest.mark.deep("load")
 def test_programs_that_connect_and_say_nothing_are_bounded(proxy: ProxyDriver, echo_server: Server) -> None:
     place = proxy.open(echo_server.rule(NAME), addresses=PINNED, connections=10)
     silent = [connect_if_it_lets(place) for _ in range(2000)]
@@ -148,7 +151,7 @@ def test_programs_that_connect_and_say_nothing_are_bounded(proxy: ProxyDriver, e
             end.close()
 
 
-@pytest.mark.slow
+@pytest.mark.deep("load")
 def test_a_hundred_thousand_connections_leave_the_proxy_well(proxy: ProxyDriver, echo_server: Server) -> None:
     place = proxy.open(NAME, addresses=PINNED)
     other = proxy.open(echo_server.rule(NAME), addresses=PINNED)
@@ -200,6 +203,7 @@ def test_a_flood_of_refused_connections_is_counted_not_told_one_by_one(proxy: Pr
     assert_serves(proxy, echo_server)
 
 
+@pytest.mark.usefixtures("many_descriptors")
 @pytest.mark.parametrize("hogs", [1, 5])
 def test_no_sandbox_has_all_descriptors_of_the_proxy(echo_server: Server, hogs: int) -> None:
     """With none left nobody is accepted any more, and the loop is told of it without end."""

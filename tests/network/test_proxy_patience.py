@@ -11,8 +11,8 @@ import uvloop
 from ramet.network.doors import inspecting, socks
 from ramet.network.doors.hello import NotUnderstood
 from ramet.network.streams.stream import Stream
+from tests.network.hellos import hello
 from tests.network.proxies import WAIT_SECONDS
-from tests.network.test_proxy_tunnels import hello
 
 
 class Halting(Stream):

@@ -20,6 +20,7 @@ from ramet.protocol.network import NetworkSpec
 from ramet.protocol.rules import Address
 from tests.network.proxies import NAME, WAIT_SECONDS, spec_of
 from tests.network.servers import Server
+from tests.waiting import settle
 
 Messages = list[dict[str, object]]
 
@@ -175,7 +176,7 @@ def test_lookups_of_one_sandbox_leave_threads_for_another() -> None:
         resolver = Resolver(ask)
         hostile, other = Lookups(resolver), Lookups(resolver)
         stuck = [asyncio.create_task(hostile.addresses(f"stuck{number}.example")) for number in range(250)]
-        await asyncio.sleep(0)
+        await settle()  # as many as may be have taken their places
         async with asyncio.timeout(WAIT_SECONDS):
             assert await other.addresses(NAME)
         for _ in range(10):
@@ -187,6 +188,85 @@ def test_lookups_of_one_sandbox_leave_threads_for_another() -> None:
         released.set()
         await asyncio.gather(*stuck, return_exceptions=True)
         resolver.close()
+
+    uvloop.run(run())
+
+
+class _Stuck:
+    """A resolver whose names beginning with "stuck" are not answered for until they are released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.resolver = Resolver(self._ask)
+        self._tasks: list[asyncio.Task[list[Address]]] = []
+
+    def _ask(self, name: str) -> list[Address]:
+        if name.startswith("stuck"):
+            self.released.wait(WAIT_SECONDS)
+        return [ipaddress.ip_address("192.0.2.1")]
+
+    async def flood(self, owner: str, sandboxes: int) -> None:
+        """Each sandbox asks for as many names as it may, and more."""
+        for number in range(sandboxes):
+            lookups = Lookups(self.resolver, owner)
+            self._tasks += [
+                asyncio.create_task(lookups.addresses(f"stuck{number}-{name}.example")) for name in range(30)
+            ]
+            await asyncio.sleep(0)
+
+    async def assert_answers(self, owner: str) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await Lookups(self.resolver, owner).addresses(NAME)
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self.released.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def assert_all_back(self) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while self.resolver._of_owners or self.resolver._of_sandboxes:
+                await asyncio.sleep(0.01)
+        assert not self.resolver._waiting
+        self.resolver.close()
+
+
+@pytest.mark.deep("load")
+def test_lookups_of_many_sandboxes_of_one_owner_leave_threads_for_others_and_for_its_own() -> None:
+    async def run() -> None:
+        stuck = _Stuck()
+        await stuck.flood("hostile", 8)
+        await stuck.assert_answers("other")
+        await stuck.assert_answers("hostile")  # another sandbox of the same owner
+        await stuck.flood("hostile", 100)
+        await stuck.assert_answers("other")
+        await stuck.flood("hostile too", 100)
+        await stuck.flood("and this one", 100)
+        await stuck.assert_answers("other")
+        await stuck.end()
+        await stuck.assert_answers("hostile")
+        await stuck.assert_all_back()
+
+    uvloop.run(run())
+
+
+def test_a_lookup_that_nobody_waits_for_any_more_takes_no_thread_from_the_next() -> None:
+    """Also if its turn came in the very moment in which it was given up."""
+
+    async def run() -> None:
+        stuck = _Stuck()
+        lookups = Lookups(stuck.resolver, "owner")
+        for rounds in range(200):
+            tasks = [asyncio.create_task(lookups.addresses(f"{name}.example")) for name in range(20)]
+            for _ in range(rounds % 5):
+                await asyncio.sleep(0)
+            for task in tasks[rounds % 3 :: 2]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await stuck.assert_answers("owner")
+        await stuck.end()
+        await stuck.assert_all_back()
 
     uvloop.run(run())
 

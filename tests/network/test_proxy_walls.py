@@ -46,10 +46,10 @@ def test_it_has_no_capability_and_gets_none(proxy: ProxyDriver) -> None:
     assert descendants(proxy.process.pid) == []
 
 
-def test_its_walls_stand() -> None:
+def test_its_walls_stand(tmp_path: Path) -> None:
     """In a process of its own that locks itself down as the proxy does, and then tries what it must not be able to."""
     code = """
-import os, socket
+import os, socket, sys
 from ramet.network import confinement
 confinement.look_up_once()
 walls = confinement.lock_down()
@@ -61,7 +61,7 @@ def tries(what):
         return False
 print(walls.missing)
 print("home", tries(lambda: os.listdir("/root")) or tries(lambda: os.listdir("/home")))
-print("write", tries(lambda: open("/tmp/ramet-proxy-was-here", "w")))
+print("write", tries(lambda: open(sys.argv[1] + "/new", "w")))
 print("run", tries(lambda: os.execv("/bin/true", ["true"])))
 print("signal", tries(lambda: os.kill(os.getppid(), 0)))
 print("unix", tries(lambda: socket.socket(socket.AF_UNIX)))
@@ -71,7 +71,8 @@ print("names", tries(lambda: socket.getaddrinfo("localhost", 80)))
 print("tcp", tries(lambda: socket.create_server(("127.0.0.1", 0))))
 """
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     lines = run.stdout.splitlines()
     if os.environ.get("CI") != "true" and lines[0] != "[]":
         pytest.skip(f"this kernel misses {lines[0]}")

@@ -18,17 +18,24 @@ from ramet.network.http.decoding import Unpacker
 from ramet.network.http.heads import Malformed
 from ramet.network.secrets.guest_secrets import GuestSecret, HostSecrets
 from ramet.protocol.network import read_rules
+from ramet.protocol.secret_places import SecretPlaces
 
 PLACEHOLDER = "ramet_secret_0123456789abcdef0123456789abcdef"
+EVERYWHERE = SecretPlaces(headers=("X-Key",), query=("key",), path=True, body=True)
 ODD = 'a "b"\\c&d=e/f?g+h%20é€'
 
 
 def _secret(value: str = ODD, *hosts: str) -> GuestSecret:
-    return GuestSecret(value, (PLACEHOLDER,), read_rules(hosts or ["api.example"]))
+    return GuestSecret(value, (PLACEHOLDER,), read_rules(hosts or ["api.example"]), EVERYWHERE)
 
 
 def _secrets(value: str = ODD) -> HostSecrets:
     return HostSecrets((_secret(value),), 443, secure=True)
+
+
+def _in_body(secrets: HostSecrets, kind: bytes, body: bytes) -> bytes:
+    replacer = secrets.body_replacer(kind)
+    return body if replacer is None else replacer.whole(body)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_a_target_gets_the_value_percent_encoded_in_path_and_query() -> None:
 
 @pytest.mark.parametrize("text", ["{}", "Bearer {}", "a={}; b={}", "{}{}"])
 def test_a_header_gets_the_value_as_it_is(text: str) -> None:
-    replaced = _secrets().in_value(text.replace("{}", PLACEHOLDER).encode())
+    replaced = _secrets().in_header(b"authorization", text.replace("{}", PLACEHOLDER).encode())
     assert replaced.decode() == text.replace("{}", ODD)
 
 
@@ -77,13 +84,13 @@ def test_a_header_gets_the_value_as_it_is(text: str) -> None:
 def test_basic_credentials_are_taken_apart_and_put_together_again(credentials: str, scheme: str) -> None:
     encoded = b64encode(credentials.replace("{}", PLACEHOLDER).encode()).decode()
     for written in (encoded, encoded.rstrip("=")):
-        replaced = _secrets().in_value(f"{scheme}{written}".encode()).decode()
+        replaced = _secrets().in_header(b"authorization", f"{scheme}{written}".encode()).decode()
         assert replaced == scheme + b64encode(credentials.replace("{}", ODD).encode()).decode()
 
 
 @pytest.mark.parametrize("value", [b"Basic ", b"Basic ====", b"Basic YQ==", b"Basic a", b"Basic \xff", b"Digest abc"])
 def test_other_headers_stay_as_they_are(value: bytes) -> None:
-    assert _secrets().in_value(value) == value
+    assert _secrets().in_header(b"authorization", value) == value
 
 
 @pytest.mark.parametrize(
@@ -92,39 +99,39 @@ def test_other_headers_stay_as_they_are(value: bytes) -> None:
 )  # fmt: skip
 def test_a_body_of_json_is_json_with_the_value_in_it(kind: bytes) -> None:
     body = json.dumps({"key": f"Bearer {PLACEHOLDER}"}).encode()
-    assert json.loads(_secrets().body_replacer(kind).whole(body)) == {"key": f"Bearer {ODD}"}
+    assert json.loads(_in_body(_secrets(), kind, body)) == {"key": f"Bearer {ODD}"}
 
 
 def test_a_form_is_a_form_with_the_value_in_it() -> None:
-    replacer = _secrets().body_replacer(b"application/x-www-form-urlencoded;charset=utf-8")
-    assert parse_qs(replacer.whole(f"a=b&key={PLACEHOLDER}".encode()).decode()) == {"a": ["b"], "key": [ODD]}
+    form = _in_body(_secrets(), b"application/x-www-form-urlencoded;charset=utf-8", f"a=b&key={PLACEHOLDER}".encode())
+    assert parse_qs(form.decode()) == {"a": ["b"], "key": [ODD]}
 
 
 @pytest.mark.parametrize("kind", [b"", b"text/plain", b"multipart/form-data; boundary=x", b"application/octet-stream"])
 def test_any_other_body_gets_the_value_as_it_is(kind: bytes) -> None:
-    assert _secrets().body_replacer(kind).whole(f"<{PLACEHOLDER}>".encode()).decode() == f"<{ODD}>"
+    assert _in_body(_secrets(), kind, f"<{PLACEHOLDER}>".encode()).decode() == f"<{ODD}>"
 
 
 def test_the_placeholder_of_another_sandbox_is_text_as_any_other() -> None:
     other = PLACEHOLDER.replace("0", "f").encode()
     secrets = _secrets()
     assert secrets.in_target(b"/?" + other) == b"/?" + other
-    assert secrets.in_value(other) == other
-    assert secrets.body_replacer(b"").whole(other) == other
+    assert secrets.in_header(b"x-key", other) == other
+    assert _in_body(secrets, b"", other) == other
 
 
 def test_every_placeholder_of_a_secret_is_replaced() -> None:
     """A fork's child that inherits a secret has a placeholder of its own, and its parent's in its memory."""
-    secret = GuestSecret("value", (PLACEHOLDER, "ramet_secret_other"), read_rules(["api.example"]))
+    secret = GuestSecret("value", (PLACEHOLDER, "ramet_secret_other"), read_rules(["api.example"]), EVERYWHERE)
     secrets = HostSecrets((secret,), 443, secure=True)
-    assert secrets.in_value(f"{PLACEHOLDER} ramet_secret_other".encode()) == b"value value"
+    assert secrets.in_header(b"x-key", f"{PLACEHOLDER} ramet_secret_other".encode()) == b"value value"
 
 
 def test_values_are_not_put_in_on_the_port_of_tls_without_tls_but_masked() -> None:
     secrets = HostSecrets((_secret("s3cr3t"),), 443, secure=False)
-    assert secrets.in_value(PLACEHOLDER.encode()) == PLACEHOLDER.encode()
+    assert secrets.in_header(b"x-key", PLACEHOLDER.encode()) == PLACEHOLDER.encode()
     assert secrets.in_target(PLACEHOLDER.encode()) == PLACEHOLDER.encode()
-    assert secrets.body_replacer(b"").whole(PLACEHOLDER.encode()) == PLACEHOLDER.encode()
+    assert _in_body(secrets, b"", PLACEHOLDER.encode()) == PLACEHOLDER.encode()
     assert secrets.masked(b"s3cr3t") == b"******"
 
 
@@ -134,8 +141,8 @@ def test_an_echo_is_masked_in_every_spelling_and_keeps_its_length(value: str, ar
     plain = value.encode()
     sent = [
         secrets.in_target(PLACEHOLDER.encode()),
-        secrets.in_value(PLACEHOLDER.encode()),
-        secrets.body_replacer(b"application/json").whole(PLACEHOLDER.encode()),
+        secrets.in_header(b"x-key", PLACEHOLDER.encode()),
+        _in_body(secrets, b"application/json", PLACEHOLDER.encode()),
         plain.hex().encode(),
     ]
     for form in sent:
@@ -185,7 +192,40 @@ def test_what_grows_out_of_all_proportion_is_refused_and_comes_in_bounded_pieces
     monkeypatch.setattr(decoding, "_FIRST_BYTES", 1 << 20)
     given: list[int] = []
     pieces = map(len, Unpacker(b"gzip").feed(gzip.compress(bytes(50 << 20))))
-    with pytest.raises(Malformed, match="out of all proportion"):
+    with pytest.raises(Malformed, match="expands too much"):
         given.extend(pieces)
     assert 0 < sum(given) < 8 << 20
     assert max(given) <= 256 * 1024
+
+
+_WRITTEN = "Kx9/Vb2+Qm7=Zt4-w_1"
+_BYTES = _WRITTEN.encode()
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        (_WRITTEN, True),
+        ("Kx9%2FVb2%2bQm7%3DZt4-w_1", True),
+        ("Kx9%252FVb2%252BQm7%253DZt4-w_1", True),
+        (r"Kx9\/Vb2\u002bQm7=Zt4-w_1", True),
+        ("Kx9&#x2F;Vb2&#43;Qm7&#61;Zt4-w_1", True),
+        (_BYTES.hex(), True),
+        (_BYTES.hex().upper(), True),
+        (b64encode(_BYTES).decode(), True),
+        (b64encode(b"a" + _BYTES + b"b").decode(), True),
+        # Beyond what is promised.
+        ("".join(f"%{byte:02x}" for byte in _BYTES), False),
+        ("".join(rf"\u{byte:04x}" for byte in _BYTES), False),
+        ("".join(f"&#{byte};" for byte in _BYTES), False),
+        (_BYTES.hex(" "), False),
+        (_BYTES.hex(":"), False),
+        (b64encode(b64encode(_BYTES)).decode(), False),
+        (" ".join(_WRITTEN), False),
+        (_WRITTEN[::-1], False),
+    ],
+)
+def test_the_spellings_that_the_documents_list_are_masked_and_no_others(written: str, found: bool) -> None:
+    masked = _secrets(_WRITTEN).masked(f"<{written}>".encode()).decode()
+    assert ("*" * 12 in masked) is found
+    assert found or masked == f"<{written}>"

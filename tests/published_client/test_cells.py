@@ -75,7 +75,7 @@ def test_many_lines(published: Any) -> None:
     assert result.stdout.split() == [str(number) for number in range(100_000)]
 
 
-@pytest.mark.slow
+@pytest.mark.deep("load")
 def test_a_cell_that_says_nothing_for_forty_seconds(published: Any) -> None:
     """The client gives up after 30 s without a byte; its user must not notice."""
     result = published.run_code("import time; time.sleep(40); print('awake')")

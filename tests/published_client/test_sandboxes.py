@@ -87,10 +87,12 @@ def test_replay_holds_the_last_thousand_events(published: Any) -> None:
     assert (events[-1].type, events[-1].data, events[-2].data) == ("exit", 0, "1499")
 
 
-def test_closing_twice_is_no_error(make: Callable[..., Any]) -> None:
+def test_closing_twice_is_no_error(make: Callable[..., Any], server: Server) -> None:
     made = make()
     made.close()
     made.close()
+    with pytest.raises(Exception, match="404|410"):
+        list(podflare.Client(host=server.url).exec_stream(made.id, "print(1)"))
 
 
 def test_an_id_that_nobody_has(server: Server) -> None:
@@ -127,6 +129,15 @@ def test_keys(tmp_path: Path) -> None:
             list(other.exec_stream(made.id, "print(1)"))
         other.close()
         made.close()
+
+
+def test_a_program_with_the_key_of_another_server_runs_unchanged_where_none_is_needed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PODFLARE_API_KEY", "pf_live_of_the_hosted_service")
+    made = podflare.Sandbox(host=server.url)
+    assert made.run_code("print(6 * 7)").stdout.strip() == "42"
+    made.close()
 
 
 def test_a_persistent_sandbox_comes_back(server: Server) -> None:

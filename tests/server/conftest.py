@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.server.running import Server, running_server
 from tests.server.talking import Client
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a short name: servers have unix sockets in folders of tests, whose paths have 107 bytes at most."""
+    return tmp_path_factory.mktemp("t")
 
 
 @pytest.fixture(scope="package")

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.processes import command_line, descendants
 
 _START_SECONDS = 90
 _STOP_SECONDS = 60
@@ -27,6 +29,7 @@ class Server:
         self.log = folder / "server.log"
         self._options = options
         self.url = ""
+        self.banner = ""  # one write, so that it arrives whole
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -38,9 +41,9 @@ class Server:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def start(self, port: int = 0) -> None:
-        """Until it says where it serves."""
-        command = [sys.executable, "-m", "ramet.cli.main", "serve", "--port", str(port), "--state", str(self.state)]
+    def start(self, port: int = 0, command: Sequence[str] = (sys.executable, "-m", "ramet.cli.main")) -> None:
+        """Until it says where it serves. `command`: what runs as `ramet`."""
+        command = [*command, "serve", "--port", str(port), "--state", str(self.state)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *_SHORT_WAITS, *self._options], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
@@ -56,6 +59,7 @@ class Server:
             piece = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             said += piece
             if found := re.search(rb"https?://[^\s/]+", said):
+                self.banner = said.decode()
                 return found[0].decode()
             assert piece, f"the server did not start; it said: {said.decode()} {self.log.read_text()}"
 
@@ -106,3 +110,9 @@ def running_server(folder: Path, *options: str) -> Iterator[Server]:
     finally:
         if server.running:
             server.stop()
+
+
+def worker_pid(server: Server) -> int:
+    """0: none runs."""
+    children = descendants(server.process.pid)
+    return next((pid for pid in children if b"ramet.server.confined" in command_line(pid)), 0)

@@ -43,12 +43,14 @@ def test_a_key_says_who_it_is(clients: dict[str, Client]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/whoami", "/v1/sandboxes", "/v1/sandboxes/sbx_0", "/no/such/path", "/metrics"])
+@pytest.mark.usefixtures("keys")
 def test_a_wrong_key_learns_nothing(client: Client, path: str) -> None:
     answer = client.ask("GET", path, headers={"Authorization": "Bearer rmt_wrong"})
     assert (answer.status, answer.error) == (401, "invalid api key")
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.usefixtures("keys")
 def test_a_wrong_key_is_refused_before_its_body_is_looked_at(client: Client) -> None:
     answer = client.ask("POST", "/v1/call", b"nonsense", {"Authorization": "Bearer rmt_wrong"})
     assert answer.status == 401
@@ -60,7 +62,7 @@ def test_a_wrong_key_is_refused_before_its_body_is_looked_at(client: Client) -> 
 
 
 def test_health_and_description_need_no_key(client: Client) -> None:
-    for path in ("/v1/healthz", "/v1/openapi.json"):
+    for path in ("/v1/healthz", "/v1/livez", "/v1/readyz", "/v1/openapi.json"):
         assert client.ask("GET", path, headers={"Authorization": "Bearer rmt_wrong"}).status == 200
 
 

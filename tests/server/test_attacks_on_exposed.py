@@ -191,7 +191,7 @@ def test_an_answer_whose_end_does_not_end_is_given_up(begun: bytes, more: bytes)
     """The parser keeps a header until it is whole, wherever it stands."""
     answer = SandboxAnswer("GET", websocket=False)
     answer.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + begun)
-    with pytest.raises(Refused, match="does not end"):
+    with pytest.raises(Refused, match="does not stop sending"):
         [answer.feed(more) for _ in range(100)]
 
 

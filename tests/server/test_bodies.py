@@ -18,6 +18,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.deep("fuzz")
 @given(st.dictionaries(_TEXTS, _VALUES))
 def test_objects_are_read_as_they_were_written(value: dict[str, object]) -> None:
     assert parse_object(json.dumps(value).encode()) == value
@@ -27,9 +28,10 @@ def test_objects_are_read_as_they_were_written(value: dict[str, object]) -> None
 @given(st.binary())
 def test_no_bytes_do_anything_but_parse_or_be_refused(data: bytes) -> None:
     try:
-        parse_object(data)
+        read = parse_object(data)
     except InvalidArgument:
-        pass
+        return
+    assert isinstance(read, dict)
 
 
 @pytest.mark.parametrize("data", [b"", b"  \r\n"])
@@ -64,19 +66,19 @@ def test_what_is_not_one_object_of_json_is_refused(data: bytes, problem: str) ->
 def test_a_field_that_nobody_asks_for_is_refused() -> None:
     body = Body({"code": "1", "kode": "2"})
     body.text("code")
-    with pytest.raises(InvalidArgument, match="kode: is not a field"):
+    with pytest.raises(InvalidArgument, match="unknown field .kode."):
         body.done()
 
 
 @pytest.mark.parametrize("value", [None, 1, True, [], {}])
 def test_a_text_is_a_string(value: object) -> None:
-    with pytest.raises(InvalidArgument, match="code: is"):
+    with pytest.raises(InvalidArgument, match="^code (must be a string, got |is missing; it must be a string)"):
         Body({"code": value}).text("code")
 
 
 @pytest.mark.parametrize("value", ["1", True, 1.5, [1], 1e400])
 def test_a_whole_number_is_one(value: object) -> None:
-    with pytest.raises(InvalidArgument, match="n: is"):
+    with pytest.raises(InvalidArgument, match="^n must be a whole number, got "):
         Body({"n": value}).whole("n")
 
 
@@ -86,7 +88,7 @@ def test_a_number_without_a_fraction_is_whole() -> None:
 
 @pytest.mark.parametrize("value", ["1", True, [], 1e400, 10**400])
 def test_a_number_is_finite(value: object) -> None:
-    with pytest.raises(InvalidArgument, match="timeout: is"):
+    with pytest.raises(InvalidArgument, match="^timeout must be a finite number below .*, got "):
         Body({"timeout": value}).optional_number("timeout")
 
 

@@ -12,7 +12,7 @@ import pytest
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
 from tests.server.engines import KeeperProcess
-from tests.server.talking import Client, raw_connection, wait_until
+from tests.server.talking import Answer, Client, raw_connection, wait_until
 from tests.server.workers import WorkerProcess, running_worker
 
 _CALL = b"POST /v1/call HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
@@ -112,6 +112,7 @@ def impatient(tmp_path: Path) -> Iterator[WorkerProcess]:
         keeper.close()
 
 
+@pytest.mark.deep("load")
 def test_a_client_that_reads_nothing_is_cut_off_and_its_cell_ends(impatient: WorkerProcess) -> None:
     client = Client(impatient.port)
     sandbox_id = client.create()
@@ -127,15 +128,25 @@ def test_a_client_that_reads_nothing_is_cut_off_and_its_cell_ends(impatient: Wor
 def test_silence_is_broken_by_something_that_means_nothing(impatient: WorkerProcess) -> None:
     client = Client(impatient.port)
     sandbox_id = client.create()
-    code = "import time\ntime.sleep(1)\nprint('late')"
-    answer = client.execute(sandbox_id, code)
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.005)\nos.remove('go')\nprint('late')"
+    answer = _answer_to(client, sandbox_id, f"/v1/sandboxes/{sandbox_id}/exec", {"code": code})
     assert answer.body.startswith(b"\n")
     assert [event["data"] for event in answer.events] == ["late", 0]
     header = {"sandbox": sandbox_id, "language": "python", "timeout": None, "stream": True}
-    frames = client.call(calls.RUN, header, code.encode()).frames
+    frames = _answer_to(client, sandbox_id, "/v1/call", encode(calls.RUN, header, code.encode())).frames
     assert frames[0].kind == calls.HEARTBEAT
     assert [frame.kind for frame in frames if frame.kind != calls.HEARTBEAT] == [calls.OUTPUT, calls.RESULT]
     client.close()
+
+
+def _answer_to(client: Client, sandbox_id: str, path: str, body: object) -> Answer:
+    """Of a cell that ends after something was said while it was silent."""
+    response = client.send("POST", path, body)
+    first = response.read1(65536)
+    other = Client(client.port)
+    other.call(calls.WRITE, {"sandbox": sandbox_id, "path": "go", "more": False})
+    other.close()
+    return Answer(response.status, {}, first + response.read())
 
 
 def test_a_long_create_is_not_silent(impatient: WorkerProcess) -> None:

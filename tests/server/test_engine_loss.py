@@ -166,9 +166,8 @@ def _swallow(client: Client, sandbox_id: str, code: str, execution: str) -> None
 def test_a_stop_lets_running_cells_end_and_begins_nothing_new(server: Server, talker: Client) -> None:
     sandbox_id = talker.create()
     running = Client(server.port)
-    response = running.send(
-        "POST", f"/v1/sandboxes/{sandbox_id}/exec", {"code": "print('begun')\nimport time; time.sleep(1)\nprint('end')"}
-    )
+    code = "import os, time\nprint('begun')\nwhile not os.path.exists('/root/go'): time.sleep(0.005)\nprint('end')"
+    response = running.send("POST", f"/v1/sandboxes/{sandbox_id}/exec", {"code": code})
     assert json.loads(response.readline())["data"] == "begun"
     other = Client(server.port)
     assert other.ask("GET", "/v1/healthz").status == 200
@@ -177,6 +176,7 @@ def test_a_stop_lets_running_cells_end_and_begins_nothing_new(server: Server, ta
     for refused in (talker.execute(sandbox_id, "1"), talker.ask("POST", f"/v1/sandboxes/{sandbox_id}/fork", {"n": 1})):
         assert (refused.status, refused.json["code"]) == (503, "engine_closed")
         assert refused.error == "the server is stopping"
+    assert talker.ask("PUT", f"/v1/sandboxes/{sandbox_id}/files?path=/root/go", b"").status == 204
     assert [json.loads(line)["data"] for line in response.read().splitlines() if line] == ["end", 0]
     assert server.wait() == 0
     for one in (running, other):

@@ -16,9 +16,8 @@ import pytest
 from ramet.protocol import calls
 from ramet.protocol.network import OWN_PORTS
 from tests.server.guest_servers import PORT, TALKATIVE
-from tests.server.running import Server, running_server
+from tests.server.running import Server, running_server, worker_pid
 from tests.server.talking import WAIT_SECONDS, Client, raw_connection, wait_until
-from tests.server.test_supervision import worker_pid
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +164,11 @@ def test_a_redirect_stays_below_the_url(client: Client, shared: tuple[str, str])
         ("/login?x", f"{path}login?x"),
         (f"http://localhost:{PORT}/a", f"{path}a"),
         (f"http://127.0.0.1:{PORT}", path),
-        ("next", "next"),
+        ("next", f"{path}next"),
+        ("../../../v1/sandboxes", f"{path}v1/sandboxes"),
+        ("%2e%2e/%2E./v1/sandboxes", f"{path}v1/sandboxes"),
+        (f"http://127.0.0.1:{client.port}/v1/sandboxes", f"{path}v1/sandboxes"),
+        (f"http://127.0.0.1:{client.port}{path}own", f"{path}own"),
         ("https://other.example/", "https://other.example/"),
         ("//other.example/", "//other.example/"),
     ):
@@ -174,6 +177,22 @@ def test_a_redirect_stays_below_the_url(client: Client, shared: tuple[str, str])
         )
         answer = client.ask("GET", f"{path}written")
         assert (answer.status, answer.headers["location"]) == (302, expected)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["javascript:alert(1)", "http://localhost:PORT/v1/sandboxes", "http://user@127.0.0.1:PORT/v1", "/\\\\host/",
+     "http:/v1/sandboxes", "/a\tb", "http://0x7f000001:PORT/v1", "http://other.example:PORT/v1"],
+)  # fmt: skip
+def test_a_redirect_to_the_server_itself_is_dropped(client: Client, shared: tuple[str, str], location: str) -> None:
+    sandbox_id, path = shared
+    location = location.replace("PORT", str(client.port))
+    head = "".join(f"{name}: {location}\r\n" for name in ("Location", "Content-Location"))
+    head += f"Refresh: 0; url={location}\r\nLink: <{location}>; rel=preload\r\n"
+    write_answer(client, sandbox_id, f"HTTP/1.1 307 Found\r\n{head}Content-Length: 0\r\n\r\n".encode())
+    answer = client.ask("GET", f"{path}written")
+    assert answer.status == 307
+    assert not {"location", "content-location", "refresh", "link"} & set(answer.headers)
 
 
 def test_an_answer_before_the_whole_request_counts(client: Client, shared: tuple[str, str]) -> None:

@@ -118,7 +118,7 @@ def requests_there_are() -> Iterator[Any]:
             yield pytest.param(method, path, GenerationMode.NEGATIVE, id=f"{method} {path} refused")
 
 
-@pytest.mark.slow
+@pytest.mark.deep("fuzz")
 @pytest.mark.parametrize(("method", "path", "mode"), list(requests_there_are()))
 def test_a_route_answers_whatever_is_asked(method: str, path: str, mode: GenerationMode, target: Target) -> None:
     cases = SCHEMA[path][method].as_strategy(generation_mode=mode)
@@ -163,7 +163,7 @@ _VALUES = st.recursive(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.deep("fuzz")
 @pytest.mark.parametrize("kind", [*sorted(ALLOWED), calls.WATCH, calls.STATS, calls.ANSWER, 0, 255])
 def test_a_call_of_the_engine_answers_whatever_is_asked(kind: int, target: Target) -> None:
     @BOUNDED
@@ -180,7 +180,7 @@ def test_a_call_of_the_engine_answers_whatever_is_asked(kind: int, target: Targe
     fuzz()
 
 
-@pytest.mark.slow
+@pytest.mark.deep("fuzz")
 def test_bytes_that_are_no_frames_are_refused(target: Target) -> None:
     whole = encode(calls.INFO, {"sandbox": "a"})
     cut = [whole[:length] for length in range(len(whole))]

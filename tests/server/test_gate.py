@@ -87,19 +87,41 @@ def identify(records: Records, headers: Mapping[bytes, bytes], *, require_key: b
 
 
 def test_a_key_says_who_it_is_until_it_is_revoked(records: Records) -> None:
-    made, secret = records.create_key("ci")
+    made, secret = records.keys.create("ci")
     authorization = {b"authorization": f"Bearer {secret}".encode()}
     assert identify(records, authorization) == made.id
     assert identify(records, {b"authorization": f"bearer  {secret} ".encode()}) == made.id
-    records.revoke_key("ci")
+    records.keys.revoke("ci")
     with pytest.raises(Unauthorized, match="^invalid api key"):
         identify(records, authorization)
 
 
 @pytest.mark.parametrize("value", [b"", b"Bearer", b"Bearer ", b"Basic abc", b"rmt_abc", b"Bearer \xff\xfe"])
 def test_a_wrong_key_is_never_the_local_user(records: Records, value: bytes) -> None:
+    records.keys.create("ci")
     with pytest.raises(Unauthorized, match="^invalid api key"):
         identify(records, {b"authorization": value, b"host": b"127.0.0.1"})
+
+
+@pytest.mark.parametrize("value", [b"", b"Bearer pf_live_1", b"Basic abc", b"Bearer \xff\xfe"])
+def test_where_no_key_was_ever_made_any_key_will_do(records: Records, value: bytes) -> None:
+    """Programs send the key that they have for another server. It opens nothing that no key would not open."""
+    here = {b"authorization": value, b"host": b"127.0.0.1:7070"}
+    assert identify(records, here) == "local"
+    with pytest.raises(Unauthorized, match="^invalid api key"):
+        identify(records, here, require_key=True)
+    for foreign in ({b"host": b"evil.example"}, {b"origin": b"http://evil.example"}):
+        with pytest.raises(Refused):
+            identify(records, {**here, **foreign})
+    records.keys.create("prometheus", scope="metrics")
+    assert identify(records, here) == "local"
+
+
+def test_a_key_that_was_the_last_one_and_is_revoked_is_not_any_key(records: Records) -> None:
+    _, secret = records.keys.create("ci")
+    records.keys.revoke("ci")
+    with pytest.raises(Unauthorized, match="^invalid api key"):
+        identify(records, {b"authorization": f"Bearer {secret}".encode(), b"host": b"127.0.0.1"})
 
 
 @pytest.mark.parametrize("host", [b"localhost", b"LOCALHOST:7070", b"127.0.0.1:80", b"[::1]:7070", b"[::1]"])

@@ -12,6 +12,7 @@ from ramet.errors import InvalidArgument, LimitReached
 from ramet.server.errors import status_of
 from ramet.server.idempotency import once
 from ramet.server.records import Records, StoredAnswer
+from tests.waiting import settle
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ async def test_a_duplicate_that_gives_up_disturbs_nobody(records: Records) -> No
     first = asyncio.create_task(once(records, "key_a", "k", b"request", work))
     await work.began.wait()
     second, third = (asyncio.create_task(once(records, "key_a", "k", b"request", work)) for _ in range(2))
-    await asyncio.sleep(0)
+    await settle()  # they wait for the first
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
     work.gate.set()
@@ -114,7 +115,7 @@ async def test_when_the_first_gives_up_the_next_one_tries(records: Records) -> N
     first = asyncio.create_task(once(records, "key_a", "k", b"request", work))
     await work.began.wait()
     second = asyncio.create_task(once(records, "key_a", "k", b"request", work))
-    await asyncio.sleep(0)
+    await settle()  # they wait for the first
     first.cancel()
     work.gate.set()
     assert (await second).body == b'{"id":2}'

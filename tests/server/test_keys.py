@@ -12,7 +12,7 @@ import pytest
 from ramet.errors import InvalidArgument
 from ramet.protocol.network import NetworkSpec
 from ramet.protocol.network_requests import rule_texts
-from ramet.server import records as records_module
+from ramet.server import schema
 from ramet.server.bounds import read_bound
 from ramet.server.keys import KeyLimits, digest
 from ramet.server.records import Records
@@ -31,79 +31,79 @@ def records(path: Path) -> Iterator[Records]:
 
 
 def test_a_key_is_found_by_its_secret_and_no_other(records: Records) -> None:
-    row, secret = records.create_key("ci", KeyLimits(sandboxes=3, memory_mib=1024))
+    row, secret = records.keys.create("ci", KeyLimits(sandboxes=3, memory_mib=1024))
     assert secret.startswith("rmt_")
     assert row.id.startswith("key_")
-    found = records.find_key(secret)
+    found = records.keys.find(secret)
     assert found == row
     assert found is not None
     assert found.limits == KeyLimits(sandboxes=3, memory_mib=1024, concurrent_cells=1000, templates=8)
     for wrong in ("", "rmt_", secret[:-1], secret + "x", secret.swapcase(), "\udcff", "é"):
-        assert records.find_key(wrong) is None
+        assert records.keys.find(wrong) is None
 
 
 def test_the_secret_is_nowhere_in_the_files(records: Records, path: Path) -> None:
-    _, secret = records.create_key("ci")
+    _, secret = records.keys.create("ci")
     for file in path.parent.iterdir():
         assert secret.removeprefix("rmt_").encode() not in file.read_bytes()
 
 
 def test_a_key_revoked_by_another_process_ends_at_once(records: Records, path: Path) -> None:
-    row, secret = records.create_key("ci")
-    assert records.find_key(secret) == row
+    row, secret = records.keys.create("ci")
+    assert records.keys.find(secret) == row
     other = Records(path)
-    revoked = other.revoke_key("ci")
+    revoked = other.keys.revoke("ci")
     assert revoked is not None
     assert revoked.revoked_ms is not None
-    assert records.find_key(secret) is None
-    _, second = other.create_key("ci")
+    assert records.keys.find(secret) is None
+    _, second = other.keys.create("ci")
     other.close()
-    assert records.find_key(second) is not None
+    assert records.keys.find(second) is not None
 
 
 def test_a_key_is_revoked_by_name_or_id_and_only_once(records: Records) -> None:
-    first, _ = records.create_key("one")
-    second, _ = records.create_key("two")
-    assert records.revoke_key("one") is not None
-    assert records.revoke_key(second.id) is not None
-    assert records.revoke_key(second.id) is None
-    assert records.revoke_key("nobody") is None
-    assert records.list_keys() == []
-    assert [row.id for row in records.list_keys(revoked=True)] == [first.id, second.id]
+    first, _ = records.keys.create("one")
+    second, _ = records.keys.create("two")
+    assert records.keys.revoke("one") is not None
+    assert records.keys.revoke(second.id) is not None
+    assert records.keys.revoke(second.id) is None
+    assert records.keys.revoke("nobody") is None
+    assert records.keys.rows() == []
+    assert [row.id for row in records.keys.rows(revoked=True)] == [first.id, second.id]
 
 
 def test_a_revoked_key_keeps_its_name_in_metrics(records: Records) -> None:
-    row, _ = records.create_key("ci")
-    records.revoke_key(row.id)
-    assert records.key_name(row.id) == "ci"
-    assert records.key_name("local") == "local"
+    row, _ = records.keys.create("ci")
+    records.keys.revoke(row.id)
+    assert records.keys.name_of(row.id) == "ci"
+    assert records.keys.name_of("local") == "local"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "é", "x" * 65, "local", '"', 7])
 def test_a_name_is_one_short_word(records: Records, name: str) -> None:
     with pytest.raises(InvalidArgument, match="name"):
-        records.create_key(name)
+        records.keys.create(name)
 
 
 def test_two_keys_in_use_do_not_have_one_name(records: Records) -> None:
-    records.create_key("ci")
+    records.keys.create("ci")
     with pytest.raises(InvalidArgument, match="already"):
-        records.create_key("ci")
+        records.keys.create("ci")
 
 
 def test_a_key_reaches_nothing_unless_it_is_said(records: Records, path: Path) -> None:
-    plain, _ = records.create_key("plain")
-    some, key = records.create_key("some", network=read_bound(["api.example", "*.example:443"]))
-    wide, _ = records.create_key("wide", network=read_bound(["open", "10.0.0.5:5432"]))
+    plain, _ = records.keys.create("plain")
+    some, key = records.keys.create("some", network=read_bound(["api.example", "*.example:443"]))
+    wide, _ = records.keys.create("wide", network=read_bound(["open", "10.0.0.5:5432"]))
     assert plain.network == NetworkSpec()
     other = Records(path)
-    assert [rule_texts(row.network) for row in other.list_keys()] == [
+    assert [rule_texts(row.network) for row in other.keys.rows()] == [
         [],
         ["api.example", "*.example:443"],
         ["open", "10.0.0.5:5432"],
     ]
-    assert other.find_key(key) == some
-    revoked = other.revoke_key("wide")
+    assert other.keys.find(key) == some
+    revoked = other.keys.revoke("wide")
     assert revoked is not None
     assert revoked.network == wide.network
     other.close()
@@ -112,7 +112,7 @@ def test_a_key_reaches_nothing_unless_it_is_said(records: Records, path: Path) -
 def test_keys_made_before_there_was_a_network_reach_nothing(path: Path) -> None:
     database = sqlite3.connect(path)
     with database:
-        for statement in records_module._MIGRATIONS[0].split(";"):
+        for statement in schema.MIGRATIONS[0].split(";"):
             database.execute(statement)
         database.execute("PRAGMA user_version = 1")
         limits = json.dumps(KeyLimits().header())
@@ -122,14 +122,16 @@ def test_keys_made_before_there_was_a_network_reach_nothing(path: Path) -> None:
         )
     database.close()
     records = Records(path)
-    found = records.find_key("rmt_old")
+    found = records.keys.find("rmt_old")
     records.close()
     assert found is not None
     assert (found.name, found.network) == ("old", NetworkSpec())
 
 
-def test_a_scope_is_one_of_two(records: Records) -> None:
-    row, _ = records.create_key("scrape", scope="metrics")
-    assert row.scope == "metrics"
+def test_a_scope_is_one_of_three(records: Records) -> None:
+    row, _ = records.keys.create("scrape", scope="metrics")
+    admin, _ = records.keys.create("admin", scope="operator")
+    assert (row.scope, admin.scope) == ("metrics", "operator")
+    assert (row.operates, admin.operates) == (False, True)
     with pytest.raises(InvalidArgument, match="scope"):
-        records.create_key("other", scope="everything")  # type: ignore[arg-type]
+        records.keys.create("other", scope="everything")  # type: ignore[arg-type]

@@ -79,6 +79,7 @@ def test_the_page_is_served_with_its_policy(caller: Caller, path: str) -> None:
 
 
 def test_the_description_is_served_to_everybody(shared_server: Server) -> None:
+    shared_server.create_key("not-a-stranger")
     stranger = Caller(shared_server.url, "rmt_wrong")
     assert stranger.ask("GET", "/v1/openapi.json").json["openapi"] == "3.1.0"
     assert stranger.ask("GET", "/v1/whoami").status == 401

@@ -95,11 +95,11 @@ def test_a_file_that_others_could_read_is_made_private(path: Path) -> None:
 
 def test_what_was_recorded_is_there_after_reopening(path: Path) -> None:
     first = Records(path)
-    row, secret = first.create_key("ci")
+    row, secret = first.keys.create("ci")
     first.record("key_a", "k", b"f", StoredAnswer(201, "application/json", b"{}"))
     first.close()
     second = Records(path)
-    assert second.find_key(secret) == row
+    assert second.keys.find(secret) == row
     recorded = second.recall("key_a", "k")
     assert recorded is not None
     assert recorded.answer == StoredAnswer(201, "application/json", b"{}")
@@ -225,4 +225,4 @@ def test_no_table_grows_beyond_its_bound(records: Records, path: Path, monkeypat
 
 def test_a_limit_must_be_a_whole_number(records: Records) -> None:
     with pytest.raises(InvalidArgument, match="sandboxes"):
-        records.create_key("ci", KeyLimits(sandboxes=-1))
+        records.keys.create("ci", KeyLimits(sandboxes=-1))

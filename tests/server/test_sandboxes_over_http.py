@@ -34,6 +34,18 @@ def test_the_fields_of_the_published_client(client: Client) -> None:
     assert (limits["memory_bytes"], limits["disk_bytes"]) == (512 << 20, 1 << 30)
 
 
+def test_the_fields_that_are_offered_are_those_that_are_taken(client: Client) -> None:
+    answer = client.ask("POST", "/v1/sandboxes", {"memory": 512})
+    assert (answer.status, answer.json["details"]["argument"]) == (400, "memory")
+    offered = set(re.findall(r"\w+", answer.json["hint"]))
+    assert {"memory_mib", "snapshot", "egress"} <= offered
+    assert not {"python", "mounts"} & offered
+    for refused, value in (("python", "/usr/bin/python3"), ("mounts", [{"source": "/", "target": "/x"}])):
+        answer = client.ask("POST", "/v1/sandboxes", {refused: value})
+        assert answer.status == 400
+        assert refused in answer.error
+
+
 def test_our_own_fields(client: Client) -> None:
     sandbox_id = client.create(memory_mib=300, disk_mib=100, pids=50, cpus=1, env={"COLOUR": "red"}, cwd="/tmp")
     limits = client.ask("GET", f"/v1/sandboxes/{sandbox_id}").json["limits"]
@@ -56,6 +68,8 @@ def test_our_own_fields(client: Client) -> None:
         ({"egress": True, "secrets": {"A-B": {"value": "hush-hush", "hosts": ["api.example"]}}}, "secrets"),
         ({"colour": "red"}, "colour"),
         ({"memory_mib": 1}, "memory_mib"),
+        ({"memory_mib": 10**9}, "memory_mib"),
+        ({"ram_mib": 10**9}, "memory_mib"),
         ({"ram_mib": 512, "memory_mib": 512}, "ram_mib"),
         ({"ram_mib": "512"}, "ram_mib"),
         ({"ram_mib": 1e300}, "ram_mib"),
@@ -125,6 +139,16 @@ def test_forks_know_what_their_parent_knew(client: Client, sandbox_id: str) -> N
     for child in answer.json["children"]:
         assert client.stdout(child, "x += 1; print(x)") == "42"
     assert client.stdout(sandbox_id, "print(x)") == "41"
+
+
+def test_forks_draw_the_same_random_numbers_unless_they_are_reseeded(client: Client, sandbox_id: str) -> None:
+    """As the children of Sandbox.fork do: a program that moves from the one to the other sees no difference."""
+    client.execute(sandbox_id, "import random; _ = random.random()")
+    draw = "print(random.random())"
+    alike = client.ask("POST", f"/v1/sandboxes/{sandbox_id}/fork", {"n": 2}).json["children"]
+    assert len({client.stdout(child, draw) for child in alike}) == 1
+    others = client.ask("POST", f"/v1/sandboxes/{sandbox_id}/fork", {"n": 2, "reseed": True}).json["children"]
+    assert len({client.stdout(child, draw) for child in others}) == 2
 
 
 @pytest.mark.parametrize("body", [{"n": 0}, {"n": 257}, {"n": -1}, {"n": "2"}, {"n": 1.5}, {"n": 10**30}, {"m": 1}])

@@ -108,3 +108,12 @@ def test_a_diff_tells_of_files_and_names(caller: Caller, sandbox_id: str) -> Non
     caller.ask("DELETE", f"/v1/sandboxes/{child}")
     assert caller.ask("GET", target).status == 410
     assert caller.ask("GET", f"/v1/sandboxes/{sandbox_id}/diff/{UNKNOWN_SANDBOX}").status == 404
+
+
+def test_a_diff_with_a_snapshot_tells_what_has_changed_since(caller: Caller, sandbox_id: str, snapshot_id: str) -> None:
+    caller.run(sandbox_id, "x = 2; y = 3; _ = open('/root/new', 'w').write('n')")
+    answer = caller.ask("GET", f"/v1/sandboxes/{sandbox_id}/diff/{snapshot_id}?path=/root")
+    assert answer.status == 200
+    assert [(change["path"], change["change"]) for change in answer.json["files"]] == [("/root/new", "added")]
+    assert {change["name"]: change["change"] for change in answer.json["names"]} == {"x": "changed", "y": "added"}
+    assert caller.ask("GET", f"/v1/sandboxes/{sandbox_id}/diff/{UNKNOWN_SNAPSHOT}").status == 404

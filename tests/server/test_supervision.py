@@ -16,11 +16,12 @@ import pytest
 from ramet.protocol import calls, fields
 from ramet.protocol.requests import SandboxRequest
 from ramet.transport import keeper
+from ramet.transport.builds import build
 from ramet.transport.resolving import resolve
 from tests.lifetime.programs import Watch, groups_of, mounts
-from tests.processes import command_line, descendants
+from tests.processes import children_of, command_line, descendants
 from tests.server.engines import WAIT_SECONDS, ask, connect, wait_until
-from tests.server.running import Server
+from tests.server.running import Server, worker_pid
 
 
 @pytest.fixture
@@ -44,14 +45,23 @@ def keeper_pid(server: Server) -> int:
     return int(told) if told and b"ramet.transport.keeper" in command_line(int(told)) else 0
 
 
-def worker_pid(server: Server) -> int:
-    """0: none runs."""
-    children = descendants(server.process.pid)
-    return next((pid for pid in children if b"ramet.server.confined" in command_line(pid)), 0)
-
-
 def engine_pid(server: Server) -> int:
     return next(pid for pid in descendants(keeper_pid(server)) if b"ramet.engine" in command_line(pid))
+
+
+def victim_pid(server: Server, name: str) -> int:
+    """Of one of the processes without which there are no sandboxes."""
+    if name == "keeper":
+        return keeper_pid(server)
+    if name == "engine":
+        return child_of(child_of(keeper_pid(server), b"launch"), b"ramet.engine")
+    if name == "holder":
+        return child_of(victim_pid(server, "engine"), b"holder")
+    return child_of(keeper_pid(server), b"launch")
+
+
+def child_of(parent: int, word: bytes) -> int:
+    return next(pid for pid in children_of(parent) if word in command_line(pid))
 
 
 def answers(server: Server) -> bool:
@@ -103,28 +113,31 @@ def test_after_kill_of_the_supervisor_the_worker_is_gone_and_the_sandboxes_are_t
     assert run(server, sandbox_id, "print(x + 1)") == "42\n"
 
 
-def test_a_worker_that_is_killed_is_replaced_and_nobody_is_turned_away(server: Server) -> None:
+@pytest.mark.parametrize("victim", ["worker", "introducer"])
+def test_a_worker_that_is_killed_is_replaced_and_nobody_is_turned_away(server: Server, victim: str) -> None:
     server.start()
     sandbox_id = make_sandbox(server)
-    old = worker_pid(server)
-    os.kill(old, signal.SIGKILL)
+    old, before = worker_pid(server), keeper_pid(server)
+    # A worker without its introducer reaches no engine, so it ends.
+    os.kill(old if victim == "worker" else children_of(old)[0], signal.SIGKILL)
     # Connects while there is no worker: the listening socket is the supervisor's.
     wait_until(lambda: worker_pid(server) not in (0, old) and answers(server), "another worker answers")
+    assert keeper_pid(server) == before
     assert run(server, sandbox_id, "print(x + 1)") == "42\n"
     assert "worker ended" in server.log.read_text()
 
 
-@pytest.mark.parametrize("victim", ["keeper", "engine"])
+@pytest.mark.parametrize("victim", ["keeper", "launcher", "engine", "holder"])
 def test_a_lost_engine_leaves_no_process_and_is_replaced_while_the_server_goes_on(server: Server, victim: str) -> None:
     server.start()
     make_sandbox(server)
     old, worker, supervisor = keeper_pid(server), worker_pid(server), server.process.pid
     watch = Watch([old, *descendants(old)])
     assert len(watch) > 5
-    os.kill(old if victim == "keeper" else engine_pid(server), signal.SIGKILL)
+    os.kill(victim_pid(server, victim), signal.SIGKILL)
     watch.wait_until_all_ended()
     wait_until(lambda: keeper_pid(server) not in (0, old) and engine_answers(server), "another engine stands")
-    assert answers(server)
+    wait_until(lambda: answers(server), "the health check is good again")
     assert (worker_pid(server), server.process.pid) == (worker, supervisor)
     assert groups_of(old) == []
     assert run(server, make_sandbox(server), "print(x)") == "41\n"
@@ -178,7 +191,7 @@ def test_a_second_server_for_the_same_folder_refuses_and_the_first_goes_on(serve
     server.start()
     done = serve("--port", "0", "--state", str(server.state))
     assert done.returncode == 1
-    assert f"a server (process {server.process.pid}) uses {server.state} already" in done.stderr
+    assert f"another server (process {server.process.pid}) already uses the state folder {server.state}" in done.stderr
     assert "hint: stop that one first" in done.stderr
     assert answers(server)
 
@@ -258,3 +271,23 @@ def serve(*options: str) -> subprocess.CompletedProcess[str]:
 def start_without_waiting(server: Server) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "ramet.cli.main", "serve", "--port", "0", "--state", str(server.state)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_an_engine_of_another_build_is_recognised_and_left_alone(server: Server) -> None:
+    server.start()
+    sandbox_id = make_sandbox(server)
+    server.kill()
+    told = (server.state / keeper.PID_NAME).read_text().split()
+    assert told[1:] == build().split()
+    # The same version, built from other sources.
+    (server.state / keeper.PID_NAME).write_text(f"{told[0]} {told[1]} 0123456789ab\n")
+    command = [sys.executable, "-m", "ramet.cli.main", "serve", "--port", "0", "--state", str(server.state)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    assert done.returncode == 1, done
+    assert f"belongs to Ramet {told[1]} (build 0123456789ab), but this is {told[1]} (build {told[2]})" in done.stderr
+    assert f"kill {told[0]}" in done.stderr
+    # It goes on, for the build that it belongs to.
+    (server.state / keeper.PID_NAME).write_text(" ".join(told) + "\n")
+    server.start()
+    with connect(server.state) as connection:
+        assert ask(connection, calls.INFO, {"sandbox": sandbox_id}).kind == calls.ANSWER

@@ -241,4 +241,5 @@ def test_a_long_input_is_typed_whole(caller: Caller, pty: str, opened: Opener) -
     session = opened(shellCmd="stty raw -echo; echo ready; head -c 600000 | wc -c")
     session.until(b"ready")
     typed(caller, pty, session, b"x" * 600_000)
-    session.until(b"600000")
+    assert session.until(b"600000").split() == [b"ready", b"600000"]
+    assert session.exit_code() == 0

@@ -109,7 +109,7 @@ def test_a_long_poll_gives_what_is_there_and_waits_for_what_is_not(sandbox: Sand
     assert long_poll(terminal, 99, 2, 30_000) == Piece(None, b"", 13, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.deep("load")
 def test_a_program_that_does_not_read_its_input_blocks_nobody(sandbox: Sandbox, neighbour: Neighbour) -> None:
     terminal = sandbox.terminal("stty raw -echo; echo ready; exec sleep 1000")
     assert b"ready" in next(terminal.read())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from ramet.engine.sandbox import Sandbox
+from ramet.engine.settings import Settings
+from tests.unit.scripted import ScriptedBody
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import Engine
+from tests.unit.scripted_engine import QUICK, SPEC, Engine
 from tests.unit.scripted_tools import Scene, ToolClient, tool
 
 
@@ -18,8 +20,29 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     engine = Engine(tmp_path)
     yield engine
     await engine.registry.close()
-    assert all(body.closed for body in engine.machine.bodies)
+    assert engine.machine.left_open == []
     assert all(frozen.closed for frozen in engine.machine.snapshots)
+
+
+@pytest.fixture
+async def body(tmp_path: Path) -> AsyncIterator[ScriptedBody]:
+    body = ScriptedBody(tmp_path)
+    yield body
+    await body.close()
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Those of the sandbox; a file of tests may have others."""
+    return QUICK
+
+
+@pytest.fixture
+async def sandbox(body: ScriptedBody, settings: Settings) -> AsyncIterator[Sandbox]:
+    """One by itself, without an engine."""
+    sandbox = Sandbox("sbx_test", SPEC, body, settings)
+    yield sandbox
+    await sandbox.close()
 
 
 @pytest.fixture
@@ -33,8 +56,7 @@ async def connect(engine: Engine) -> AsyncIterator[Callable[[], Client]]:
 
     yield made
     for client in clients:
-        client.leave()
-    await asyncio.sleep(0)  # the engine sees them leave while it is still there
+        await client.left()  # while the engine is still there
 
 
 @pytest.fixture
@@ -42,8 +64,7 @@ async def tool_client(engine: Engine) -> AsyncIterator[ToolClient]:
     """A client that answers tool calls."""
     client = ToolClient(engine)
     yield client
-    client.leave()
-    await asyncio.sleep(0)
+    await client.left()
 
 
 @pytest.fixture

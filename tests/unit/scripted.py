@@ -32,6 +32,7 @@ class ScriptedBody:
         self.signals: list[int] = []
         self.revivals = 0
         self.prepared: Prepared | None = None
+        self.owner = ""
         self.listens: list[str] = []
         self.taken_names: set[str] = set()
         self.taken_ports: set[int] = set()
@@ -63,6 +64,9 @@ class ScriptedBody:
     def kill(self) -> None:
         self.signals.append(9)
         self.die(ScriptedDeath(None, 9))
+
+    async def refresh(self) -> None:
+        pass
 
     async def revive(self) -> None:
         self.revivals += 1
@@ -188,15 +192,20 @@ class ScriptedFrozen:
 
 
 class ScriptedMachine:
-    """Implements ``ramet.engine.seams.Machine``. Holds at each step whose name is in ``gates`` until that is set."""
+    """Implements ``ramet.engine.seams.Machine``. Holds at each step whose name is in ``gates`` until that is set.
+
+    ``reached`` has the name of each step that was begun, held or not.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.bodies: list[ScriptedBody] = []
+        self.left_open: list[ScriptedBody] = []
         self.snapshots: list[ScriptedFrozen] = []
         self.thawed_with: list[tuple[Limits | None, Sequence[MountSpec] | None]] = []
         self.kept_pids: list[bool] = []
         self.gates: dict[str, asyncio.Event] = {}
+        self.reached: list[str] = []
         self.failing: str | None = None
         self.changes: Sequence[FileChange] = ()
 
@@ -204,6 +213,7 @@ class ScriptedMachine:
         return self.gates.setdefault(step, asyncio.Event())
 
     async def _pass(self, step: str) -> None:
+        self.reached.append(step)
         if step in self.gates:
             async with asyncio.timeout(5):
                 await self.gates[step].wait()
@@ -213,6 +223,9 @@ class ScriptedMachine:
     def _body(self) -> ScriptedBody:
         self.bodies.append(ScriptedBody(self._root))
         return self.bodies[-1]
+
+    def when_lost(self, callback: Callable[[str], None]) -> None:
+        self.lose = callback
 
     async def template(self, spec: TemplateSpec) -> None:
         pass
@@ -251,7 +264,7 @@ class ScriptedMachine:
         return self._body()
 
     async def diff_files(
-        self, one: ScriptedBody, other: ScriptedBody, paths: tuple[str, ...] | None
+        self, one: ScriptedBody, other: ScriptedBody, paths: tuple[str, ...] | None, owner: str
     ) -> Sequence[FileChange]:
         await self._pass("diff")
         return self.changes
@@ -260,7 +273,9 @@ class ScriptedMachine:
         return os.open(path, os.O_PATH | os.O_DIRECTORY)
 
     async def close(self) -> None:
-        for body in self.bodies:
+        """Of a body that nobody has closed before it is told: a real machine would have had to end it."""
+        self.left_open = [body for body in self.bodies if not body.closed]
+        for body in self.left_open:
             await body.close()
 
     def facts(self) -> Mapping[str, object]:

@@ -9,15 +9,16 @@ from ramet.engine.connection import Connection
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from tests.unit.scripted_engine import Engine
+from tests.waiting import until
 
 
 class Client:
     """The other end of a connection."""
 
     def __init__(self, engine: Engine) -> None:
-        self._socket, theirs = socket.socketpair()
+        self._socket, self._theirs = socket.socketpair()
         self._socket.setblocking(False)
-        self._connection = Connection(theirs, engine.registry)
+        self._connection = Connection(self._theirs, engine.registry)
         self._decoder = FrameDecoder(FROM_ENGINE)
         self._frames: list[Frame] = []
 
@@ -57,3 +58,8 @@ class Client:
 
     def leave(self) -> None:
         self._socket.close()
+
+    async def left(self) -> None:
+        """Leave, and wait until the engine has seen it."""
+        self.leave()
+        await until(lambda: self._theirs.fileno() < 0)

@@ -9,18 +9,50 @@ from pathlib import Path
 from typing import Any, cast
 
 from ramet.engine import relations
+from ramet.engine.cell import Cell
+from ramet.engine.collecting import Collecting
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Machine
 from ramet.engine.settings import Settings
 from ramet.engine.turn import Caller
 from ramet.protocol import guest
-from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.calls import Outcome
+from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 from tests.unit.scripted import ScriptedBody, ScriptedMachine
-from tests.unit.test_sandbox_queue import QUICK, SPEC, Call
 
+SPEC = SandboxSpec(
+    TemplateSpec("default", Interpreter("/usr/bin/python3", "3.12.1", (), (), None), (), builtin=True),
+    Limits(2**30, 100, 1.0, 2**30),
+)
+QUICK = Settings(
+    interrupt_again_seconds=0.01,
+    hard_interrupt_seconds=0.01,
+    kill_seconds=0.01,
+    end_of_control_seconds=0.01,
+    waiting_cells=3,
+    rich_bytes=10_000,
+)
 SETTINGS = replace(QUICK, configure_seconds=2.0, retire_seconds=0.05, snapshots=3, waiting_cells=10)
 Work = asyncio.Task[Any]
+
+
+class Call:
+    """A cell given to a sandbox, and its outcome to come."""
+
+    def __init__(self, sandbox: Sandbox, code: bytes = b"", timeout_seconds: float | None = None) -> None:
+        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        sink = Collecting(QUICK, lambda stream: None)
+        self.cell = Cell("python", code, timeout_seconds, sink, self._future.set_result, self._future.set_exception)
+        sandbox.submit(self.cell)
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    async def outcome(self) -> Outcome:
+        async with asyncio.timeout(5):
+            return await self._future
 
 
 class Engine:

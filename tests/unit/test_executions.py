@@ -17,8 +17,8 @@ from ramet.protocol import calls, guest
 from ramet.protocol.frames import Frame, encode
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import SETTINGS, Engine
-from tests.unit.test_sandbox_queue import Call, until
+from tests.unit.scripted_engine import SETTINGS, Call, Engine
+from tests.waiting import until
 
 Connect = Callable[[], Client]
 

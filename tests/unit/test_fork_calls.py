@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ramet.errors import ForkFailed, InvalidArgument, RametError, SandboxClosed
 from ramet.protocol import calls
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import Engine
-from tests.unit.test_sandbox_queue import until
+from tests.waiting import settle, until
 
 
 @pytest.fixture
@@ -26,20 +25,20 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
 async def client(engine: Engine) -> AsyncIterator[Client]:
     client = Client(engine)
     yield client
-    client.leave()
-    await asyncio.sleep(0.01)
+    await client.left()
 
 
 async def test_a_client_that_vanishes_in_a_fork_leaves_no_children_behind(engine: Engine) -> None:
-    parent, _ = await engine.used()
+    parent, body = await engine.used()
     gate = engine.machine.gate("thaw")
     client = Client(engine)
     client.send(calls.FORK, sandbox=parent.id, count=4, reseed=False)
     await until(lambda: bool(engine.machine.kept_pids))
-    client.leave()
-    await asyncio.sleep(0.01)
+    await client.left()
     gate.set()
-    await until(lambda: [body.closed for body in engine.machine.bodies] == [False] + [True] * 4)
+    await until(lambda: all(body.closed for body in engine.machine.bodies[1:]) and len(engine.machine.bodies) == 5)
+    assert not body.closed
+    assert engine.registry.all_of(None) == [parent]
 
 
 async def test_children_in_an_answer_that_was_never_read_are_closed(engine: Engine) -> None:
@@ -49,15 +48,17 @@ async def test_children_in_an_answer_that_was_never_read_are_closed(engine: Engi
     await until(lambda: len(engine.machine.bodies) == 3)
     await until(client.readable)
     client.leave()
-    await until(lambda: [body.closed for body in engine.machine.bodies] == [False, True, True])
+    await until(lambda: all(body.closed for body in engine.machine.bodies[1:]))
+    assert not engine.machine.bodies[0].closed
+    assert engine.registry.all_of(None) == [parent]
 
 
 async def test_children_in_an_answer_that_was_read_live_on(engine: Engine) -> None:
     parent, _ = await engine.used()
     client = Client(engine)
     await client.ask(calls.FORK, sandbox=parent.id, count=2, reseed=False)
-    client.leave()
-    await asyncio.sleep(0.01)
+    await client.left()
+    await settle()
     assert not any(body.closed for body in engine.machine.bodies)
 
 
@@ -67,8 +68,8 @@ async def test_a_cell_that_comes_after_a_fork_runs_after_it(engine: Engine, clie
     other = Client(engine)
     client.send(calls.FORK, sandbox=parent.id, count=1, reseed=False)
     other.send(calls.RUN, sandbox=parent.id, language="python", timeout=None, stream=False)
-    await until(lambda: bool(engine.machine.kept_pids))
-    await asyncio.sleep(0.01)
+    await until(lambda: "freeze" in engine.machine.reached and parent.waiting == 1)
+    await settle()
     assert body.silent()
     gate.set()
     assert len(list((await client.answer()).header["children"])) == 1  # type: ignore[call-overload]

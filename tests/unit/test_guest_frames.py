@@ -54,6 +54,7 @@ def test_the_end_of_a_cell_with_a_wrong_type_is_refused(change: dict[str, object
         {"what": "other"},
         {"what": None},
         {"display_id": 3},
+        {"display_id": "x" * 201},
         {"mimes": None},
         {"mimes": [["text/plain", "s", 4]]},
         {"mimes": [["text/plain", "s", -1], ["a", "b", 4]]},
@@ -83,30 +84,35 @@ def test_random_headers_are_read_or_refused_and_never_crash() -> None:
     for _ in range(5000):
         header = {name: dice.choice(values) for name in (*DONE, *RICH)}
         try:
-            guest.read(Frame(dice.randrange(8), header, dice.choice((b"", b"abc"))))
+            said = guest.read(Frame(dice.randrange(8), header, dice.choice((b"", b"abc"))))
         except ProtocolError:
-            pass
+            continue
+        assert isinstance(said, guest.Message)
 
 
 ROW: list[object] = ["x", "int", "5", 28, "0" * 32]
 
 
 def names(*rows: object) -> Frame:
-    return Frame(guest.NAMES, {"omitted": 0}, json.dumps(rows).encode())
+    return Frame(guest.NAMES, {"omitted": 0}, "\n".join(map(json.dumps, rows)).encode())
+
+
+def read_names(frame: Frame) -> dict[str, guest.Named]:
+    told = guest.read(frame)
+    assert isinstance(told, guest.NamesTold)
+    return dict(map(guest.read_name, told.lines))
 
 
 def test_names_are_read() -> None:
-    read = guest.read(names(ROW, ["y", "str", "'a'", 50, None]))
-    assert read == guest.Names(
-        {"x": guest.Named("int", "5", 28, "0" * 32), "y": guest.Named("str", "'a'", 50, None)}, 0
-    )
+    read = read_names(names(ROW, ["y", "str", "'a'", 50, None]))
+    assert read == {"x": guest.Named("int", "5", 28, "0" * 32), "y": guest.Named("str", "'a'", 50, None)}
+    assert read_names(names()) == {}
     assert guest.read(Frame(guest.LOOPS, {"running": True}, b"")) == guest.Loops(True)
 
 
 def test_names_can_be_printed_anywhere() -> None:
-    read = guest.read(names(["a\n\x1b[2J", "t\ud800", "v\r", 1, None]))
-    assert isinstance(read, guest.Names)
-    assert list(read.names.items()) == [("a\ufffd\ufffd[2J", guest.Named("t\ufffd", "v\ufffd", 1, None))]
+    read = read_names(names(["a\n\x1b[2J", "t\ud800", "v\r", 1, None]))
+    assert list(read.items()) == [("a\ufffd\ufffd[2J", guest.Named("t\ufffd", "v\ufffd", 1, None))]
 
 
 @pytest.mark.parametrize(
@@ -132,29 +138,46 @@ def test_names_can_be_printed_anywhere() -> None:
 )
 def test_names_with_a_wrong_type_or_length_are_refused(row: object) -> None:
     with pytest.raises(ProtocolError):
-        guest.read(names(row))
+        read_names(names(row))
 
 
 @pytest.mark.parametrize(
     "blob",
     [
-        b"",
         b"{}",
         b"[",
         b"\xff",
-        b"[" * 100_000,
+        b"\n",
+        b"[" * 8000,
         b"[" + b",".join([b"0"] * 10_001) + b"]",
         b" " * (9 << 20),
-        json.dumps([[f"n{number}", "t", "v", 1, None] for number in range(10_001)]).encode(),
+        "\n".join(json.dumps([f"n{number}", "t", "v", 1, None]) for number in range(10_001)).encode(),
     ],
-    ids=["empty", "object", "broken", "no ASCII", "deep", "no rows", "long", "many"],
+    ids=["object", "broken", "no ASCII", "empty", "deep", "no row", "long", "many"],
 )
 def test_names_that_are_no_bounded_table_are_refused(blob: bytes) -> None:
     with pytest.raises(ProtocolError):
-        guest.read(Frame(guest.NAMES, {"omitted": 0}, blob))
+        read_names(Frame(guest.NAMES, {"omitted": 0}, blob))
 
 
 @pytest.mark.parametrize("omitted", [None, -1, "1", True])
 def test_a_wrong_count_of_what_was_left_out_is_refused(omitted: object) -> None:
     with pytest.raises(ProtocolError):
-        guest.read(Frame(guest.NAMES, {"omitted": omitted}, b"[]"))
+        guest.read(Frame(guest.NAMES, {"omitted": omitted}, b""))
+
+
+def test_the_longest_honest_name_fits_into_its_line() -> None:
+    text = "\N{GRINNING FACE}" * 200
+    row = [text, text, text, 2**62, "0" * 32]
+    assert read_names(names(row)) == {text: guest.Named(text, text, 2**62, "0" * 32)}
+
+
+def test_why_there_is_no_value_cannot_write_to_the_terminal_of_who_asked() -> None:
+    error = {"kind": "failed", "message": "x\x1b]52;c;aGk=\x07\rcould not\nbe written" + "!" * 5000}
+    told = guest.read(Frame(guest.VALUE, {"more": False, "error": error}, b""))
+    assert isinstance(told, guest.ValueTold)
+    assert told.refusal is not None
+    first, second = told.refusal[1].split("\n")
+    assert first == "x\ufffd]52;c;aGk=\ufffd\ufffdcould not"
+    assert second.startswith("be written!!!")
+    assert len(second) < 1000

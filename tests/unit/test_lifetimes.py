@@ -19,8 +19,8 @@ from ramet.errors import ExecutionCancelled, InvalidArgument, SandboxClosed
 from ramet.protocol import calls
 from ramet.protocol.specs import Lifetime, SandboxSpec, ThawSpec
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import Engine, run, take
-from tests.unit.test_sandbox_queue import SPEC, Call, until
+from tests.unit.scripted_engine import SPEC, Call, Engine, run, take
+from tests.waiting import until
 
 Connect = Callable[[], Client]
 SHORT = 0.03

@@ -14,8 +14,10 @@ from ramet.client.network import network_spec, secret_specs
 from ramet.integrations.reach import reach
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, FrameDecoder, encode
-from ramet.protocol.network import NetworkSpec
-from tests.unit.test_operations import play
+from ramet.protocol.network import NetworkSpec, SecretSpec, check_secrets, read_rules
+from ramet.protocol.network_requests import read_secrets, secrets_request
+from ramet.protocol.secret_places import SecretPlaces
+from tests.unit.played import play
 
 VALUE = "s3cr3t-value"
 
@@ -69,7 +71,7 @@ def test_secrets_are_a_mapping_of_secrets() -> None:
             secret_specs(wrong, network)
         assert caught.value.argument == "secrets"
         assert VALUE not in str(caught.value)
-    with pytest.raises(InvalidArgument, match="in env too"):
+    with pytest.raises(InvalidArgument, match="must be in env or in secrets, not in both"):
         secret_specs({"KEY": Secret(VALUE, hosts=["a.example"])}, network, {"KEY": "1"})
 
 
@@ -97,7 +99,7 @@ def test_what_is_no_network_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgument) as caught:
         network_spec(wrong)
     assert caught.value.argument == "network"
-    assert caught.value.hint
+    assert " must " in caught.value.message or caught.value.hint
 
 
 def test_a_single_rule_that_is_no_list_is_told_how_to_be_one() -> None:
@@ -197,16 +199,20 @@ def test_a_model_is_told_what_its_sandbox_can_reach() -> None:
     assert "cannot be reached, except for 10.0.0.5:5432." in reach(Network(["open", "10.0.0.5:5432"]))
     many = Network([f"h{number}.example" for number in range(100)])
     assert "and 60 more" in reach(many)
-    assert "placeholders: KEY, OTHER." in reach(many, ["KEY", "OTHER"])
+    usual = Secret(VALUE, hosts=["h1.example"])
+    other = Secret(VALUE, hosts=["h1.example"], headers=["X-Token"], query=["key"], body=True)
+    told = reach(many, {"KEY": usual, "OTHER": other})
+    assert "placeholders: KEY, OTHER (also in: header X-Token, query parameter key, body)." in told
+    assert "in the header Authorization, X-Api-Key or Api-Key" in told
 
 
 def test_a_secret_without_hosts_says_what_is_missing() -> None:
-    with pytest.raises(InvalidArgument, match="hosts: names no hosts"):
+    with pytest.raises(InvalidArgument, match="hosts must name the hosts that may receive the value, got none"):
         Secret(VALUE)
 
 
 def test_a_secret_that_is_too_short_to_be_masked_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="value: it is too short"):
+    with pytest.raises(InvalidArgument, match="value must have at least 6 characters, got fewer"):
         Secret("five5", hosts=["api.example"])
 
 
@@ -221,3 +227,59 @@ def test_what_the_log_does_not_have_is_counted() -> None:
     state, _, _ = play(network_operations.look("sbx_1"), encode(calls.ANSWER, answer))
     assert isinstance(state, network_operations.NetworkState)
     assert (state.log, state.dropped) == ([], 3)
+
+
+@pytest.mark.parametrize(
+    ("argument", "places"),
+    [
+        ("headers", {"headers": "X-Token"}),
+        ("headers", {"headers": 5}),
+        ("headers", {"headers": [5]}),
+        ("headers", {"headers": [["X-Token"]]}),
+        ("headers", {"headers": [""]}),
+        ("headers", {"headers": ["X Token"]}),
+        ("headers", {"headers": [f"X-Token: {VALUE}"]}),
+        ("headers", {"headers": ["X-Token\r\nHost"]}),
+        ("headers", {"headers": ["content-LENGTH"]}),
+        ("headers", {"headers": ["Proxy-Authorization"]}),
+        ("headers", {"headers": ["X" * 101]}),
+        ("headers", {"headers": [f"X-{number}" for number in range(21)]}),
+        ("query", {"query": True}),
+        ("query", {"query": {"key": VALUE}}),
+        ("query", {"query": [f"{VALUE}\n"]}),
+        ("query", {"query": ["k" * 101]}),
+        ("path", {"path": "yes"}),
+        ("body", {"body": 1}),
+        ("body", {"body": ["key"]}),
+    ],
+)
+def test_a_place_that_a_request_does_not_have_is_refused_without_the_value(argument: str, places: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Secret(VALUE, hosts=["api.example"], **places)
+    assert caught.value.argument == argument
+    assert caught.value.message.startswith(f"{argument} must ")
+    assert VALUE not in str(caught.value)
+    with pytest.raises(InvalidArgument) as caught:
+        read_secrets("secrets", {"KEY": {"value": VALUE, "hosts": ["api.example"], **places}})
+    assert caught.value.argument == "secrets"
+    assert f"{argument} of 'KEY'" in str(caught.value)
+    assert VALUE not in str(caught.value)
+
+
+def test_places_cross_to_the_engine_as_they_were_given() -> None:
+    secret = Secret(VALUE, hosts=["a.example"], headers=iter(["X-Token"]), query=("key", "key"), path=True, body=True)
+    assert (secret.headers, secret.query) == (("X-Token",), ("key",))
+    (spec,) = secret_specs({"KEY": secret}, NetworkSpec(open=True))
+    assert spec.places == SecretPlaces(("X-Token",), ("key",), path=True, body=True)
+    assert SecretSpec.read(spec.header()) == spec
+    assert read_secrets("secrets", secrets_request([spec])) == (spec,)
+    (usual,) = secret_specs({"KEY": Secret(VALUE, hosts=["a.example"])}, NetworkSpec(open=True))
+    assert secrets_request([usual]) == {"KEY": {"value": VALUE, "hosts": ["a.example"]}}
+
+
+def test_places_that_came_over_a_wire_are_checked_again() -> None:
+    places = SecretPlaces(headers=("X-Token: a",))
+    with pytest.raises(
+        InvalidArgument, match="headers of KEY must hold header names such as 'X-Token', got something else as name 1"
+    ):
+        check_secrets([SecretSpec("KEY", VALUE, read_rules(["a.example"]), places)], NetworkSpec(open=True))

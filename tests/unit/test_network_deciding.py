@@ -69,7 +69,10 @@ def test_a_name_that_leads_to_a_private_address_leads_nowhere() -> None:
     rules = decider("a.example")
     verdict = rules.address_verdict(ipaddress.ip_address("127.0.0.1"), 443, "a.example")
     assert not verdict.allowed
-    assert verdict.reason == "a.example leads to 127.0.0.1, which is a loopback address, and no rule lists it"
+    assert (
+        verdict.reason
+        == "a.example resolves to 127.0.0.1, which is a loopback address, and no rule allows that address"
+    )
     assert rules.address_verdict(ipaddress.ip_address("8.8.8.8"), 443, "a.example").allowed
 
 

@@ -62,12 +62,12 @@ def test_what_is_no_rule_is_refused_with_what_is(written: str) -> None:
     [
         ("open:443", "'open' alone"),
         ("Open", "'open' alone"),
-        ("none", "no rule at all"),
+        ("none", "leave the list empty"),
         ("::1:80", "'[::1]:80'"),
         ("fe80::1:8000-8010", "'[fe80::1]:8000-8010'"),
         ("::1:*", "'[::1]:*'"),
-        ("10.1.2.3/8", "'10.0.0.0/8' for the whole block, '10.1.2.3' for the address"),
-        ("[2001:db8::1/32]:443", "'[2001:db8::/32]' for the whole block, '[2001:db8::1]' for the address"),
+        ("10.1.2.3/8", "'10.0.0.0/8' for the whole block, or '10.1.2.3' for the address"),
+        ("[2001:db8::1/32]:443", "'[2001:db8::/32]' for the whole block, or '[2001:db8::1]' for the address"),
     ],
 )
 def test_a_rule_that_may_mean_two_things_is_refused_with_both(written: str, instead: str) -> None:
@@ -82,13 +82,13 @@ def test_an_address_of_six_without_brackets_is_taken_where_it_is_clear() -> None
 
 
 def test_what_a_rule_is_instead_is_told_in_words() -> None:
-    with pytest.raises(InvalidArgument, match="a rule is an int"):
+    with pytest.raises(InvalidArgument, match="each rule in network must be a string, got an int"):
         parse_rule(5)
 
 
 @pytest.mark.parametrize("written", [5, None, b"api.example", ["api.example"]])
 def test_a_rule_is_text(written: object) -> None:
-    with pytest.raises(InvalidArgument, match="a rule is "):
+    with pytest.raises(InvalidArgument, match="each rule in network must be a string, got "):
         parse_rule(written)
 
 
@@ -177,15 +177,15 @@ def test_a_network_and_a_secret_travel_whole() -> None:
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        (NetworkSpec(allow=read_rules(f"h{n}.example" for n in range(501))), "501 rules"),
+        (NetworkSpec(allow=read_rules(f"h{n}.example" for n in range(501))), "at most 500 rules, got 501"),
         (NetworkSpec(addresses=(("A.example", "127.0.0.1"),)), "lower case"),
-        (NetworkSpec(addresses=(("a.example", "home"),)), "not an address"),
-        (NetworkSpec(addresses=(("a.example", "[::1]"),)), "not an address"),
-        (NetworkSpec(addresses=(("a.example", "0:0::1"),)), "not an address"),
-        (NetworkSpec(connections=0), "connections: is 0"),
-        (NetworkSpec(bytes_per_second=0), "bytes_per_second: is 0"),
-        (NetworkSpec(total_bytes=-1), "total_bytes: is -1"),
-        (NetworkSpec(ca_pem="hello"), "no certificate"),
+        (NetworkSpec(addresses=(("a.example", "home"),)), "must be an IPv4 or IPv6 address, got 'home'"),
+        (NetworkSpec(addresses=(("a.example", "[::1]"),)), "must be an IPv4 or IPv6 address"),
+        (NetworkSpec(addresses=(("a.example", "0:0::1"),)), "must be an IPv4 or IPv6 address"),
+        (NetworkSpec(connections=0), "connections must be from 1 to .*, got 0"),
+        (NetworkSpec(bytes_per_second=0), "bytes_per_second must be from 1 to .*, got 0"),
+        (NetworkSpec(total_bytes=-1), "total_bytes must be from 1 to .*, got -1"),
+        (NetworkSpec(ca_pem="hello"), "ca_pem must hold certificates"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused(network: NetworkSpec, words: str) -> None:
@@ -196,15 +196,15 @@ def test_a_network_that_cannot_be_is_refused(network: NetworkSpec, words: str) -
 @pytest.mark.parametrize(
     ("name", "value", "hosts", "words"),
     [
-        ("KEY", "hush-hush", [], "no hosts"),
+        ("KEY", "hush-hush", [], "KEY in secrets must name the hosts that may receive its value, got none"),
         ("KEY", "hush-hush", ["b.example"], "may not reach"),
         ("KEY", "hush-hush", ["10.0.0.1"], "address"),
-        ("MY-KEY", "hush-hush", ["a.example"], "not the name of a variable"),
-        ("https_proxy", "hush-hush", ["a.example"], "meaning of its own"),
-        ("KEY", "", ["a.example"], "too short"),
-        ("KEY", "five5", ["a.example"], "too short"),
-        ("KEY", "hush\r\nX: y", ["a.example"], "cannot be used"),
-        ("KEY", "hush-hush" * 10_000, ["a.example"], "cannot be used"),
+        ("MY-KEY", "hush-hush", ["a.example"], "must be a variable's name .* got 'MY-KEY'"),
+        ("https_proxy", "hush-hush", ["a.example"], "already has a meaning"),
+        ("KEY", "", ["a.example"], "value of KEY in secrets must have at least 6 characters, got fewer"),
+        ("KEY", "five5", ["a.example"], "at least 6 characters, got fewer"),
+        ("KEY", "hush\r\nX: y", ["a.example"], "all printable, got others"),
+        ("KEY", "hush-hush" * 10_000, ["a.example"], "at most 16384 characters, all printable, got more"),
     ],
 )
 def test_a_secret_that_cannot_be_used_is_refused_without_its_value(
@@ -217,7 +217,7 @@ def test_a_secret_that_cannot_be_used_is_refused_without_its_value(
 
 
 def test_a_secret_needs_a_network() -> None:
-    with pytest.raises(InvalidArgument, match="without a network"):
+    with pytest.raises(InvalidArgument, match="KEY in secrets needs a sandbox with a network"):
         check_secrets([SecretSpec("KEY", "hush-hush", read_rules(["a.example"]))], None)
 
 

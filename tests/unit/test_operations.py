@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 
 from ramet.client import operations
-from ramet.client.operations import RECEIVE, Emit, Operation
 from ramet.errors import FileNotFound, ProtocolError, SandboxClosed, file_error
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
@@ -18,26 +15,7 @@ from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
-
-
-def play(operation: Operation[Any], *answers: bytes, pulls: Iterable[bytes] = ()) -> tuple[object, list[Any], bytes]:
-    """Carry out an operation against given answers: what it returned, emitted and sent."""
-    frames = FrameDecoder(FROM_ENGINE).feed(b"".join(answers))
-    source = iter(pulls)
-    emitted, sent = [], b""
-    try:
-        step = next(operation)
-        while True:
-            if isinstance(step, bytes):
-                sent += step
-                step = next(operation)
-            elif isinstance(step, Emit):
-                emitted.append(step.item)
-                step = next(operation)
-            else:
-                step = operation.send(next(frames) if step is RECEIVE else next(source, None))
-    except StopIteration as stop:
-        return stop.value, emitted, sent
+from tests.unit.played import play
 
 
 def output(stream: int, data: bytes) -> bytes:
@@ -171,7 +149,9 @@ def test_a_diff_is_put_together_from_its_parts() -> None:
     name = NameChange("x", "removed", NameValue("int", "5", 28), None)
     parts = [encode(calls.CHANGES, {"files": [asdict(change)], "names": []}) for change in (file, link)]
     last = encode(calls.CHANGES, {"files": [], "names": [asdict(name)]})
-    found, _, _ = play(operations.diff("a", "b", None), *parts, last, encode(calls.ANSWER, {"uncompared": ["y", "z"]}))
+    found, _, _ = play(
+        operations.diff("a", {"other": "b"}, None), *parts, last, encode(calls.ANSWER, {"uncompared": ["y", "z"]})
+    )
     assert found == Diff((file, link), (name,), ("y", "z"))
     assert str(found).splitlines() == [
         "files: 1 added, 1 modified",
@@ -184,7 +164,7 @@ def test_a_diff_is_put_together_from_its_parts() -> None:
 
 
 def test_no_difference_is_an_empty_diff() -> None:
-    found, _, _ = play(operations.diff("a", "b", ("/root",)), encode(calls.ANSWER, {"uncompared": []}))
+    found, _, _ = play(operations.diff("a", {"other": "b"}, ("/root",)), encode(calls.ANSWER, {"uncompared": []}))
     assert isinstance(found, Diff)
     assert found.is_empty
     assert str(found) == "no differences"

@@ -12,8 +12,8 @@ from ramet.errors import ExecutionUnknown, InvalidArgument, LimitReached, RametE
 from ramet.protocol import calls
 from ramet.protocol.specs import SandboxSpec, TemplateSpec
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import SETTINGS, Engine, take
-from tests.unit.test_sandbox_queue import SPEC, until
+from tests.unit.scripted_engine import SETTINGS, SPEC, Engine, take
+from tests.waiting import until
 
 Connect = Callable[[], Client]
 EXECUTION = "exe_" + "a" * 32
@@ -192,12 +192,12 @@ async def test_names_of_saved_snapshots_are_each_owners_own(engine: Engine, conn
     known = await world(engine, connect)
     client = connect()
     for owner in ("me", None):
-        with pytest.raises(InvalidArgument, match="is unknown"):
+        with pytest.raises(InvalidArgument, match="there is no template .yours."):
             await client.ask(calls.THAW, name="yours", environment={}, owner=owner)
     await client.ask(calls.SAVE, snapshot=known.my_snapshot, name="yours", owner="me")
     made = await client.ask(calls.THAW, name="yours", environment={}, owner="me")
     assert engine.registry.find(str(made.header["id"])).owner == "me"
-    with pytest.raises(InvalidArgument, match="already"):
+    with pytest.raises(InvalidArgument, match="must be one that no template has yet, got 'yours'"):
         await client.ask(calls.SAVE, snapshot=known.my_snapshot, name="yours", owner="me")
 
 
@@ -211,11 +211,11 @@ async def test_names_of_templates_are_each_owners_own(engine: Engine, connect: C
     with pytest.raises(InvalidArgument, match="other preloads"):
         await engine.registry.create(templated("you", "json"))
     taken = await take(engine, yours)
-    with pytest.raises(InvalidArgument, match="already"):
+    with pytest.raises(InvalidArgument, match="name must be one that no template has yet, got .own."):
         await connect().ask(calls.SAVE, snapshot=taken.id, name="own", owner="you")
     mine, _ = await engine.used(replace(SPEC, owner="they"))
     await connect().ask(calls.SAVE, snapshot=(await take(engine, mine)).id, name="own", owner="they")
-    with pytest.raises(InvalidArgument, match="was saved as"):
+    with pytest.raises(InvalidArgument, match="is already saved as 'own'"):
         await engine.registry.create(templated("they"))
 
 

@@ -7,14 +7,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ramet.engine.packages import memory_store
+from ramet.engine.packages import disk_store, memory_store
 from ramet.engine.packages.copying import Size, TooMuch, copy_tree, measure
 from ramet.engine.packages.disk_store import DiskStore
 from ramet.engine.packages.keeping import IN_USE_SECONDS, About, NoRoom
 from ramet.engine.packages.memory_store import MemoryStore
+from ramet.isolation.walks import Stop
 
 MIB = 1 << 20
 ABOUT = About({"pip": "1"}, {"thing": "2"})
@@ -79,6 +81,51 @@ def test_two_engines_that_keep_the_same_have_it_once(folder: Path, make_tree: Ca
         assert [one.about for one in kept] == [ABOUT, ABOUT]
         for store in stores:
             store.close()
+
+    asyncio.run(scenario())
+    assert names(folder) == [ONE]
+
+
+def test_a_tree_that_another_engine_puts_there_meanwhile_is_not_removed(
+    folder: Path, make_tree: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        ours, theirs = [await DiskStore.open(str(folder), open_folder, 100 * MIB) for _ in range(2)]
+        write = disk_store._write
+
+        def write_and_lose(inner: int, tree: int, *more: Any) -> None:
+            """The other engine keeps its tree between our look and our rename."""
+            write(inner, tree, *more)
+            monkeypatch.setattr(disk_store, "_write", write)
+            read = disk_store._read
+
+            def read_late(*arguments: Any) -> Any:
+                monkeypatch.setattr(disk_store, "_read", read)
+                found = read(*arguments)
+                theirs._keep(ONE, make_tree("b"), ABOUT, Stop())
+                return found
+
+            monkeypatch.setattr(disk_store, "_read", read_late)
+
+        monkeypatch.setattr(disk_store, "_write", write_and_lose)
+        removed: list[str] = []
+        monkeypatch.setattr(disk_store, "_remove", lambda _, name: removed.append(name))
+        assert (await ours.keep(ONE, make_tree("a"), ABOUT, "owner")).about == ABOUT
+        assert removed == []
+        for store in (ours, theirs):
+            store.close()
+
+    asyncio.run(scenario())
+    assert names(folder) == [ONE]
+
+
+def test_a_damaged_tree_is_replaced(folder: Path, make_tree: Callable[..., int]) -> None:
+    async def scenario() -> None:
+        store = await DiskStore.open(str(folder), open_folder, 100 * MIB)
+        (folder / ONE / "tree").mkdir(parents=True)
+        (folder / ONE / "about.json").write_text("{")
+        assert (await store.keep(ONE, make_tree("a"), ABOUT, "owner")).about == ABOUT
+        store.close()
 
     asyncio.run(scenario())
     assert names(folder) == [ONE]
@@ -186,10 +233,11 @@ class Borrower:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """Of 8 MiB, with a plain folder for each tree where there would be a file system."""
-    monkeypatch.setattr(memory_store, "_copy", lambda tree, size: os.dup(tree))
+    monkeypatch.setattr(memory_store, "_copy", lambda tree, size, stop: os.dup(tree))
     return MemoryStore(8 * MIB)
 
 
+@pytest.mark.deep("load")
 def test_a_tree_that_somebody_may_hold_keeps_its_place_until_they_are_gone(
     memory: MemoryStore, make_tree: Callable[..., int]
 ) -> None:

@@ -12,7 +12,7 @@ from ramet.engine.packages.packages import NotAvailable, Packages
 from ramet.engine.packages.wanting import Wanted
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.settings import Settings
-from ramet.errors import SandboxLost
+from ramet.errors import LimitReached, SandboxLost
 from ramet.protocol.network import NetworkSpec
 from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 
@@ -66,6 +66,25 @@ def test_what_many_wait_for_is_not_told_with_a_hundredth_of_a_processor() -> Non
         with pytest.raises(NotAvailable):
             await packages.get(Asker.of(slow), WANTED, print, lambda: True)
         assert [spec.limits for spec in made] == [SPEC.limits]
+        await packages.close()
+
+    asyncio.run(whole())
+
+
+def test_what_an_owner_has_no_room_for_is_left_to_pip_and_asked_for_again() -> None:
+    async def whole() -> None:
+        asked = 0
+
+        async def make(spec: SandboxSpec) -> Sandbox:
+            nonlocal asked
+            asked += 1
+            raise LimitReached("this key has 2 sandboxes; its limit is 2")
+
+        packages = Packages(make, _no_folder, Settings())
+        for _ in range(3):
+            with pytest.raises(NotAvailable, match="its limit is 2"):
+                await packages.get(Asker.of(SPEC), WANTED, print, lambda: True)
+        assert asked == 3
         await packages.close()
 
     asyncio.run(whole())

@@ -21,6 +21,7 @@ from ramet.engine.packages.wanting import Wanted
 from ramet.engine.seams import Body
 from ramet.protocol.network import NetworkSpec
 from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
+from tests.waiting import settle, until
 
 REQUEST = b'{"requirements": ["thing"]}\n'
 SPEC = SandboxSpec(
@@ -31,10 +32,10 @@ SPEC = SandboxSpec(
 
 
 class ScriptedBody:
-    """Its network is that of the test."""
+    """Its network is that of the test: a name there has no length that depends on where temporary files are."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = str(path / "socket")
+    def __init__(self) -> None:
+        self.path = f"\0ramet-test-{os.getpid()}-{id(self)}"
 
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
         listener = socket.socket(socket.AF_UNIX)
@@ -78,23 +79,15 @@ async def connected(body: ScriptedBody) -> socket.socket:
     return line
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def run(tmp_path: Path, scenario: Callable[[PackageService, ScriptedBody, ScriptedPackages], Any]) -> None:
     async def whole() -> None:
-        body, packages = ScriptedBody(tmp_path), ScriptedPackages(tmp_path)
+        body, packages = ScriptedBody(), ScriptedPackages(tmp_path)
         service = PackageService(cast(Packages, packages), cast(Body, body), lambda: Asker.of(SPEC))
         await service.open()
         await scenario(service, body, packages)
         service.close()
         service.close()
-        async with asyncio.timeout(10):
-            while len(asyncio.all_tasks()) > 1:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(asyncio.all_tasks()) == 1)
 
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(whole())
@@ -148,6 +141,8 @@ def test_connections_beyond_the_bound_wait_until_others_end(tmp_path: Path) -> N
         await until(lambda: "8 links" in repr(service))
         late = await connected(body)
         late.send(REQUEST)
+        await settle()
+        assert packages.asked == 0
         silent[0].close()
         await until(lambda: packages.asked == 1)
         for line in (*silent, late):
@@ -198,7 +193,7 @@ def test_an_answer_that_nobody_reads_keeps_its_place(tmp_path: Path) -> None:
             line.send(REQUEST)
         await until(lambda: packages.asked == 8 and all(select.select(lines[:8], [], [], 0)[0]))
         lines[0].shutdown(socket.SHUT_RDWR)  # is not as good as reading it
-        await asyncio.sleep(0)
+        await settle()
         assert ("8 links" in repr(service), packages.asked) == (True, 8)
         lines[0].close()
         await until(lambda: packages.asked == 9)

@@ -10,7 +10,7 @@ import pytest
 
 from ramet.engine import relations
 from ramet.engine.sandbox import Sandbox
-from ramet.errors import ForkFailed, SandboxClosed, SandboxLost
+from ramet.errors import ExecutionCancelled, ForkFailed, SandboxClosed, SandboxLost
 from ramet.protocol import guest
 from ramet.protocol.frames import encode
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
@@ -20,7 +20,7 @@ from tests.unit.scripted_engine import SETTINGS, Engine, Work, pair, run, work
 def named(**values: str | None) -> bytes:
     """What a guest says of its names: each an int, with a short value that is also its fingerprint."""
     rows = [[name, "int", value or "?", 28, None if value is None else value * 32] for name, value in values.items()]
-    return encode(guest.NAMES, {"omitted": 0}, json.dumps(rows).encode())
+    return encode(guest.NAMES, {"omitted": 0}, "\n".join(map(json.dumps, rows)).encode())
 
 
 async def ask_names(body: ScriptedBody, **values: str | None) -> None:
@@ -71,10 +71,10 @@ async def test_a_guest_that_tells_no_names_is_interrupted_but_never_killed(tmp_p
     parent, parent_body, child, child_body = await pair(engine)
     waiting = diff(engine, parent, child)
     await ask_names(child_body)
-    with pytest.raises(SandboxLost, match="did not tell its names"):
+    with pytest.raises(SandboxLost, match="did not list its names"):
         await waiting
     assert parent_body.signals == [2, 2, guest.HARD_INTERRUPT_SIGNAL]
-    with pytest.raises(ForkFailed, match="busy"):
+    with pytest.raises(ForkFailed, match="is still listing its names for a diff"):
         await engine.fork(parent)
     # It answers after all, and everything is as it was.
     await ask_names(parent_body)
@@ -116,3 +116,39 @@ async def test_a_diff_that_fails_at_the_files_leaves_both_unharmed(engine: Engin
         await waiting
     await run(parent, parent_body)
     await run(child, child_body)
+
+
+async def test_a_comparison_of_files_ends_with_its_caller_and_both_sandboxes_go_on(engine: Engine) -> None:
+    parent, parent_body, child, child_body = await pair(engine)
+    engine.machine.gate("diff")
+    waiting = diff(engine, parent, child)
+    await ask_names(parent_body)
+    await ask_names(child_body)
+    engine.caller.leave()
+    with pytest.raises(ExecutionCancelled):
+        await waiting
+    await run(parent, parent_body)
+    await run(child, child_body)
+
+
+async def test_a_sandbox_closes_while_its_files_are_compared(engine: Engine) -> None:
+    parent, parent_body, child, child_body = await pair(engine)
+    engine.machine.gate("diff")
+    waiting = diff(engine, parent, child)
+    await ask_names(parent_body)
+    await ask_names(child_body)
+    await work(engine.registry.close_sandbox(child.id))
+    with pytest.raises(SandboxClosed, match="was closed"):
+        await waiting
+    await run(parent, parent_body)
+
+
+async def test_names_that_make_no_sense_end_the_repl(engine: Engine) -> None:
+    parent, parent_body, child, child_body = await pair(engine)
+    waiting = diff(engine, parent, child)
+    await ask_names(child_body)
+    await parent_body.next_frame()
+    parent_body.send(encode(guest.NAMES, {"omitted": 0}, b"[" + b"[]," * 2000 + b"[]]"))
+    with pytest.raises(SandboxLost, match="sent an invalid list of names"):
+        await waiting
+    assert parent_body.signals == [9]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from ramet.protocol import guest
 from ramet.protocol.frames import encode
 from ramet.protocol.specs import Interpreter, TemplateSpec
 from tests.unit.scripted import ScriptedDeath
-from tests.unit.scripted_engine import SETTINGS, Engine, finish, run, work
-from tests.unit.test_sandbox_queue import SPEC, Call, until
+from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, work
+from tests.waiting import settle, until
 
 OLD_PYTHON = replace(
     SPEC, template=TemplateSpec("default", Interpreter("/usr/bin/python3", "3.11.2", (), (), None), (), builtin=True)
@@ -45,16 +44,18 @@ async def test_a_fork_waits_for_cells_before_it_and_holds_up_those_behind_only_f
     fork = engine.fork(parent)
     after = Call(parent, b"after")
     await body.next_frame()
-    await asyncio.sleep(0)
+    await settle()
     assert not engine.machine.kept_pids
     body.done(2)
     await before.outcome()
-    await until(lambda: bool(engine.machine.kept_pids))
+    await until(lambda: "freeze" in engine.machine.reached)
+    await settle()
     assert body.silent()
     freeze.set()
     assert (await body.next_frame()).blob == b"after"
     body.done(3)
     await after.outcome()
+    await settle()
     assert not fork.done()
     thaw.set()
     assert len((await fork).sandboxes) == 1
@@ -142,7 +143,7 @@ async def test_a_caller_that_leaves_before_its_turn_gets_no_fork(engine: Engine)
     caller = Caller()
     fork = engine.fork(parent, caller=caller)
     after = Call(parent, b"after")
-    await asyncio.sleep(0)
+    await until(lambda: parent.waiting == 2)
     caller.leave()
     with pytest.raises(ExecutionCancelled):
         await fork
@@ -172,7 +173,7 @@ async def test_a_parent_that_is_closed_in_the_pause_is_closed_after_it_and_its_c
     fork = engine.fork(parent)
     await until(lambda: bool(engine.machine.kept_pids))
     closing = work(engine.registry.close_sandbox(parent.id))
-    await asyncio.sleep(0.01)
+    await settle()
     assert not body.closed
     gate.set()
     await closing
@@ -185,7 +186,7 @@ async def test_a_parent_that_is_closed_while_a_fork_waits_gives_none(engine: Eng
     parent, _ = await engine.used()
     Call(parent).cell.on_error = lambda error: None
     fork = engine.fork(parent)
-    await asyncio.sleep(0)
+    await until(lambda: parent.waiting == 1)
     await engine.registry.close_sandbox(parent.id)
     with pytest.raises(SandboxClosed):
         await fork

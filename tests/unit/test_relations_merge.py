@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from ramet.engine.turn import Caller
 from ramet.errors import ExecutionCancelled, InvalidArgument, SandboxClosed
 from tests.unit.scripted import ScriptedDeath
-from tests.unit.scripted_engine import Engine, finish, pair, run
-from tests.unit.test_sandbox_queue import Call, until
+from tests.unit.scripted_engine import SETTINGS, Call, Engine, finish, pair, run
+from tests.waiting import settle, until
 
 
 async def test_a_merge_puts_the_winner_in_the_parents_place(engine: Engine) -> None:
@@ -20,7 +21,8 @@ async def test_a_merge_puts_the_winner_in_the_parents_place(engine: Engine) -> N
     await engine.merge(parent, winner)
     assert await run(parent, winner_body) == 5
     await until(lambda: parent_body.closed)
-    with pytest.raises(SandboxClosed, match=f"was merged: its state goes on as sandbox {parent.id}"):
+    assert engine.registry.all_of(None) == [parent]
+    with pytest.raises(SandboxClosed, match=f"was merged; its state continues in sandbox {parent.id}"):
         engine.registry.find(winner.id)
     await engine.registry.close_sandbox(winner.id)
     assert not winner_body.closed
@@ -33,11 +35,12 @@ async def test_a_merge_waits_for_cells_of_both_and_cells_behind_it_run_in_the_ne
     running, queued = Call(parent, b"running"), Call(parent, b"queued")
     of_winner, queued_of_winner = Call(winner, b"of winner"), Call(winner, b"queued of winner")
     merging = engine.merge(parent, winner)
-    await asyncio.sleep(0)
+    await until(lambda: (parent.waiting, winner.waiting) == (2, 2))
     behind = Call(parent, b"behind")
     lost = Call(winner, b"too late")
     await finish(running, parent_body)
     await finish(queued, parent_body)
+    await settle()
     assert parent_body.silent()
     assert not merging.done()
     await finish(of_winner, winner_body)
@@ -55,7 +58,7 @@ async def test_merges_that_cross_do_not_wait_for_each_other(engine: Engine) -> N
     parent, parent_body, winner, winner_body = await pair(engine)
     running, of_winner = Call(parent), Call(winner)
     one, other = engine.merge(parent, winner), engine.merge(winner, parent)
-    await asyncio.sleep(0)
+    await until(lambda: (parent.waiting, winner.waiting) == (2, 2))
     await finish(running, parent_body)
     await finish(of_winner, winner_body)
     await one
@@ -68,7 +71,7 @@ async def test_a_winner_wins_once(engine: Engine) -> None:
     parent, _, winner, winner_body = await pair(engine)
     of_winner = Call(winner)
     first, second = engine.merge(parent, winner), engine.merge(parent, winner)
-    await asyncio.sleep(0)
+    await until(lambda: winner.waiting == 2)
     await finish(of_winner, winner_body)
     await first
     with pytest.raises(SandboxClosed, match="was merged"):
@@ -83,7 +86,7 @@ async def test_one_winner_after_another(engine: Engine) -> None:
     await engine.merge(parent, one)
     await engine.merge(parent, other)
     await until(lambda: parent_body.closed and one_body.closed)
-    await run(parent, other_body)
+    assert await run(parent, other_body) == 2
 
 
 async def test_nobody_merges_with_itself(engine: Engine) -> None:
@@ -98,7 +101,7 @@ async def test_a_caller_that_leaves_before_a_merge_gets_none_and_both_go_on(engi
     of_winner = Call(winner)
     caller = Caller()
     merging = engine.merge(parent, winner, caller)
-    await asyncio.sleep(0)
+    await until(lambda: winner.waiting == 1)
     waiting = Call(parent)
     caller.leave()
     with pytest.raises(ExecutionCancelled):
@@ -116,7 +119,7 @@ async def test_closing_either_side_ends_a_merge_that_waits(engine: Engine, close
     )
     running = Call(busy)
     merging = engine.merge(parent, winner)
-    await asyncio.sleep(0.01)
+    await until(lambda: busy.waiting == 1)
     await asyncio.wait_for(engine.registry.close_sandbox(idle.id), 2)
     assert idle_body.closed
     with pytest.raises(SandboxClosed):
@@ -137,10 +140,11 @@ async def test_a_winner_whose_repl_died_is_revived_by_the_parents_next_cell(engi
 
 
 async def test_a_body_that_was_replaced_is_closed_when_its_file_calls_are_over(engine: Engine) -> None:
+    engine.registry.settings = replace(SETTINGS, retire_seconds=60.0)  # it is not closed because time is over
     parent, parent_body, winner, _ = await pair(engine)
     call = parent.file_call()
     await engine.merge(parent, winner)
-    await asyncio.sleep(0.01)
+    await settle()
     assert not parent_body.closed
     call.set_result(None)
     await until(lambda: parent_body.closed)

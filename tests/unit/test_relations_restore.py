@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from ramet.engine import relations
 from ramet.errors import ForkFailed, SandboxClosed
 from tests.unit.scripted import ScriptedDeath
-from tests.unit.scripted_engine import Engine, finish, run, take, work
-from tests.unit.test_sandbox_queue import SPEC, Call, until
+from tests.unit.scripted_engine import SPEC, Call, Engine, finish, run, take, work
+from tests.waiting import until
 
 
 async def test_a_restore_waits_its_turn_and_later_cells_run_in_the_old_state(engine: Engine) -> None:
@@ -19,7 +17,7 @@ async def test_a_restore_waits_its_turn_and_later_cells_run_in_the_old_state(eng
     assert await run(sandbox, body) == 2
     before = Call(sandbox, b"before")
     restoring = work(relations.restore(engine.registry, sandbox, taken, engine.caller))
-    await asyncio.sleep(0)
+    await until(lambda: sandbox.waiting == 1)
     after = Call(sandbox, b"after")
     assert await finish(before, body) == 3
     await restoring
@@ -57,9 +55,9 @@ async def test_a_sandbox_that_is_closed_while_it_is_restored_stays_closed(engine
     taken = await take(engine, sandbox)
     gate = engine.machine.gate("thaw")
     restoring = work(relations.restore(engine.registry, sandbox, taken, engine.caller))
-    await asyncio.sleep(0.01)
+    await until(lambda: "thaw" in engine.machine.reached)
     closing = work(engine.registry.close_sandbox(sandbox.id))
-    await asyncio.sleep(0.01)
+    await until(lambda: sandbox.state == "closed")
     gate.set()
     with pytest.raises(SandboxClosed):
         await restoring

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,8 @@ from ramet.engine import relations
 from ramet.engine.turn import Caller
 from ramet.errors import ExecutionCancelled, InvalidArgument, LimitReached, SandboxClosed
 from ramet.protocol.specs import ThawSpec
-from tests.unit.scripted_engine import SETTINGS, Engine, take, work
-from tests.unit.test_sandbox_queue import SPEC, until
+from tests.unit.scripted_engine import SETTINGS, SPEC, Engine, take, work
+from tests.waiting import until
 
 
 async def test_a_snapshot_is_thawed_any_number_of_times_with_what_is_asked_for_on_top(engine: Engine) -> None:
@@ -53,7 +52,7 @@ async def test_a_snapshot_that_is_closed_while_it_is_thawed_is_closed_afterwards
     taken = await take(engine, sandbox)
     gate = engine.machine.gate("thaw")
     thawing = work(relations.thaw(engine.registry, ThawSpec(taken.id, None), engine.caller))
-    await asyncio.sleep(0.01)
+    await until(lambda: "thaw" in engine.machine.reached)
     await engine.registry.snapshots.drop(taken.id)
     await engine.registry.snapshots.drop(taken.id)
     assert not engine.machine.snapshots[0].closed
@@ -85,13 +84,13 @@ async def test_a_name_is_given_once(engine: Engine) -> None:
     for name in ("default", "python-datasci", "", "a b", "x" * 65):
         with pytest.raises(InvalidArgument):
             snapshots.save(taken, name, taken=False)
-    with pytest.raises(InvalidArgument, match="already"):
+    with pytest.raises(InvalidArgument, match="must be one that no template has yet"):
         snapshots.save(taken, "known", taken=True)
     snapshots.save(taken, "mine", taken=False)
-    with pytest.raises(InvalidArgument, match="already"):
+    with pytest.raises(InvalidArgument, match="must be one that no template has yet"):
         snapshots.save(taken, "mine", taken=False)
     own = replace(SPEC, template=replace(SPEC.template, name="mine", builtin=False))
-    with pytest.raises(InvalidArgument, match="was saved as 'mine'"):
+    with pytest.raises(InvalidArgument, match="is already saved as 'mine'"):
         await engine.registry.create(own)
     await snapshots.drop(taken.id)
 

@@ -12,7 +12,7 @@ from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import Engine, run
-from tests.unit.test_sandbox_queue import until
+from tests.waiting import until
 
 SMALL = replace(Settings(), replay_bytes=10, replay_pieces=3)
 

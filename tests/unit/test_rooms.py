@@ -21,8 +21,8 @@ from ramet.protocol.calls import Outcome
 from ramet.protocol.checks import MIB
 from ramet.protocol.specs import MountSpec, ThawSpec
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import SETTINGS, Engine, take, work
-from tests.unit.test_sandbox_queue import SPEC, until
+from tests.unit.scripted_engine import SETTINGS, SPEC, Engine, take, work
+from tests.waiting import until
 
 Connect = Callable[[], Client]
 MINE = replace(SPEC, owner="me", limits=replace(SPEC.limits, memory_bytes=100 * MIB))
@@ -35,7 +35,7 @@ def rooms(living: int = 0, leaving: int = 0) -> Rooms:
 def test_what_is_being_made_counts_with_what_there_is() -> None:
     some, most = rooms(living=1), Allowance(sandboxes=3)
     with some.take("me", most, 1, 0):
-        with pytest.raises(LimitReached, match="has 2 sandboxes, and may have 3"):
+        with pytest.raises(LimitReached, match="has 2 sandboxes; its limit is 3"):
             some.take("me", most, 2, 0)
         some.take("you", most, 2, 0)
         room = some.take("me", most, 1, 0)
@@ -62,10 +62,36 @@ def test_who_closes_one_can_have_another_at_once_but_not_for_ever() -> None:
         rooms(living=1, leaving=3).take("me", most, 1, 100 * MIB)
 
 
+def test_the_bounds_of_the_machine_are_for_all_owners_together() -> None:
+    some, most = rooms(living=1), Allowance(sandboxes=100, all_sandboxes=3, all_memory_bytes=1000 * MIB)
+    with some.take("me", most, 1, 100 * MIB), some.take("you", most, 1, 100 * MIB):
+        for owner in ("me", "you", "somebody new"):
+            with pytest.raises(LimitReached, match="at most 3 sandboxes at once") as caught:
+                some.take(owner, most, 1, 0)
+            assert caught.value.details == {"limit": "all_sandboxes", "allowed": 3}
+            assert "--max-sandboxes" in (caught.value.hint or "")
+    with pytest.raises(LimitReached, match="at most 1000 MiB") as caught:
+        some.take("me", most, 2, 500 * MIB)
+    assert caught.value.details == {"limit": "all_memory_mib", "allowed": 1000}
+    some.take("me", most, 2, 450 * MIB)
+
+
+def test_what_is_made_to_install_packages_counts_for_the_machine() -> None:
+    some, most = rooms(), Allowance(all_sandboxes=2)
+    with some.take("me", most, 1, 0):
+        hidden = some.take_hidden("me", 0)
+        with pytest.raises(LimitReached, match="at most 2 sandboxes"):
+            some.take("you", most, 1, 0)
+        hidden.leave()
+        some.take("you", most, 1, 0)
+
+
 def test_without_an_allowance_there_is_no_limit() -> None:
     some = rooms(living=1000)
     for _ in range(1000):
         some.take("", Allowance(), 256, 2**40)
+    with pytest.raises(LimitReached, match="257000 sandboxes"):
+        some.take("", Allowance(sandboxes=257_000), 1, 2**40)
 
 
 def test_templates_that_boot_count_with_those_there_are() -> None:
@@ -116,8 +142,22 @@ async def test_a_sandbox_counts_with_the_memory_of_the_one_that_it_became(engine
     small = replace(MINE, limits=replace(MINE.limits, memory_bytes=64 * MIB))
     parent, winner = await engine.registry.create(small), await engine.registry.create(MINE)
     await engine.merge(parent, winner)
-    with pytest.raises(LimitReached, match="may use 100 MiB together"):
+    with pytest.raises(LimitReached, match="add up to 100 MiB, with this one 164 MiB; at most 163 MiB are allowed"):
         await engine.registry.create(small, Allowance(memory_bytes=163 * MIB))
+
+
+async def test_a_fork_behind_a_merge_counts_with_the_memory_that_the_merge_has_brought(engine: Engine) -> None:
+    small = replace(MINE, limits=replace(MINE.limits, memory_bytes=64 * MIB))
+    parent, winner = await engine.registry.create(small), await engine.registry.create(MINE)
+    most = Allowance(memory_bytes=420 * MIB)
+    merging = work(relations.merge(engine.registry, parent, winner, Caller()))
+    forking = work(relations.fork(engine.registry, parent, 4, False, Caller(), most))  # 256 MiB beside 164 when asked
+    await merging
+    with pytest.raises(LimitReached, match="add up to 100 MiB, with this one 500 MiB; at most 420 MiB are allowed"):
+        await forking
+    assert engine.registry.all_of("me") == [parent]
+    # What was taken for it is free again.
+    await engine.registry.create(replace(MINE, limits=replace(MINE.limits, memory_bytes=320 * MIB)), most)
 
 
 async def test_a_template_that_nobody_waits_for_any_more_counts_while_it_boots(
@@ -164,10 +204,20 @@ async def test_many_who_take_snapshots_at_once_get_no_more_than_there_is_room_fo
     turns = Caller().queue(sandbox, needs_repl=True)
     async with turns:
         taking = [work(relations.snapshot(engine.registry, sandbox, Caller())) for _ in range(8)]
-        await asyncio.sleep(0)
+        await until(lambda: sandbox.waiting == 8)
     made = await asyncio.gather(*taking, return_exceptions=True)
     assert [isinstance(one, LimitReached) for one in made].count(False) == SETTINGS.snapshots
     assert len(engine.registry.snapshots) == SETTINGS.snapshots
+
+
+async def test_snapshots_that_are_being_taken_count_with_those_there_are(engine: Engine) -> None:
+    freezing = engine.machine.gate("freeze")
+    sandboxes = [(await engine.used(MINE))[0] for _ in range(SETTINGS.snapshots + 1)]
+    taking = [work(relations.snapshot(engine.registry, sandbox, Caller())) for sandbox in sandboxes]
+    await until(lambda: taking[-1].done() or engine.machine.reached.count("freeze") == len(taking))
+    freezing.set()
+    made = await asyncio.gather(*taking, return_exceptions=True)
+    assert [isinstance(one, LimitReached) for one in made] == [False] * SETTINGS.snapshots + [True]
 
 
 # An engine that serves others shows nothing of the host, whoever asks
@@ -182,11 +232,11 @@ async def sealed(tmp_path: Path) -> AsyncIterator[Engine]:
 
 async def test_a_sealed_engine_mounts_nothing(sealed: Engine) -> None:
     mount = MountSpec("/home/me/.ssh", "/mnt", writable=False)
-    with pytest.raises(InvalidArgument, match="^mounts: "):
+    with pytest.raises(InvalidArgument, match="^this engine allows no mounts"):
         await sealed.registry.create(replace(SPEC, mounts=(mount,)))
     sandbox, _ = await sealed.used()
     taken = await take(sealed, sandbox)
-    with pytest.raises(InvalidArgument, match="^mounts: "):
+    with pytest.raises(InvalidArgument, match="^this engine allows no mounts"):
         await relations.thaw(sealed.registry, ThawSpec(taken.id, None, mounts=(mount,)), Caller())
 
 
@@ -194,7 +244,7 @@ async def test_a_sealed_engine_shows_no_interpreter_but_its_own(sealed: Engine) 
     own = SPEC.template.interpreter
     for other in (replace(own, trees=(*own.trees, "/home/me")), replace(own, library="/home/me")):
         template = replace(SPEC.template, name="mine", builtin=False, interpreter=other)
-        with pytest.raises(InvalidArgument, match="^python: "):
+        with pytest.raises(InvalidArgument, match="^this engine only makes sandboxes from "):
             await sealed.registry.create(replace(SPEC, template=template))
 
 
@@ -215,3 +265,47 @@ def test_who_keeps_most_results_loses_theirs_first() -> None:
         run(yours, number)
     assert mine.find(first).final is not None
     assert shelf.kept_bytes <= 10_000
+
+
+async def test_a_sandbox_that_installs_packages_counts_until_it_is_closed(engine: Engine) -> None:
+    most = Allowance(sandboxes=2, memory_bytes=200 * MIB)
+    await engine.registry.create(MINE, most)
+    hidden = await engine.registry.hidden(MINE)
+    with pytest.raises(LimitReached):
+        await engine.registry.hidden(MINE)
+    with pytest.raises(LimitReached, match="has 2 sandboxes, 1 of them to install packages; its limit is 2"):
+        await engine.registry.create(MINE, most)
+    other = await engine.registry.hidden(replace(MINE, owner="you"))
+    await hidden.close()
+    again = await engine.registry.hidden(MINE)
+    await asyncio.gather(again.close(), other.close())
+    await engine.registry.create(MINE, most)
+    with pytest.raises(LimitReached):
+        await engine.registry.hidden(MINE)
+
+
+async def test_a_sandbox_that_could_not_be_made_to_install_packages_takes_no_room(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = Allowance(memory_bytes=200 * MIB)
+    await engine.registry.create(MINE, most)
+
+    async def fails(*_: Any) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(engine.machine, "create", fails)
+        with pytest.raises(OSError, match="no"):
+            await engine.registry.hidden(MINE)
+    await (await engine.registry.hidden(MINE)).close()
+
+
+def test_allowances_are_forgotten_only_of_owners_who_have_nothing() -> None:
+    some = Rooms(lambda owner: [MIB] * (owner == "has one"), lambda _: [])
+    most = Allowance(sandboxes=1)
+    some.take("has one", most, 0, 0)
+    for number in range(2000):
+        some.take(f"owner {number}", most, 0, 0).leave()
+    assert len(some._allowances) <= 1001
+    with pytest.raises(LimitReached):
+        some.take_hidden("has one", MIB)

@@ -5,72 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
 from ramet.engine.cell import Cell
 from ramet.engine.collecting import Collecting
 from ramet.engine.sandbox import Sandbox
-from ramet.engine.settings import Settings
 from ramet.errors import ExecutionCancelled, InvalidArgument, LimitReached, SandboxClosed
 from ramet.protocol import guest
 from ramet.protocol.calls import Outcome
 from ramet.protocol.frames import encode
-from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
+from ramet.protocol.specs import SandboxSpec
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
-
-SPEC = SandboxSpec(
-    TemplateSpec("default", Interpreter("/usr/bin/python3", "3.12.1", (), (), None), (), builtin=True),
-    Limits(2**30, 100, 1.0, 2**30),
-)
-QUICK = Settings(
-    interrupt_again_seconds=0.01,
-    hard_interrupt_seconds=0.01,
-    kill_seconds=0.01,
-    end_of_control_seconds=0.01,
-    waiting_cells=3,
-    rich_bytes=10,
-)
-
-
-@pytest.fixture
-async def body(tmp_path: Path) -> AsyncIterator[ScriptedBody]:
-    body = ScriptedBody(tmp_path)
-    yield body
-    await body.close()
-
-
-@pytest.fixture
-async def sandbox(body: ScriptedBody) -> AsyncIterator[Sandbox]:
-    sandbox = Sandbox("sbx_test", SPEC, body, QUICK)
-    yield sandbox
-    await sandbox.close()
-
-
-class Call:
-    """A cell given to a sandbox, and its outcome to come."""
-
-    def __init__(self, sandbox: Sandbox, code: bytes = b"", timeout_seconds: float | None = None) -> None:
-        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        sink = Collecting(QUICK, lambda stream: None)
-        self.cell = Cell("python", code, timeout_seconds, sink, self._future.set_result, self._future.set_exception)
-        sandbox.submit(self.cell)
-
-    @property
-    def done(self) -> bool:
-        return self._future.done()
-
-    async def outcome(self) -> Outcome:
-        async with asyncio.timeout(5):
-            return await self._future
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
+from tests.unit.scripted_engine import QUICK, SPEC, Call
+from tests.waiting import until
 
 
 async def test_cells_run_one_at_a_time_in_order_of_arrival(sandbox: Sandbox, body: ScriptedBody) -> None:
@@ -98,7 +46,7 @@ async def test_a_waiting_cell_that_is_given_up_never_runs(sandbox: Sandbox, body
 async def test_the_queue_is_bounded(sandbox: Sandbox) -> None:
     for _ in range(1 + QUICK.waiting_cells):
         Call(sandbox)
-    with pytest.raises(LimitReached, match="3 cells wait"):
+    with pytest.raises(LimitReached, match="3 cells are already waiting"):
         Call(sandbox)
 
 
@@ -202,6 +150,31 @@ async def test_a_restart_is_told_to_the_first_caller_who_listens(sandbox: Sandbo
     assert (await following.outcome()).restarted
 
 
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_restart_is_not_told_twice_to_whoever_has_heard_of_the_loss(
+    sandbox: Sandbox, body: ScriptedBody, told: bool
+) -> None:
+    """A caller that leaves takes the news with it only if the loss was told before, by the result it happened in."""
+    if told:
+        losing = Call(sandbox)
+        await body.next_frame()
+        body.die(ScriptedDeath(0, None))
+        assert (await losing.outcome()).state == "lost"
+    else:
+        body.die(ScriptedDeath(0, None))
+        await until(lambda: sandbox.state == "lost")
+    given_up = Call(sandbox)
+    await until(lambda: body.revivals == 1)
+    frame = await body.next_frame()
+    sandbox.abandon(given_up.cell)
+    following = Call(sandbox)
+    assert (await body.next_frame()).kind == guest.INTERRUPT  # nobody waits for this cell any more
+    body.done(int(str(frame.header["id"])))
+    frame = await body.next_frame()
+    body.done(int(str(frame.header["id"])))
+    assert (await following.outcome()).restarted is not told
+
+
 async def test_a_cell_that_ended_before_its_process_did_has_its_own_result(
     sandbox: Sandbox, body: ScriptedBody
 ) -> None:
@@ -242,6 +215,17 @@ async def test_a_guest_that_closes_its_control_socket_is_killed(sandbox: Sandbox
     assert (await call.outcome()).cause == "broken protocol"
 
 
+async def test_a_guest_that_closes_its_control_socket_while_it_is_interrupted_is_ended_by_that(
+    sandbox: Sandbox, body: ScriptedBody
+) -> None:
+    call = Call(sandbox)
+    await body.next_frame()
+    assert sandbox.interrupt()
+    body._guest.close()
+    outcome = await call.outcome()
+    assert (outcome.state, outcome.cause, body.signals[-1]) == ("lost", "interrupt", signal.SIGKILL)
+
+
 async def test_words_of_a_cell_that_is_over_are_ignored(sandbox: Sandbox, body: ScriptedBody) -> None:
     first = Call(sandbox)
     await body.next_frame()
@@ -258,12 +242,12 @@ async def test_words_of_a_cell_that_is_over_are_ignored(sandbox: Sandbox, body: 
 async def test_rich_results_are_bounded_and_the_rest_is_counted(sandbox: Sandbox, body: ScriptedBody) -> None:
     call = Call(sandbox)
     await body.next_frame()
-    for text in (b"123456", b"too long", b"1234"):
+    for text in (b"1" * 6000, b"too long" * 1000, b"2" * 2000):
         mimes = [["text/plain", "s", len(text)]]
         body.send(encode(guest.RESULT, {"id": 1, "what": "display", "mimes": mimes, "display_id": None}, text))
     body.done(1)
     outcome = await call.outcome()
-    assert [rich.blob for rich in outcome.rich] == [b"123456", b"1234"]
+    assert [rich.blob for rich in outcome.rich] == [b"1" * 6000, b"2" * 2000]
     assert outcome.truncated is not None
     assert outcome.truncated.results_dropped == 1
 
@@ -296,7 +280,7 @@ async def test_a_folder_that_does_not_exist_is_a_bad_argument(body: ScriptedBody
     frame = await body.next_frame()
     assert frame.header == {"env": {"A": "x\udc80"}, "cwd": "/nowhere"}
     body.send(encode(guest.CONFIGURED, {"error": "no such folder"}))
-    with pytest.raises(InvalidArgument, match="cwd: no such folder"):
+    with pytest.raises(InvalidArgument, match="cwd must be a folder that exists in the sandbox: no such folder"):
         await configuring
     await sandbox.close()
 

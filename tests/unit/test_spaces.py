@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +13,8 @@ from ramet.protocol import calls
 from ramet.protocol.specs import Lifetime
 from tests.unit.scripted import ScriptedBody, ScriptedDeath, ScriptedFrozen
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import SETTINGS, Engine, run, work
-from tests.unit.test_sandbox_queue import SPEC, Call, until
+from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, run, work
+from tests.waiting import until
 
 Connect = Callable[[], Client]
 KEPT = replace(SPEC, owner="me", persistent=True)
@@ -109,7 +108,7 @@ async def test_a_caller_is_told_once_that_its_cell_was_cut_off_however_the_end_g
     with pytest.raises(ExecutionCancelled):
         await caller.answer()
     # The next answer on that connection is to the next question.
-    assert (await caller.ask(calls.SANDBOXES)).header == {"sandboxes": []}
+    assert (await caller.ask(calls.SANDBOXES)).header["sandboxes"] == []
 
 
 async def test_what_could_not_be_kept_is_told(engine: Engine, connect: Connect) -> None:
@@ -138,7 +137,8 @@ async def test_a_freeze_that_fails_is_tried_again(
     monkeypatch.setattr(engine.machine, "freeze", fail_once)
     client = connect()
     await client.ask(calls.CLOSE, sandbox=sandbox.id)
-    await resume(client, sandbox.id)
+    assert failures == []
+    assert engine.registry.find(await resume(client, sandbox.id)).parent == sandbox.id
 
 
 async def test_a_space_that_is_discarded_while_it_is_made_is_not_kept(engine: Engine, connect: Connect) -> None:
@@ -160,7 +160,7 @@ async def test_the_engine_closes_while_a_sandbox_is_being_kept(engine: Engine, c
     connect().send(calls.CLOSE, sandbox=sandbox.id)
     await until(lambda: len(engine.registry.spaces) == 1 and bool(engine.machine.kept_pids))
     closing = work(engine.registry.close())
-    await asyncio.sleep(0)
+    await until(lambda: sandbox.state == "closed")
     gate.set()
     await closing
     assert body.closed
@@ -170,7 +170,7 @@ async def test_only_what_ended_and_was_persistent_can_be_resumed(engine: Engine,
     plain, _ = await engine.used()
     lasting, _ = await engine.used(KEPT)
     client = connect()
-    with pytest.raises(InvalidArgument, match="has not ended"):
+    with pytest.raises(InvalidArgument, match="must be the id of a persistent sandbox that has ended"):
         await resume(client, lasting.id)
     await client.ask(calls.CLOSE, sandbox=plain.id)
     with pytest.raises(SandboxClosed, match="not persistent"):
@@ -204,7 +204,7 @@ async def test_there_is_no_persistent_sandbox_without_room_for_its_space(engine:
     with pytest.raises(LimitReached, match="there are 2 already"):
         await engine.registry.create(KEPT)
     await engine.used(replace(KEPT, owner="you"))
-    with pytest.raises(LimitReached, match="as many as it can"):
+    with pytest.raises(LimitReached, match="the engine has reached its limit"):
         await engine.registry.create(replace(KEPT, owner="you"))
     await engine.used()
     await engine.registry.spaces.discard(ended.id, "me")

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from ramet.isolation.threadwork import finish
+from tests.waiting import settle
 
 
 async def test_the_result_of_work_that_is_wanted_is_kept() -> None:
@@ -28,7 +29,7 @@ async def test_whoever_leaves_waits_for_the_work_and_its_result_is_undone() -> N
     task = asyncio.create_task(finish(asyncio.to_thread(work), undone.append))
     await asyncio.to_thread(begun.wait, 5)
     task.cancel()
-    await asyncio.sleep(0.02)
+    await settle()
     assert not task.done()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):

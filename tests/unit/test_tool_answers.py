@@ -8,7 +8,7 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls, tool_frames
 from ramet.protocol.calls import CHUNK_BYTES
 from tests.unit.scripted_tools import Scene, ToolClient
-from tests.unit.test_sandbox_queue import until
+from tests.waiting import until
 
 
 def in_parts(scene: Scene, call: object, first: bytes) -> ToolClient:
@@ -48,7 +48,7 @@ async def test_a_value_that_breaks_off_ends_the_connection_of_the_code(scene: Sc
         link.leave()
     assert await code.ended()
     scene.body.done(cell)
-    assert await scene.client.result() == [("look", {"n": 1}, "gone", "the answer broke off before its end")]
+    assert await scene.client.result() == [("look", {"n": 1}, "gone", "the answer ended before it was complete")]
 
 
 async def test_a_value_for_nobody_is_taken_in_and_thrown_away(scene: Scene) -> None:

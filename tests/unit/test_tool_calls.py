@@ -9,7 +9,7 @@ from ramet.protocol.frames import encode
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_engine import Engine
 from tests.unit.scripted_tools import Scene, begun, rows, tool
-from tests.unit.test_sandbox_queue import until
+from tests.waiting import until
 
 NO_CELL = "no cell is running: a tool can be called only while one is"
 NO_ANSWERER = "the program that runs this cell answers no tool calls"
@@ -186,12 +186,18 @@ async def test_a_client_that_goes_away_ends_its_calls_and_later_ones_are_refused
     assert [row[2] for row in rows(frame)] == ["gone", "gone"]
 
 
-async def test_a_client_that_goes_away_ends_the_calls_of_a_cell_that_is_not_kept(scene: Scene) -> None:
-    await scene.begin()
+@pytest.mark.parametrize("more", [{}, {"execution": "exe_" + "0" * 32, "on_disconnect": "interrupt"}])
+async def test_a_client_that_goes_away_interrupts_its_cell_and_then_ends_its_calls(
+    scene: Scene, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.begin(**more)
     code, _ = await scene.called()
+    unanswered: list[bool] = []
+    # Code that learns first that nobody answers could end before the interrupt comes.
+    monkeypatch.setattr(scene.body, "signal", lambda number: unanswered.append(code.silent()))
     scene.client.leave()
     assert await code.failure() == ("gone", GONE)
-    await until(lambda: bool(scene.body.signals))
+    assert unanswered == [True]
 
 
 async def test_it_can_be_said_that_nobody_answers_any_more(scene: Scene) -> None:

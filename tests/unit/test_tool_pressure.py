@@ -16,7 +16,7 @@ from ramet.protocol.frames import encode
 from ramet.protocol.tool_records import read_records
 from tests.unit.scripted_engine import SETTINGS, Engine
 from tests.unit.scripted_tools import Code, Scene, ToolClient, tool
-from tests.unit.test_sandbox_queue import until
+from tests.waiting import settle, until
 
 MIB = 1024 * 1024
 LARGE = 2 * MIB
@@ -32,15 +32,8 @@ async def narrow(tmp_path: Path) -> AsyncIterator[Scene]:
     await scene.set(tool())
     yield scene
     scene.close()
-    client.leave()
-    await asyncio.sleep(0)
+    await client.left()
     await engine.registry.close()
-
-
-async def go_round(times: int = 20) -> None:
-    """Let the engine do what it can do now."""
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 def large_call(size: int = LARGE) -> bytes:
@@ -59,21 +52,12 @@ async def test_code_that_does_not_read_its_value_holds_up_only_itself(scene: Sce
     links = [scene.client.other(), scene.client.other()]
     for link, call in zip(links, (slow_call, quick_call), strict=True):
         link.post(calls.TOOL_ANSWER, sandbox=scene.sandbox.id, call=call, outcome="value", more=True)
-
-    async def send(link: ToolClient) -> object:
-        for _ in range(40):
-            await asyncio.get_running_loop().sock_sendall(
-                link._socket, encode(calls.CHUNK, {}, bytes(calls.CHUNK_BYTES))
-            )
-        link.post(calls.END)
-        return (await link.answer()).header["taken"]
-
     held_up = asyncio.ensure_future(send_forty_parts(links[0]))
     passing = asyncio.ensure_future(send_forty_parts(links[1]))
     assert len(await quick.value()) == 40 * calls.CHUNK_BYTES
     assert await passing is True
     # What the engine holds for the slow one is little, and its client waits.
-    await go_round()
+    await settle()
     assert not held_up.done()
     service = scene.sandbox.tools
     assert service is not None
@@ -87,18 +71,9 @@ async def test_a_client_is_not_kept_waiting_by_code_that_has_gone(scene: Scene) 
     code, call = await scene.called()
     link = scene.client.other()
     link.post(calls.TOOL_ANSWER, sandbox=scene.sandbox.id, call=call, outcome="value", more=True)
-
-    async def send() -> object:
-        for _ in range(40):
-            await asyncio.get_running_loop().sock_sendall(
-                link._socket, encode(calls.CHUNK, {}, bytes(calls.CHUNK_BYTES))
-            )
-        link.post(calls.END)
-        return (await link.answer()).header["taken"]
-
-    sending = asyncio.ensure_future(send())
+    sending = asyncio.ensure_future(send_forty_parts(link))
     await code.frame()
-    await go_round()
+    await settle()
     code.close()
     assert await asyncio.wait_for(sending, 5) is False
 
@@ -108,10 +83,9 @@ async def test_a_client_that_does_not_read_is_not_told_more(scene: Scene) -> Non
     await scene.begin()
     codes = [scene.code() for _ in range(20)]
     await asyncio.gather(*(code.send(large_call(200 * 1024)) for code in codes))
-    await go_round()
     service = scene.sandbox.tools
     assert service is not None
-    assert service._untold
+    await until(lambda: bool(service._untold))
     seen = []
     for _ in codes:
         call = await scene.client.called()
@@ -149,7 +123,7 @@ async def test_large_calls_take_turns(narrow: Scene) -> None:
     call = large_call()
     for code in codes:
         await code.send(call[: 300 * 1024 // 3])  # each has begun
-    await go_round()
+    await settle()
     sending = [asyncio.ensure_future(code.send(call[300 * 1024 // 3 :])) for code in codes]
     for _ in codes:
         assert len((await narrow.client.called()).blob) == LARGE
@@ -163,9 +137,9 @@ async def test_a_large_call_that_never_comes_to_its_end_keeps_others_waiting_unt
     await narrow.begin()
     stuck, patient, small = (narrow.code() for _ in range(3))
     await stuck.send(large_call()[: MIB // 4])
-    await go_round()
+    await settle()
     waiting = asyncio.ensure_future(patient.send(large_call()))
-    await go_round()
+    await settle()
     assert not waiting.done()
     await small.call()
     assert (await narrow.client.called()).blob == b"{}"
@@ -178,7 +152,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one(narrow: Scene) -> Non
     await narrow.begin()
     busy, call = await narrow.called()
     idle = [narrow.code() for _ in range(3)]
-    await go_round()
+    await settle()
     newest = narrow.code()
     await newest.call()
     assert (await narrow.client.called()).header["call"] != call
@@ -193,7 +167,7 @@ async def test_where_every_connection_is_busy_a_new_one_waits(narrow: Scene) -> 
     busy = [await narrow.called() for _ in range(4)]
     late = narrow.code()
     await late.call()
-    await go_round()
+    await settle()
     assert not narrow.client.readable()
     assert await narrow.client.value(narrow.sandbox, busy[2][1], b"")
     assert (await narrow.client.called()).header["tool"] == "look"
@@ -215,7 +189,7 @@ async def test_where_all_sandboxes_have_many_connections_each_has_few(narrow: Sc
     # Six: no more for either, though each could have four.
     waiting = Code(body)
     await waiting.call()
-    await go_round()
+    await settle()
     assert not client.readable()
     # One that has none gets one all the same.
     third, its_body = await narrow.engine.used()

@@ -339,7 +339,7 @@ def test_what_a_partial_has_given_by_name_is_neither_told_nor_changed() -> None:
     assert b"secret" not in encode_tools([tool.spec])
     assert tool.bind(b'{"sku": "A", "x": 1}')() == ("A", "secret", {"shop": "ours", "x": 1})
     for name in ("key", "shop"):
-        with pytest.raises(WrongArguments, match=f"{name}: it is not for callers to give"):
+        with pytest.raises(WrongArguments, match=f"{name}: callers may not give it"):
             tool.bind(json.dumps({"sku": "A", name: "mine"}).encode())
 
 
@@ -437,41 +437,56 @@ def star(*names: str) -> None: ...
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (star, "'star' cannot be a tool: it takes *names, and a tool is called with named arguments"),
+        (star, "'star' cannot be a tool: it takes *names, but tools are called with named arguments only"),
         (hinted(bytes), "'tool' cannot be a tool: its parameter 'x': bytes has no counterpart in JSON"),
         (hinted(list[Strange]), "its parameter 'x': Strange has no counterpart in JSON"),
-        (hinted(dict[int, str]), "a mapping has keys of type int, and JSON has only str"),
+        (hinted(dict[int, str]), "a mapping has keys of type int, but JSON only has string keys"),
         (hinted("Missing"), "its type hints cannot be resolved: name 'Missing' is not defined"),
-        (hinted(Literal[b"x"]), "Literal has the value b'x', which is not plain JSON"),
+        (hinted(Literal[b"x"]), "Literal has the value b'x', which JSON does not have"),
         (lambda: 1, "has no name"),
         (functools.partial(sales), "has no name"),
-        (3, "there is a int in it"),
+        (3, "handler, got an int in it"),
         ({"name": "x"}, "a tool has no handler"),
         ({"handler": sales}, "a tool has no name"),
-        ({"name": "x", "handler": sales, "strict": True}, "'strict' is unknown in a tool"),
-        ({"name": "two words", "handler": sales}, "the name 'two words' is not possible"),
-        ({"name": "x", "handler": 3, "input_schema": {}}, "3 is not callable"),
-        ({"name": "x", "handler": sales, "input_schema": []}, "its input_schema is a list"),
+        ({"name": "x", "handler": sales, "strict": True}, "a tool has the unknown key 'strict'"),
+        ({"name": "two words", "handler": sales}, "must be 1 to 64 letters, digits, '_' and '-', got 'two words'"),
+        ({"name": "x", "handler": 3, "input_schema": {}}, "the handler of a tool must be callable, got an int"),
+        (
+            {"name": "x", "handler": sales, "input_schema": []},
+            "input_schema must be a dict with a JSON schema, got a list",
+        ),
         ({"name": "x", "handler": sales, "input_schema": {"x": object()}}, "its input_schema is not JSON"),
-        ({"name": "x", "handler": sales, "input_schema": {"type": "array"}}, "the schema of 'x' is of type 'array'"),
+        (
+            {"name": "x", "handler": sales, "input_schema": {"type": "array"}},
+            "the tool 'x' must have the type 'object', got 'array'",
+        ),
         (
             {"name": "x", "handler": sales, "input_schema": {"properties": {"a": {"type": "text"}}}},
             "its input_schema is not a JSON schema: properties.a.type: 'text' is not valid",
         ),
         (
             {"name": "x", "handler": sales, "input_schema": {"properties": {"a": {"$ref": "#/$defs/b"}}}},
-            "the reference '#/$defs/b' leads nowhere",
+            "the reference '#/$defs/b' cannot be found in the schema",
         ),
         (
             {"name": "x", "handler": sales, "input_schema": {"properties": {"a": {"$ref": "http://127.0.0.1/b"}}}},
-            "the reference 'http://127.0.0.1/b' leads out of the schema, and nothing is fetched",
+            "the reference 'http://127.0.0.1/b' points outside the schema; external schemas are not fetched",
         ),
         ({"name": "x", "handler": sales, "input_schema": {"properties": {"a": {"pattern": "("}}}}, "pattern: '('"),
-        ({"name": "x", "handler": sales, "calls_per_cell": 1.5}, "calls_per_cell is a float"),
-        ({"name": "x", "handler": sales, "calls_per_cell": -1}, "calls_per_cell of 'x' is -1"),
-        ({"name": "x", "handler": sales, "timeout_seconds": "1"}, "is a str"),
+        (
+            {"name": "x", "handler": sales, "calls_per_cell": 1.5},
+            "calls_per_cell must be None or a whole number, got a float",
+        ),
+        (
+            {"name": "x", "handler": sales, "calls_per_cell": -1},
+            "calls_per_cell of the tool 'x' must be from 0 to 1000000000, got -1",
+        ),
+        (
+            {"name": "x", "handler": sales, "timeout_seconds": "1"},
+            "timeout_seconds of tool 'x' must be a number of seconds, got '1'",
+        ),
     ],
-    ids=lambda value: str(value)[:60],
+    ids=lambda value: value[:60] if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_a_tool_says_why_at_once(given: Any, told: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -481,7 +496,7 @@ def test_what_cannot_be_a_tool_says_why_at_once(given: Any, told: str) -> None:
 
 @pytest.mark.parametrize("given", ["sales", sales, 3, {"name": "x"}])
 def test_tools_are_a_list(given: Any) -> None:
-    with pytest.raises(InvalidArgument, match="tools: is a"):
+    with pytest.raises(InvalidArgument, match="^tools must be a list of functions, .* got a"):
         toolset(given)
 
 
@@ -528,7 +543,7 @@ def test_the_dialect_is_the_one_that_the_schema_names() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"nothing", b'"x"', b"[" * 100_000, b"\xff", b'{"x": 1'])
 def test_arguments_that_are_no_object_are_wrong(data: bytes) -> None:
-    with pytest.raises(WrongArguments, match="they are not"):
+    with pytest.raises(WrongArguments, match="the arguments are not"):
         Tool(hinted(int)).bind(data)
 
 
@@ -546,7 +561,7 @@ def test_arguments_that_are_no_object_are_wrong(data: bytes) -> None:
 )
 def test_what_only_python_takes_for_json_reaches_no_handler(data: bytes) -> None:
     """And a record of it would not show it."""
-    with pytest.raises(WrongArguments, match="they are not JSON"):
+    with pytest.raises(WrongArguments, match="the arguments are not JSON"):
         Tool(hinted(Any)).bind(data)
 
 
@@ -561,5 +576,5 @@ def test_a_very_long_value_is_not_told_back_in_full() -> None:
 
 
 def test_current_tool_call_is_for_handlers_only() -> None:
-    with pytest.raises(LookupError, match="no call of a tool is being answered here"):
+    with pytest.raises(LookupError, match="no tool call is being answered here"):
         ramet.current_tool_call()

@@ -179,7 +179,7 @@ def test_too_deep_and_too_many_digits_are_refused() -> None:
 
 def test_too_many_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_values, "VALUE_BYTES_AT_MOST", 1000)
-    assert refusal(bytes(1000)).endswith("and at most 1000 are possible")
+    assert refusal(bytes(1000)).endswith("but at most 1000 are allowed")
     encode_value(bytes(900))
 
 

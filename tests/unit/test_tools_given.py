@@ -8,12 +8,12 @@ from ramet.errors import InvalidArgument, ProtocolError
 from ramet.protocol import calls, guest
 from ramet.protocol.tools import encode_tools
 from tests.unit.scripted import ScriptedDeath
-from tests.unit.scripted_engine import Engine
+from tests.unit.scripted_engine import Call, Engine
 from tests.unit.scripted_tools import Scene, told, tool
-from tests.unit.test_sandbox_queue import Call, until
+from tests.waiting import until
 
 
-async def test_the_guest_is_told_once_before_the_next_cell(scene: Scene) -> None:
+async def test_the_guest_is_told_before_the_next_cell_each_time_they_are_given(scene: Scene) -> None:
     scene.client.run(scene.sandbox.id, tools=True)
     assert await told(scene.body) == ("ramet-tools", ["look", "other"])
     assert (await scene.body.next_frame()).kind == guest.RUN
@@ -23,10 +23,16 @@ async def test_the_guest_is_told_once_before_the_next_cell(scene: Scene) -> None
     assert (await scene.body.next_frame()).kind == guest.RUN
     scene.body.done(3)
     await scene.client.answers()
-    await scene.client.give(scene.sandbox, tool(), tool("other"))  # the same
+    await scene.client.give(scene.sandbox, tool(), tool("other"))  # the same, so that their names lead to them again
     scene.client.run(scene.sandbox.id)
+    again = await scene.body.next_frame()
+    assert (again.kind, again.header) == (guest.TOOLS, {"socket": "ramet-tools", "anew": True})
     assert (await scene.body.next_frame()).kind == guest.RUN
     scene.body.done(4)
+    await scene.client.answers()
+    scene.client.run(scene.sandbox.id)
+    assert (await scene.body.next_frame()).kind == guest.RUN
+    scene.body.done(5)
     await scene.client.answers()
     await scene.client.give(scene.sandbox)
     scene.client.run(scene.sandbox.id)
@@ -70,9 +76,9 @@ async def test_what_is_given_during_a_cell_is_for_the_next(scene: Scene) -> None
         (b"[1]", "an object"),
         (b"nonsense", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (encode_tools([tool("a b")]), "is not possible"),
+        (encode_tools([tool("a b")]), "must be 1 to 64 letters, digits, '_' and '-', got 'a b'"),
         (encode_tools([tool("a-b"), tool("a_b")]), "would be the same function"),
-        (encode_tools([tool(f"t{n}") for n in range(1001)]), "are 1001"),
+        (encode_tools([tool(f"t{n}") for n in range(1001)]), "tools must have at most 1000 entries, got 1001"),
         (b" " * (1024 * 1024 + 1), "1048577 bytes"),
         (encode_tools([tool(timeout_seconds=-1)]), "timeout"),
         (encode_tools([tool(calls_per_cell=-1)]), "calls_per_cell"),

@@ -13,9 +13,9 @@ from ramet.protocol import calls, guest
 from ramet.protocol.specs import ThawSpec
 from ramet.protocol.tools import GivenTools
 from tests.unit.scripted import ScriptedBody
-from tests.unit.scripted_engine import Engine, finish, take, work
+from tests.unit.scripted_engine import Call, Engine, finish, take, work
 from tests.unit.scripted_tools import Code, Scene, ToolClient, begun, told, tool
-from tests.unit.test_sandbox_queue import Call, until
+from tests.waiting import until
 
 
 async def forked(scene: Scene) -> tuple[Sandbox, ScriptedBody]:
@@ -23,7 +23,7 @@ async def forked(scene: Scene) -> tuple[Sandbox, ScriptedBody]:
     return child, scene.engine.machine.bodies[-1]
 
 
-async def echo(client: ToolClient, sandbox: Sandbox, body: ScriptedBody, name: str = "look") -> None:
+async def assert_echoes(client: ToolClient, sandbox: Sandbox, body: ScriptedBody, name: str = "look") -> None:
     """A cell in which a tool is called, up to its end."""
     cell = await client.begin(sandbox, body)
     code = Code(body)
@@ -45,14 +45,14 @@ async def test_the_child_of_a_fork_has_its_parents_tools_over_a_socket_of_its_ow
     body.done(await begun(body))
     await other.answers()
     assert body.listens == ["ramet-tools"]
-    await asyncio.gather(echo(other, child, body), echo(scene.client, scene.sandbox, scene.body))
+    await asyncio.gather(assert_echoes(other, child, body), assert_echoes(scene.client, scene.sandbox, scene.body))
 
 
 async def test_what_is_given_to_a_parent_later_is_not_its_childs(scene: Scene) -> None:
     child, body = await forked(scene)
     await scene.client.give(scene.sandbox, tool("new"))
-    await echo(scene.client, scene.sandbox, scene.body, "new")
-    await echo(scene.client, child, body, "look")
+    await assert_echoes(scene.client, scene.sandbox, scene.body, "new")
+    await assert_echoes(scene.client, child, body, "look")
 
 
 async def test_tools_that_were_taken_away_are_taken_from_copies_too(scene: Scene) -> None:
@@ -68,7 +68,7 @@ async def test_a_thawed_snapshot_has_the_tools_that_its_state_had(scene: Scene, 
     snapshot = await take(engine, scene.sandbox)
     await scene.client.give(scene.sandbox, tool("new"))
     thawed = await work(relations.thaw(engine.registry, ThawSpec(snapshot.id, None), engine.caller))
-    await echo(scene.client, thawed, engine.machine.bodies[-1], "look")
+    await assert_echoes(scene.client, thawed, engine.machine.bodies[-1], "look")
 
 
 async def test_a_restored_sandbox_keeps_its_own_tools(scene: Scene, engine: Engine) -> None:
@@ -77,18 +77,18 @@ async def test_a_restored_sandbox_keeps_its_own_tools(scene: Scene, engine: Engi
     before = scene.code()
     await work(relations.restore(engine.registry, scene.sandbox, snapshot, engine.caller))
     assert await before.ended()
-    await echo(scene.client, scene.sandbox, engine.machine.bodies[-1], "new")
+    await assert_echoes(scene.client, scene.sandbox, engine.machine.bodies[-1], "new")
 
 
 async def test_a_merged_sandbox_keeps_its_own_tools(scene: Scene, engine: Engine) -> None:
     child, body = await forked(scene)
     await scene.client.give(child, tool("of_the_child"))
-    await echo(scene.client, child, body, "of_the_child")
+    await assert_echoes(scene.client, child, body, "of_the_child")
     before, of_child = scene.code(), Code(body)
     await engine.merge(scene.sandbox, child)
     assert await before.ended()
     assert await of_child.ended()
-    await echo(scene.client, scene.sandbox, body, "look")
+    await assert_echoes(scene.client, scene.sandbox, body, "look")
     of_child.close()
 
 
@@ -160,7 +160,7 @@ async def test_a_cell_fails_where_the_socket_cannot_be_made_and_the_next_tries_a
     with pytest.raises(LimitReached):
         await Call(child).outcome()
     body.listen_error = None
-    await echo(scene.client, child, body)
+    await assert_echoes(scene.client, child, body)
 
 
 async def test_a_sandbox_that_closes_meanwhile_leaves_no_socket_behind(scene: Scene) -> None:
@@ -169,7 +169,7 @@ async def test_a_sandbox_that_closes_meanwhile_leaves_no_socket_behind(scene: Sc
     call = Call(child)
     await until(lambda: body.listens != [])
     closing = asyncio.ensure_future(child.close())
-    await asyncio.sleep(0)
+    await until(lambda: child.state == "closed")
     body.listen_gate.set()
     await closing
     with pytest.raises(ExecutionCancelled):
@@ -204,14 +204,14 @@ async def test_tools_given_while_another_body_takes_the_place_are_those_of_the_n
     await work(relations.restore(engine.registry, sandbox, snapshot, engine.caller))
     body.listen_gate.set()
     await giving
-    await echo(scene.client, sandbox, engine.machine.bodies[-1], "late")
+    await assert_echoes(scene.client, sandbox, engine.machine.bodies[-1], "late")
 
 
 async def test_a_client_may_give_tools_again_and_again_at_the_same_time(scene: Scene, engine: Engine) -> None:
     sandbox, body = await engine.used()
     await asyncio.gather(*(sandbox.give_tools(GivenTools([tool(f"t{number}")])) for number in range(10)))
     assert body.listens == ["ramet-tools"]
-    await echo(scene.client, sandbox, body, "t9")
+    await assert_echoes(scene.client, sandbox, body, "t9")
 
 
 async def test_a_cell_without_tools_of_its_client_is_as_ever(scene: Scene) -> None:

@@ -21,7 +21,7 @@ async def test_the_data_of_a_refused_upload_is_thrown_away(connect: Callable[[],
     with pytest.raises(SandboxClosed):
         await client.answer()
     # The connection is as good as before.
-    assert (await client.ask(calls.SANDBOXES)).header == {"sandboxes": []}
+    assert (await client.ask(calls.SANDBOXES)).header["sandboxes"] == []
 
 
 async def test_data_for_no_upload_at_all_is_a_breach(connect: Callable[[], Client]) -> None:

@@ -12,8 +12,8 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.specs import Lifetime
 from tests.unit.scripted_client import Client
-from tests.unit.scripted_engine import SETTINGS, Engine, take
-from tests.unit.test_sandbox_queue import SPEC, Call, until
+from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, take
+from tests.waiting import until
 
 Connect = Callable[[], Client]
 

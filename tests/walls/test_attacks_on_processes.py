@@ -112,8 +112,9 @@ def test_an_attack_by(name: str, attacker: Sandbox, neighbour_still_answers: Che
     if expected is not None:
         assert ending(result) == expected
     neighbour_still_answers()
-    again = attacker.run_code("6 * 7", timeout=20)
-    if name not in ("limits_of_zero",):
+    stuck = name == "limits_of_zero"  # its REPL runs, but cannot do anything any more
+    again = attacker.run_code("6 * 7", timeout=1 if stuck else 20)
+    if not stuck:
         assert again.value == "42", again
         assert again.restarted is (result.state == "lost")
 

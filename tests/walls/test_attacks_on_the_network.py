@@ -18,8 +18,6 @@ from tests.network.servers import Server
 from tests.processes import command_line, descendants
 from tests.walls.attempts import armed, value
 
-pytestmark = pytest.mark.ordinary_user
-
 _NAME = "data.example"
 _BOUND_SECONDS = 20
 _FIRST_HALF, _SECOND_HALF = "Zq9xTOPval", "ueKLMnop77"  # never together in the code of a cell
@@ -102,6 +100,21 @@ with socket.socket() as thief:
     assert value(online, code) == (b"hello", "EAGAIN")
 
 
+def test_a_listener_inside_gets_no_datagram_that_goes_elsewhere(online: Sandbox) -> None:
+    """Every address is the sandbox's own: without packet rules it would arrive there."""
+    code = f"""
+with socket.socket(type=socket.SOCK_DGRAM) as thief, socket.socket(type=socket.SOCK_DGRAM) as away:
+    thief.bind(('0.0.0.0', 0))
+    thief.setblocking(False)
+    away.settimeout({_BOUND_SECONDS})
+    away.connect(('192.0.2.1', thief.getsockname()[1]))
+    sent, stolen = refusal(away.send, b'x'), refusal(thief.recv, 1)
+    answer = refusal(away.recv, 1) if stolen == 'EAGAIN' else None
+(stolen, 'ECONNREFUSED' in (sent, answer))
+"""
+    assert value(online, code) == ("EAGAIN", True)
+
+
 def test_what_is_remembered_of_connections_that_ended_is_soon_forgotten(online: Sandbox) -> None:
     """It is kernel memory that no limit of the sandbox counts."""
     folder = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_"
@@ -136,7 +149,7 @@ with socket.create_connection(('127.0.0.1', 3128), {_BOUND_SECONDS}) as proxy:
 
 def test_the_value_of_a_secret_is_in_no_memory_of_the_sandbox_and_of_its_copies(web: Server) -> None:
     rule = web.rule(_NAME)
-    secret = Secret(_FIRST_HALF + _SECOND_HALF, hosts=[rule])
+    secret = Secret(_FIRST_HALF + _SECOND_HALF, hosts=[rule], headers=["Key"])
     code = f"""
 import urllib.request
 def found(halves):

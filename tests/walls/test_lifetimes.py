@@ -17,6 +17,7 @@ import pytest
 from ramet import EngineLost, RametError, Sandbox, close_engine
 from ramet.transport import embedded
 from tests.processes import command_line
+from tests.walls.engines import fresh_engine
 from tests.walls.family import alive, below, engine_of
 
 _BOUND_SECONDS = 20
@@ -155,21 +156,6 @@ def test_a_stopped_owner_keeps_its_sandboxes(owner: Owner) -> None:
 # The engine of this process
 
 
-class fresh_engine:
-    """An engine apart from the one that other tests share; theirs is put back afterwards."""
-
-    def __enter__(self) -> embedded.EmbeddedEngine:
-        self._before, embedded._default = embedded._default, None
-        self.engine = embedded.default_engine()
-        with Sandbox() as sandbox:
-            sandbox.run_code("1")
-        return self.engine
-
-    def __exit__(self, *_: object) -> None:
-        close_engine()
-        embedded._default = self._before
-
-
 @pytest.mark.parametrize(
     ("who", "number"), [("engine", signal.SIGKILL), ("launcher", signal.SIGKILL), ("launcher", signal.SIGSEGV)]
 )
@@ -229,6 +215,7 @@ def test_a_closed_sandbox_leaves_nothing_while_its_engine_goes_on() -> None:
         assert engine.running
 
 
+@pytest.mark.deep("load")
 def test_many_lives_leave_no_process_behind() -> None:
     """Sandboxes that were closed, lost and revived: afterwards the engine has as many processes as before."""
     with fresh_engine() as engine:

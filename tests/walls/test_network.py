@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -71,15 +71,17 @@ def test_the_loopback_of_another_sandbox_is_another(walled: Sandbox) -> None:
 
 
 def test_abstract_unix_sockets_of_the_host_are_not_there(walled: Sandbox) -> None:
-    name = "\0ramet-test-abstract"
+    name = f"\0ramet-test-abstract-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
         server.listen()
         assert value(walled, f"refusal(socket.socket(socket.AF_UNIX).connect, {name!r})") == "ECONNREFUSED"
 
 
-def test_named_unix_sockets_of_the_host_are_not_there(walled: Sandbox, tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
+def test_named_unix_sockets_of_the_host_are_not_there(
+    walled: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = str(tmp_path_factory.mktemp("s") / "s")  # short: it has 107 bytes at most
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()

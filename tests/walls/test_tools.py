@@ -109,7 +109,11 @@ def test_a_flood_of_connections_is_bounded(
     code = """
 held, end = [], time.monotonic() + 1.0
 while len(held) < 800 and time.monotonic() < end:
-    raw = connected()
+    try:
+        raw = connected()
+    except OSError:
+        del held[-50:]  # an ordinary user's sandbox has fewer descriptors, and cells need some
+        break
     if raw is None:
         time.sleep(0.001)
     else:

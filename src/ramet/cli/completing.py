@@ -53,6 +53,7 @@ last = text.rpartition(".")[2]
 if not last.startswith("_"):
     found = [one for one in found if not one.rpartition(".")[2].startswith("_")]
 shell.display_pub.publish({"text/plain": json.dumps(found[:1000])})
+shell.history.withdraw()
 """
 
 

@@ -1,4 +1,4 @@
-"""ramet completion: a script that teaches a shell to complete ramet commands."""
+"""ramet completion: print a script that lets a shell complete ramet commands."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ _EXAMPLES = """\
 examples:
   ramet completion bash > ~/.local/share/bash-completion/completions/ramet
   ramet completion zsh > "${fpath[1]}/_ramet"
+  ramet completion fish > ~/.config/fish/completions/ramet.fish
   source <(ramet completion bash)             for this shell only
+
+Ids of sandboxes are completed too: they are asked for at the server (RAMET_URL).
 """
 
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser], ramet: argparse.ArgumentParser) -> None:
     parser = commands.add_parser(
         "completion",
-        help="completion for a shell",
+        help="print a completion script for a shell",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=("bash", "zsh"))
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to complete for")
     parser.set_defaults(run=lambda chosen: run(chosen, ramet))
 
 

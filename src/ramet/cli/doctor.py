@@ -1,4 +1,4 @@
-"""ramet doctor: what this host can do, what is missing and how to mend it, and what a sandbox here really has."""
+"""ramet doctor: show what this host can do, what is missing and how to fix it, and what a sandbox really has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ramet.client.sandbox import Sandbox
 from ramet.errors import RametError
-from ramet.isolation.doctor import Finding, examine
+from ramet.isolation.doctor import ONLY_FOR_FORKS, Finding, examine
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -19,19 +19,19 @@ examples:
   ramet doctor
   ramet doctor --no-trial
 
-exit code: 0 when sandboxes can be made here, 1 when not.
+exit code: 0 if sandboxes can be made and forked here, else 1.
 """
 
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="what this machine can do for a sandbox",
+        help="check what this machine can do for sandboxes",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--no-trial", action="store_true", help="do not make a sandbox to see what it really has")
+    parser.add_argument("--no-trial", action="store_true", help="do not make a sandbox to check what it really has")
     parser.set_defaults(run=run)
 
 
@@ -40,18 +40,22 @@ def run(chosen: argparse.Namespace) -> int:
     findings = examine()
     for finding in findings:
         _print(finding)
-    able = all(finding.ok for finding in findings if finding.needed)
-    if not able:
-        print("\nSandboxes cannot be made here. Mend the lines marked `no`, the first one first.")
+    missing = [finding.name for finding in findings if finding.needed and not finding.ok]
+    if missing:
+        cannot = "forked" if all(name in ONLY_FOR_FORKS for name in missing) else "made"
+        print(f"\nSandboxes cannot be {cannot} here. Fix the lines marked `no`, beginning with the first one.")
         return 1
     return 0 if chosen.no_trial else _trial()
 
 
 def _print(finding: Finding) -> None:
-    mark = "ok" if finding.ok else "no" if finding.needed else "--"
+    mark = "ok" if finding.ok else "??" if not finding.tried else "no" if finding.needed else "--"
     print(f"  {mark}  {finding.name:<22} {finding.detail}")
     if finding.fix and not finding.ok:
-        print(f"      {'':<22} fix: {finding.fix}")
+        first, *more = finding.fix.splitlines()
+        print(f"      {'':<22} fix: {first}")
+        for line in more:
+            print(f"      {'':<22}      {line}".rstrip())
 
 
 def _trial() -> int:

@@ -1,4 +1,4 @@
-"""ramet fork: copies of a running sandbox: memory, files, processes and threads."""
+"""ramet fork: copy a running sandbox with its memory, files, processes and threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
 from ramet.cli.place import add_server_option, find, keep, server
+from ramet.cli.sandbox_ids import add_sandbox_argument
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -30,11 +31,11 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
-    parser.add_argument("sandbox", metavar="SANDBOX", help="its id, or the beginning of it")
-    parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="how many (default: 1)")
-    parser.add_argument("--reseed", action="store_true", help="random generators of each copy start anew")
-    parser.add_argument("--inherit-secrets", action="store_true", help="copies may use the secrets of the sandbox")
-    parser.add_argument("--json", action="store_true", help="the ids as a JSON array")
+    add_sandbox_argument(parser)
+    parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="number of copies (default: 1)")
+    parser.add_argument("--reseed", action="store_true", help="give each copy random numbers of its own")
+    parser.add_argument("--inherit-secrets", action="store_true", help="let the copies use the secrets of the sandbox")
+    parser.add_argument("--json", action="store_true", help="print the ids as a JSON array")
     parser.set_defaults(run=run)
 
 

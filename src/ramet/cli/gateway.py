@@ -1,4 +1,4 @@
-"""ramet gateway: Claude's code execution, and programmatic tool calling, for programs that speak the Messages API."""
+"""ramet gateway: serve Claude's code execution and programmatic tool calling to clients of the Messages API."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ examples:
   ramet gateway --upstream https://api.anthropic.com --upstream-key-env ANTHROPIC_API_KEY
                                                               one key for all clients of this machine
   ramet gateway --upstream http://127.0.0.1:8000 --network open
-                                                              code may reach all that is public; without, nothing
+                                                              code may reach every public host; without it, nothing
   GATEWAY_KEYS=key1,key2 ramet gateway --upstream http://127.0.0.1:8000 --api-key-env GATEWAY_KEYS --host 0.0.0.0
                                                               for other machines (put a proxy with TLS in front)
 
 Clients set their base URL to the gateway's address and use the tool code_execution_20260120, or 20250522, 20250825 or
 20260521, as with the original. SIGTERM or Ctrl-C: no new requests, running ones get some seconds; a second one hurries.
 
-exit code: 0 after a graceful stop, 1 when it could not begin.
+exit code: 0 after a graceful stop, 1 if it could not start.
 """
 
 
@@ -55,46 +55,58 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--upstream", required=True, metavar="URL", help="server of the model: speaks the Messages API")
+    parser.add_argument(
+        "--upstream", required=True, metavar="URL", help="URL of the model's server, which speaks the Messages API"
+    )
     parser.add_argument(
         "--upstream-key-env",
         metavar="NAME",
-        help="environment variable with the key for the upstream (default: each client's own key is passed on)",
+        help="environment variable with the key for the upstream (default: pass on each client's own key)",
     )
     parser.add_argument(
         "--upstream-stall-seconds",
         type=_seconds,
         default=300.0,
         metavar="SECONDS",
-        help="a stream of the upstream in which nothing comes for so long is given up (default: %(default)g)",
+        help="give up a stream of the upstream that is silent for this long (default: %(default)g)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=_port, default=_PORT, help="0: a free one (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=_port, default=_PORT, help="port to listen on; 0 chooses a free one (default: %(default)s)"
+    )
     parser.add_argument(
         "--api-key-env",
         metavar="NAME",
-        help="environment variable with the keys that clients need, separated by commas; they stay in the gateway "
-        "(default: any key will do, on a loopback address only)",
+        help="environment variable with the keys that clients need, separated by commas; they are not passed on "
+        "(default: any key is accepted, on a loopback address only)",
     )
     # No option for its key: everybody on the machine can read a command line.
     shown = "Ramet server that has the sandboxes; its key in RAMET_API_KEY (default: $RAMET_URL, or its own sandboxes)"
     parser.add_argument("--url", help=shown)
-    parser.add_argument("--template", default="default", metavar="NAME", help="of the sandboxes (default: %(default)s)")
-    parser.add_argument("--memory-mib", type=_count, metavar="N", help="of each sandbox (default: the template's)")
+    parser.add_argument(
+        "--template", default="default", metavar="NAME", help="template of the sandboxes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--memory-mib", type=_count, metavar="N", help="memory limit of each sandbox, in MiB (default: the template's)"
+    )
     add_network_options(parser, "the sandboxes")
     numbers: tuple[tuple[str, float, str], ...] = (
-        ("--container-idle-seconds", 300, "a container that is not used for so long is frozen until it is used again"),
-        ("--container-keep-seconds", 86400, "one that is not used for so long is forgotten"),
-        ("--tool-seconds", 270, "code waits so long for the result of a client's tool"),
-        ("--cell-seconds", 90, "code may run for so long, not counting such waits"),
+        ("--container-idle-seconds", 300, "freeze a container that is unused for this long, until it is used again"),
+        ("--container-keep-seconds", 86400, "delete a container that is unused for this long"),
+        ("--tool-seconds", 270, "how long code waits for the result of a client's tool"),
+        ("--cell-seconds", 90, "how long code may run, not counting such waits"),
     )
     for option, default, what in numbers:
         shown = f"{what} (default: {default:g})"
         parser.add_argument(option, type=_seconds, default=float(default), metavar="SECONDS", help=shown)
     parser.add_argument(
-        "--files", metavar="DIR", help="folder of uploads and of what code made (default: in ~/.local/state/ramet)"
+        "--files",
+        metavar="DIR",
+        help="folder for uploads and for files that code made (default: in ~/.local/state/ramet)",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log on standard error")
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="format of the log on standard error"
+    )
     parser.set_defaults(run=run)
 
 
@@ -130,7 +142,7 @@ def run(chosen: argparse.Namespace) -> int:
         host, port = listening.address_of(listener)
         if not settings.keys and not listening.is_loopback(host):
             raise InvalidArgument(
-                f"host: other machines can reach {host}, and without keys everybody there could run code",
+                f"host {host} can be reached from other machines, and without keys anybody there could run code",
                 hint="put keys into a variable and name it: "
                 "GATEWAY_KEYS=$(openssl rand -hex 24) ramet gateway --api-key-env GATEWAY_KEYS ...",
                 details={"argument": "host"},
@@ -185,7 +197,7 @@ def _check_installed() -> None:
     if missing:
         raise RametError(
             f"the gateway needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="pip install 'ramet[gateway]'",
+            hint="pip install '.[gateway]', in a checkout of Ramet",
         )
 
 
@@ -204,7 +216,9 @@ def _keys(name: str | None) -> tuple[str, ...]:
         return ()
     keys = tuple(key.strip() for key in _variable("api-key-env", name).split(",") if key.strip())
     if not keys:
-        raise InvalidArgument(f"api-key-env: {name} holds no key", details={"argument": "api-key-env"})
+        raise InvalidArgument(
+            f"the environment variable {name} of --api-key-env holds no key", details={"argument": "api-key-env"}
+        )
     return keys
 
 
@@ -212,7 +226,7 @@ def _variable(option: str, name: str) -> str:
     value = os.environ.get(name, "").strip()
     if not value:
         raise InvalidArgument(
-            f"{option}: the environment has no variable {name}, or it is empty",
+            f"the environment variable {name} of --{option} is not set, or is empty",
             hint=f"export {name}=KEY",
             details={"argument": option},
         )
@@ -222,19 +236,19 @@ def _variable(option: str, name: str) -> str:
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{value} is not a port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, got {value}")
     return value
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above zero")
+        raise argparse.ArgumentTypeError(f"must be more than 0 seconds, got {text}")
     return value
 
 
 def _count(text: str) -> int:
     value = int(text)
     if not 1 <= value <= 2**20:
-        raise argparse.ArgumentTypeError(f"{value} is not a number from 1 to {2**20}")
+        raise argparse.ArgumentTypeError(f"must be from 1 to {2**20}, got {value}")
     return value

@@ -1,4 +1,4 @@
-"""ramet logs: what the cells of a sandbox printed last, at most a mebibyte of it."""
+"""ramet logs: show what the cells of a sandbox printed last, at most a mebibyte of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ramet.cli.output import paint
 from ramet.cli.place import add_server_option, find, server
+from ramet.cli.sandbox_ids import add_sandbox_argument
 from ramet.client.sandbox import Sandbox
 from ramet.errors import SandboxClosed
 from ramet.protocol.replays import ReplayEvent
@@ -31,16 +32,18 @@ _FOLLOW_SECONDS = 0.5
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "logs",
-        help="what a sandbox printed",
+        help="show what a sandbox printed",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
-    parser.add_argument("sandbox", metavar="SANDBOX", help="its id, or the beginning of it")
+    add_sandbox_argument(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what it prints from now on")
-    parser.add_argument("--timestamps", action="store_true", help="when each piece was printed, and how cells ended")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument(
+        "--timestamps", action="store_true", help="show when each piece was printed, and how cells ended"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(run=run)
 
 

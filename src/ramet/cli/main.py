@@ -8,35 +8,71 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from ramet.cli import completion, doctor, fork, gateway, keys, logs, mcp, ps, rm, run, serve, shell, top
+from ramet.cli import (
+    completion,
+    cp,
+    create,
+    diff,
+    doctor,
+    exec,
+    fork,
+    gateway,
+    keys,
+    logs,
+    mcp,
+    merge,
+    ps,
+    rm,
+    run,
+    serve,
+    shell,
+    snapshot,
+    templates,
+    top,
+)
 from ramet.cli.output import print_error
+from ramet.cli.parsing import CommandParser
 from ramet.errors import RametError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
   ramet run script.py     a script in a sandbox of its own
+  ramet run --output out analysis.py     its plots and files come out
   ramet shell             a REPL in a sandbox
   ramet serve             sandboxes over HTTP; then in another terminal:
+  ramet create            a sandbox that stays; then: ramet cp, exec, shell, fork, diff, merge, rm
   ramet ps                what is running there
   ramet gateway --upstream URL    Claude's code execution for programs that speak the Messages API
   ramet mcp               sandboxes for MCP clients
-  ramet doctor            what this machine can do for a sandbox, and how to mend what is missing
+  ramet doctor            what this machine can do for sandboxes, and how to fix what is missing
 
 `ramet COMMAND --help` shows more examples.
 """
 
 
+_COMMANDS = (
+    *(run, shell, create, exec, cp, ps, top, logs, fork, diff, merge, snapshot, templates, rm),
+    *(serve, keys, gateway, mcp, doctor),
+)
+
+
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="ramet",
         description="Stateful Python sandboxes on your own machine.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ramet {version('ramet')}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for module in (run, shell, ps, top, logs, fork, rm, serve, keys, gateway, mcp, doctor):
+    # Its type is that of the parsers it makes, which a command need not know.
+    below: Any = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    commands: _SubParsersAction[argparse.ArgumentParser] = below
+    for module in _COMMANDS:
         module.add_command(commands)
     completion.add_command(commands, parser)
     return parser
@@ -52,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result: int = chosen.run(chosen)
         sys.stdout.flush()
     except RametError as error:
-        print_error(error)
+        print_error(error, chosen)
         return 1
     except KeyboardInterrupt:
         return 130

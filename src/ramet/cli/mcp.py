@@ -1,4 +1,4 @@
-"""ramet mcp: sandboxes as tools for programs that speak the Model Context Protocol."""
+"""ramet mcp: serve sandboxes as tools for programs that speak the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ examples:
                                               for other machines (put a proxy with TLS in front)
 
 Each client has sandboxes of its own, which end with its session: over stdio when it closes the input, over HTTP when
-it says so or was not heard of for the idle time.
+it ends it or after the idle timeout.
 
-exit code: 0 when the client has gone, 1 when it could not begin.
+exit code: 0 after the client has left, 1 if it could not start.
 """
 
 
@@ -45,32 +45,36 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser, "sandboxes of this command")
-    parser.add_argument("--template", default="default", help="of the sandboxes (default: %(default)s)")
-    parser.add_argument("--memory-mib", type=int, metavar="N", help="that a sandbox may use")
+    parser.add_argument("--template", default="default", help="template of the sandboxes (default: %(default)s)")
+    parser.add_argument("--memory-mib", type=int, metavar="N", help="memory limit of each sandbox, in MiB")
     add_network_options(parser, "the sandboxes")
-    parser.add_argument("--http", action="store_true", help="streamable HTTP instead of standard input and output")
+    parser.add_argument(
+        "--http", action="store_true", help="serve streamable HTTP instead of standard input and output"
+    )
     parser.add_argument("--host", default=_HOST, help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=_PORT, help="0: a free one (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=_PORT, help="port to listen on; 0 chooses a free one (default: %(default)s)"
+    )
     parser.add_argument(
         "--api-key-env",
         action="append",
         default=[],
         metavar="NAME",
-        help="variable with a key that HTTP clients must present as bearer token; may be given again",
+        help="environment variable with a key that HTTP clients must send as bearer token; may be repeated",
     )
     parser.add_argument(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="name under which clients reach it, of a proxy for instance; may be given again",
+        help="host name by which clients reach the server, such as that of a proxy; may be repeated",
     )
     parser.add_argument(
         "--idle-timeout",
         type=float,
         default=1800,
         metavar="SECONDS",
-        help="over HTTP a session ends after so long unused (default: %(default)g)",
+        help="over HTTP, end a session that is unused for this long (default: %(default)g)",
     )
     parser.set_defaults(run=run)
 
@@ -83,7 +87,9 @@ def run(chosen: argparse.Namespace) -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "pydantic", "anyio"):
             raise
-        raise RametError("this command needs the package mcp, 2.3 or newer", hint="pip install 'ramet[mcp]'") from error
+        raise RametError(
+            "this command needs the package mcp, 2.3 or newer", hint="pip install '.[mcp]', in a checkout of Ramet"
+        ) from error
     _check(chosen)
     network, secrets = chosen_network(chosen)
     sandboxes = SandboxSettings(
@@ -101,16 +107,16 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _check(chosen: argparse.Namespace) -> None:
     if not 0 < chosen.idle_timeout < math.inf:
-        raise InvalidArgument(f"idle-timeout: {chosen.idle_timeout:g} is not allowed; allowed: more than 0 seconds")
+        raise InvalidArgument(f"--idle-timeout must be more than 0 seconds, got {chosen.idle_timeout:g}")
     if not 0 <= chosen.port <= 65535:
-        raise InvalidArgument(f"port: {chosen.port} is not allowed; allowed: 0 to 65535")
+        raise InvalidArgument(f"--port must be from 0 to 65535, got {chosen.port}")
     meant_for_http = (chosen.host, chosen.port) != (_HOST, _PORT) or chosen.api_key_env or chosen.allow_host
     if meant_for_http and not chosen.http:
-        raise InvalidArgument("host, port, api-key-env, allow-host: these are for HTTP", hint="add --http")
+        raise InvalidArgument("--host, --port, --api-key-env and --allow-host are for HTTP only", hint="add --http")
 
 
 def _keys(names: list[str]) -> tuple[str, ...]:
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
-        raise InvalidArgument(f"api-key-env: there is no {missing[0]} in the environment, or it is empty")
+        raise InvalidArgument(f"the environment variable {missing[0]} of --api-key-env is not set, or is empty")
     return tuple(os.environ[name] for name in names)

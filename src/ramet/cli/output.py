@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from ramet.errors import RametError
+from ramet.cli.parsing import in_words_of_options
+from ramet.errors import InvalidArgument, RametError
 
 
 def print_note(text: str) -> None:
@@ -16,7 +18,10 @@ def print_note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def print_error(error: RametError) -> None:
+def print_error(error: RametError, chosen: argparse.Namespace | None = None) -> None:
+    """``chosen``: what was typed. Errors then speak of options instead of arguments in Python."""
+    if isinstance(error, InvalidArgument) and chosen is not None:
+        error = in_words_of_options(error, getattr(chosen, "options", ()))
     print_note(f"{paint('ramet:', 'red', sys.stderr)} {error}")
 
 
@@ -50,13 +55,18 @@ def show_progress(text: str) -> None:
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines with columns as wide as they must be. What would move a terminal's cursor is shown instead."""
-    lines = [[_shown(text) for text in line] for line in (titles, *rows)]
+    lines = [[shown(text) for text in line] for line in (titles, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Text of a sandbox, of a server or of a folder on a terminal: what would move its cursor is escaped."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

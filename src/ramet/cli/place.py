@@ -7,18 +7,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ramet.client.forks import Snapshot
+from ramet.client.inventory import inventory, snapshot_with_id
 from ramet.client.sandbox import Sandbox
 from ramet.errors import RametError, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 
-_WITHOUT = "this command is about sandboxes that a server keeps, and there is none at"
-_HINT = "start one: ramet serve; or name yours: export RAMET_URL=http://HOST:PORT RAMET_API_KEY=KEY"
+_WITHOUT = "this command needs a server, and there is none at"
+_HINT = "start one with `ramet serve`, or name yours: export RAMET_URL=http://HOST:PORT RAMET_API_KEY=KEY"
 
 
 def add_server_option(parser: argparse.ArgumentParser, default: str = DEFAULT_URL) -> None:
     # No option for the key: everybody on the machine can read a command line.
-    shown = f"of the server; its key in RAMET_API_KEY (default: $RAMET_URL, or {default})"
+    shown = f"URL of the server; its key is read from RAMET_API_KEY (default: $RAMET_URL, or {default})"
     parser.add_argument("--url", help=shown)
 
 
@@ -46,7 +48,7 @@ def find(url: str, wanted: str) -> Sandbox:
 
 
 def full_id(url: str, wanted: str) -> str:
-    """Ids are long: as much of one as is enough will do."""
+    """The id that begins with ``wanted``. Raises RametError if none does, or several do."""
     if len(wanted) >= _WHOLE_ID_CHARACTERS:
         return wanted
     found = [row.id for row in Sandbox.list_all(url=url) if row.id.startswith((wanted, f"sbx_{wanted}"))]
@@ -56,13 +58,22 @@ def full_id(url: str, wanted: str) -> str:
     raise RametError(f"{what} with {wanted!r}", hint="see them with: ramet ps")
 
 
+def find_snapshot(url: str, wanted: str) -> Snapshot:
+    """A handle of a snapshot by its id, or by the beginning of its id."""
+    found = [one for one in inventory(url).snapshots if one.startswith((wanted, f"snp_{wanted}"))]
+    if len(found) == 1:
+        return snapshot_with_id(url, found[0])
+    what = "no snapshot begins" if not found else f"{len(found)} snapshots begin"
+    raise RametError(f"{what} with {wanted!r}", hint="see them with: ramet snapshot --list")
+
+
 # A handle that is forgotten closes its sandbox; one that is there when the process ends leaves it to its server.
-_kept: list[Sandbox] = []
+_kept: list[Sandbox | Snapshot] = []
 
 
-def keep(sandbox: Sandbox) -> None:
-    """A sandbox of a server is to outlive this process."""
-    _kept.append(sandbox)
+def keep(one: Sandbox | Snapshot) -> None:
+    """A sandbox or a snapshot of a server is to outlive this process."""
+    _kept.append(one)
 
 
 _WHOLE_ID_CHARACTERS = len("sbx_") + 32

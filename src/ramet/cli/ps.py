@@ -1,4 +1,4 @@
-"""ramet ps: the sandboxes that a server keeps for you."""
+"""ramet ps: list your sandboxes at a server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ramet.cli.output import duration, print_note, print_table, size
+from ramet.cli.output import cut, duration, print_note, print_table, size
 from ramet.cli.place import add_server_option, server
+from ramet.cli.sandbox_ids import short
 from ramet.client.sandbox import Sandbox
 from ramet.protocol.listing import SandboxRow
 
@@ -21,9 +22,14 @@ examples:
   ramet ps
   ramet ps --quiet | xargs -r ramet rm        close all
   ramet ps --json | jq '.[] | select(.state == "running") | .id'
+
+Ids are shortened to what is enough for other commands. STATE: running+2 has two more cells in its queue.
+ENDS IN: when it is closed if nobody uses it. LIMIT: memory that it may use.
 """
 
-_TITLES = ("SANDBOX", "STATE", "TEMPLATE", "AGE", "ENDS IN", "IF UNUSED", "MEMORY AT MOST", "WAITING", "FORK OF")
+_TITLES = ("SANDBOX", "STATE", "TEMPLATE", "AGE", "ENDS IN", "LIMIT", "FORK OF")
+# So that a line has at most 80 columns.
+_TEMPLATE_CHARACTERS = 16
 
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,8 +41,8 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="ids only")
-    parser.add_argument("--json", action="store_true", help="as a JSON array")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print whole ids only")
+    parser.add_argument("--json", action="store_true", help="print a JSON array with everything that is known")
     parser.set_defaults(run=run)
 
 
@@ -49,26 +55,26 @@ def run(chosen: argparse.Namespace) -> int:
         for row in rows:
             print(row.id)
     elif rows:
-        print_table(_TITLES, [_columns(row) for row in rows])
+        keyed = any(row.key is not None for row in rows)  # told to operators, who see the sandboxes of all keys
+        owners = [(row.key or "-",) if keyed else () for row in rows]
+        titles = ("KEY",) if keyed else ()
+        ids = [row.id for row in rows]
+        columns = [(*owner, *_columns(row, ids)) for owner, row in zip(owners, rows, strict=True)]
+        print_table((*titles, *_TITLES), columns)
     else:
         print_note("There are no sandboxes.")
     return 0
 
 
-def _columns(row: SandboxRow) -> tuple[str, ...]:
+def _columns(row: SandboxRow, ids: list[str]) -> tuple[str, ...]:
     now_ms = time.time() * 1000
-
-    def until(moment_ms: int | None) -> str:
-        return "-" if moment_ms is None else duration((moment_ms - now_ms) / 1000)
-
+    ends = [moment for moment in (row.expires_ms, row.idle_expires_ms) if moment is not None]
     return (
-        row.id,
-        row.state,
-        row.template,
+        short(row.id, ids),
+        f"{row.state}+{row.waiting}" if row.waiting else row.state,
+        cut(row.template, _TEMPLATE_CHARACTERS),
         duration((now_ms - row.created_ms) / 1000),
-        until(row.expires_ms),
-        until(row.idle_expires_ms),
+        duration((min(ends) - now_ms) / 1000) if ends else "-",
         size(row.memory_limit_bytes),
-        str(row.waiting),
-        row.parent or "-",
+        short(row.parent, ids) if row.parent else "-",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ramet.cli.output import print_error
 from ramet.cli.place import add_server_option, find, server
+from ramet.cli.sandbox_ids import completes
 from ramet.errors import RametError, Unreachable
 
 if TYPE_CHECKING:
@@ -31,8 +32,12 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
-    parser.add_argument("sandboxes", nargs="+", metavar="SANDBOX", help="its id, or the beginning of it")
-    parser.add_argument("--json", action="store_true", help="the ids that were closed as a JSON array")
+    completes(
+        parser.add_argument(
+            "sandboxes", nargs="+", metavar="SANDBOX", help="sandboxes to close: ids, or the beginnings of them"
+        )
+    )
+    parser.add_argument("--json", action="store_true", help="print the ids of the closed sandboxes as a JSON array")
     parser.set_defaults(run=run)
 
 

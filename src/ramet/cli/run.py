@@ -1,4 +1,4 @@
-"""ramet run: a script in a sandbox, as if it ran here: its output, its exit code."""
+"""ramet run: run a script in a sandbox as if it ran here, with its output and its exit code."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import argparse
 import base64
 import json
 import os
-import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from ramet.cli.networking import add_network_options, check_for_new, chosen_network
-from ramet.cli.output import print_error, print_note, progress, show_progress, size
+from ramet.cli.copying import Copied, upload
+from ramet.cli.forwarding import InputForwarder, has_input
+from ramet.cli.making import add_sandbox_options, check_exists, make_sandbox
+from ramet.cli.output import print_error, print_note, progress, shown
 from ramet.cli.place import add_server_option, chosen_url, find, keep
+from ramet.cli.saving import OutputFolder, tell_of_plots
+from ramet.cli.script import Script, chosen_script
 from ramet.client.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError
-from ramet.protocol.results import ExitEvent, OutputEvent, Result, ResultEvent
+from ramet.protocol.results import ClearEvent, Event, ExitEvent, OutputEvent, Result, ResultEvent
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -30,8 +31,12 @@ examples:
   ramet run script.py --its-own-option        options of the script come after it
   ramet run -c 'print(6 * 7)'                 the value of a last expression is printed too
   echo 'print(1)' | ramet run -
+  ramet run count.py < data.csv               the script reads its standard input
   ramet run --language bash -c 'ls -l'
   ramet run --upload data.csv --timeout 60 analysis.py
+  ramet run --mount ./data:/data --output out analysis.py
+                                              files of ./data can be read in /data; plots and files come out in ./out
+  ramet run --env MODE=fast --env LANG script.py
   ramet run --network api.example --network '*.data.example:443' fetch.py
   export API_KEY=...; ramet run --network api.example --secret API_KEY@api.example fetch.py
                                               the script sees a placeholder in API_KEY, the host gets the value
@@ -42,14 +47,17 @@ examples:
 
 Without --url or RAMET_URL the sandbox is made by this command, on this machine, and ends with it.
 
-exit code: the script's own; 130 after Ctrl-C; 125 when the sandbox failed and not the script.
+The script is copied to /root, its working folder, together with the modules beside it that it imports.
+
+exit code: the script's own; 124 at the timeout; 130 after Ctrl-C; 125 when the sandbox failed and not the script.
 """
 
 FAILED = 125
+TIMED_OUT = 124
 INTERRUPTED = 130
 _MISUSED = 2
-_TERMINATED = 128 + signal.SIGTERM
-_PIECE_BYTES = 1024 * 1024
+TERMINATED = 128 + signal.SIGTERM
+_UPLOAD_BYTES_AT_MOST = 2**40
 
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -62,82 +70,55 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser, "a sandbox of this command")
-    parser.add_argument("-c", "--code", help="the code itself")
-    parser.add_argument("--language", choices=("python", "bash"), default="python", help="of the code")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="interrupt it after so long")
-    parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox, which stays")
-    parser.add_argument("--template", help="of a new sandbox (default: default)")
-    parser.add_argument("--memory-mib", type=int, metavar="N", help="that a new sandbox may use")
-    add_network_options(parser)
+    parser.add_argument("-c", "--code", help="code to run")
+    parser.add_argument(
+        "--language", choices=("python", "bash"), default="python", help="language of the code (default: python)"
+    )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop the code after this time; exit code 124")
+    parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox of a server, and leave it running")
+    add_sandbox_options(parser)
     parser.add_argument("--keep", action="store_true", help="do not close the sandbox; print its id to standard error")
     parser.add_argument(
         "--upload",
         action="append",
         default=[],
         metavar="FILE[:PATH]",
-        help="copy a file into the sandbox first, to /root or to PATH; may be given again",
+        help="copy a file or a folder into the sandbox first, to /root or to PATH; may be given again",
     )
-    parser.add_argument("--json", action="store_true", help="the whole result as one JSON object, when it is over")
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a file, or - for standard input")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="for the script")
+    parser.add_argument(
+        "--alone", action="store_true", help="do not copy the modules beside the script that it imports"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="save plots, and the files that the code writes to its working folder, in this new or empty folder",
+    )
+    parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object at the end")
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="file to run, or - for standard input")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of the script")
     parser.set_defaults(run=run)
 
 
 def run(chosen: argparse.Namespace) -> int:
     # So that the sandbox of a server is closed also when this command is told to end.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     if chosen.code is None and chosen.script is None:
-        print_error(InvalidArgument("script: nothing to run", hint="give a file, - for standard input, or -c CODE"))
+        print_error(InvalidArgument("there is nothing to run", hint="give a file, - for standard input, or -c CODE"))
         return _MISUSED
     try:
-        script = _script(chosen)
+        script = chosen_script(chosen)
+        output = None if chosen.output is None else OutputFolder(chosen.output)
         with _sandbox(chosen) as sandbox:
             _upload(sandbox, chosen.upload)
-            if chosen.language == "python" and (script.arguments or chosen.sandbox is None):
-                sandbox.run_code(script.before)
-            return _run(sandbox, script.code(chosen.language), chosen)
+            script.upload(sandbox)
+            return _run(sandbox, script, output, chosen)
     except KeyboardInterrupt:
         return INTERRUPTED
     except RametError as error:
-        print_error(error)
+        print_error(error, chosen)
         return FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What is to be run."""
-
-    name: str
-    source: str
-    arguments: Sequence[str]
-
-    def code(self, language: str) -> str:
-        if language == "bash" and self.arguments:
-            # On the first line of the script, so that its lines keep their numbers.
-            return f"set -- {shlex.join(self.arguments)}; {self.source}"
-        return self.source
-
-    @property
-    def before(self) -> str:
-        """A cell that puts the arguments where a Python script looks for them; it leaves no name behind."""
-        return f"__import__('sys').argv[:] = {ascii([self.name, *self.arguments])}"
-
-
-def _script(chosen: argparse.Namespace) -> Script:
-    if chosen.code is not None:
-        source, name = str(chosen.code), "-c"
-        arguments = [*([chosen.script] if chosen.script is not None else []), *chosen.arguments]
-        return Script(name, source, arguments)
-    if chosen.script == "-":
-        return Script("-", sys.stdin.read(), chosen.arguments)
-    try:
-        return Script(chosen.script, Path(chosen.script).read_text("utf-8"), chosen.arguments)
-    except OSError as error:
-        raise InvalidArgument(f"script: cannot read {chosen.script}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"script: {chosen.script} is not text in UTF-8") from error
 
 
 @contextmanager
@@ -146,20 +127,17 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
     if chosen.sandbox is not None:
         if url is None:
             raise InvalidArgument(
-                "sandbox: only a server has sandboxes from before", hint="name it with --url or RAMET_URL"
+                "--sandbox: only a server has sandboxes from before", hint="name it with --url or RAMET_URL"
             )
-        check_for_new(chosen)
+        check_exists(chosen)
         yield find(url, chosen.sandbox)
         return
     if chosen.keep and url is None:
         raise InvalidArgument(
-            "keep: without a server the sandbox ends with this command", hint="name a server with --url or RAMET_URL"
+            "--keep: without a server the sandbox ends with this command", hint="name a server with --url or RAMET_URL"
         )
-    network, secrets = chosen_network(chosen)
     with progress("starting a sandbox"):
-        sandbox = Sandbox(
-            chosen.template or "default", memory_mib=chosen.memory_mib, network=network, secrets=secrets, url=url
-        )
+        sandbox = make_sandbox(chosen, url)
     if chosen.keep:
         keep(sandbox)
         print_note(f"sandbox {sandbox.id}")
@@ -170,43 +148,74 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
 
 
 def _upload(sandbox: Sandbox, wanted: list[str]) -> None:
+    copied = Copied(_UPLOAD_BYTES_AT_MOST)
     for one in wanted:
         local, _, remote = one.partition(":")
         try:
-            file = open(local, "rb")  # noqa: SIM115 - its errors are ours to tell, those of the sandbox are not
-        except OSError as error:
-            raise InvalidArgument(f"upload: cannot read {local}: {error.strerror}") from error
-        with file:
-            try:
-                sandbox.files.write(remote or os.path.basename(local), _pieces(file, local))
-            finally:
-                show_progress("")
+            upload(sandbox, local, remote or os.path.basename(os.path.abspath(local)), copied)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"--upload: {error.message}", hint=error.hint) from error
 
 
-def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """The file piece by piece, with what has been sent on the way."""
-    total, sent = os.fstat(file.fileno()).st_size, 0
-    while piece := file.read(_PIECE_BYTES):
-        yield piece
-        sent += len(piece)
-        show_progress(f"{name}: {size(sent)} of {size(total)}")
-
-
-def _run(sandbox: Sandbox, code: str, chosen: argparse.Namespace) -> int:
+def _run(sandbox: Sandbox, script: Script, output: OutputFolder | None, chosen: argparse.Namespace) -> int:
+    stays = chosen.keep or chosen.sandbox is not None
+    if output is not None:
+        output.begin(sandbox)
+    forwarder = InputForwarder(sandbox) if chosen.script != "-" and has_input() else None
+    code = script.cell(None if forwarder is None else forwarder.folder, final=not stays)
+    if forwarder is not None:
+        forwarder.start()
+    try:
+        if chosen.json:
+            result = sandbox.run_code(code, timeout=chosen.timeout)
+            for one in result.results if output is not None else ():
+                output.save_plot(one)  # type: ignore[union-attr]
+        else:
+            events = sandbox.run_code_stream(code, timeout=chosen.timeout)
+            result = show_events(events, output, values=chosen.code is not None)
+    finally:
+        if forwarder is not None:
+            forwarder.stop(remove=stays)
+    saved = output.end(sandbox) if output is not None else None
+    ended = exit_code(result)
     if chosen.json:
-        result = sandbox.run_code(code, chosen.language, chosen.timeout)
-        print(json.dumps({"sandbox": sandbox.id, **_facts(result)}))
-        return result.exit_code
-    for event in sandbox.run_code_stream(code, chosen.language, chosen.timeout):
+        facts = {"sandbox": sandbox.id, **_facts(result, chosen.language), "exit_code": ended}
+        print(json.dumps(facts if saved is None else {**facts, "saved": saved}))
+    else:
+        explain(result, chosen.timeout)
+    if output is not None:
+        output.tell()
+    return ended
+
+
+def show_events(events: Iterable[Event], output: OutputFolder | None = None, values: bool = True) -> Result:
+    """What code prints and displays, as it comes; without ``values`` its last value is left out."""
+    for event in events:
         if isinstance(event, OutputEvent):
             write(sys.stdout if event.type == "stdout" else sys.stderr, event.data)
         elif isinstance(event, ResultEvent):
-            if event.result.what == "display" or chosen.code is not None:
+            if output is None:
+                tell_of_plots(event.result)
+            else:
+                output.save_plot(event.result)
+            if event.result.what == "display" or values:
                 write(sys.stdout, f"{event.result.text}\n" if event.result.text is not None else "")
+        elif isinstance(event, ClearEvent):
+            clear_line()
         elif isinstance(event, ExitEvent):
-            explain(event.result)
-            return event.code
+            return event.result
     raise AssertionError("a stream of events ends with an exit")
+
+
+def exit_code(result: Result) -> int:
+    """124 at the timeout, as `timeout` of the coreutils has it; else that of the code."""
+    return TIMED_OUT if result.cause == "timeout" else result.exit_code
+
+
+def clear_line() -> None:
+    """What `clear_output()` does at a terminal, where only the last line can be taken back."""
+    if sys.stdout.isatty():
+        write(sys.stdout, "\r\x1b[2K")
 
 
 def write(stream: TextIO, text: str) -> None:
@@ -216,20 +225,24 @@ def write(stream: TextIO, text: str) -> None:
         stream.buffer.flush()
 
 
-def explain(result: Result) -> None:
+def explain(result: Result, timeout_seconds: float | None) -> None:
     """What the exit code alone does not say."""
+    if result.error is not None and "ramet_guest.scripts" in result.error.message:
+        print_note("ramet: the server runs another version of Ramet, which cannot run scripts; restart it")
     if result.cause == "timeout":
-        print_note("ramet: interrupted at its timeout")
-    if result.state == "lost":
-        print_note(f"ramet: the sandbox's Python ended ({result.cause}); its variables are gone, its files are not")
+        after = "" if timeout_seconds is None else f" after {timeout_seconds:g} s"
+        place = result.error.message if result.error is not None and result.error.name == "KeyboardInterrupt" else ""
+        print_note(f"ramet: timed out{after}{f', {shown(place)}' if place else ''}")
 
 
-def _facts(result: Result) -> dict[str, object]:
+def _facts(result: Result, language: str) -> dict[str, object]:
     """A result as JSON; bytes of images in base64."""
 
     def plain(value: object) -> object:
         return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
+    # A script of bash has an exit code, and no exceptions.
+    error = None if language == "bash" else result.error
     return {
         "exit_code": result.exit_code,
         "stdout": result.stdout,
@@ -239,7 +252,7 @@ def _facts(result: Result) -> dict[str, object]:
             {"what": one.what, "data": {mime: plain(value) for mime, value in one.data.items()}}
             for one in result.results
         ],
-        "error": None if result.error is None else {"name": result.error.name, "message": result.error.message},
+        "error": None if error is None else {"name": error.name, "message": error.message},
         "interrupted": result.interrupted,
         "state": result.state,
         "cause": result.cause,

@@ -1,4 +1,4 @@
-"""ramet shell: a REPL in a sandbox."""
+"""ramet shell: open a REPL in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ramet.cli.networking import add_network_options, check_for_new, chosen_network
+from ramet.cli.making import Lifetime, add_sandbox_options, check_exists, make_sandbox
 from ramet.cli.output import coloured, print_error, print_note, progress
 from ramet.cli.place import add_server_option, chosen_url, find, keep
-from ramet.cli.run import explain, write
+from ramet.cli.run import clear_line, write
+from ramet.cli.sandbox_ids import completes
+from ramet.cli.saving import OutputFolder, tell_of_plots
 from ramet.client.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError, SandboxClosed
-from ramet.protocol.results import ExitEvent, OutputEvent, ResultEvent
+from ramet.protocol.results import ClearEvent, ExitEvent, OutputEvent, ResultEvent
 from ramet.server.state import prepare, state_folder
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ _EXAMPLES = """\
 examples:
   ramet shell                                 in a new sandbox, which ends with the shell
   ramet shell sbx_0f3a                        in a sandbox of a server, which stays
-  ramet shell --template python-datasci
+  ramet shell --template python-datasci --output out
+                                              plots are saved in ./out
+  ramet shell --mount ./data:/data            files of ./data can be read in /data
   ramet shell --network api.example           may reach this host, and nothing else
   ramet shell --network open                  all that is public
   export API_KEY=...; ramet shell --network api.example --secret API_KEY@api.example
@@ -43,52 +47,60 @@ _IDLE_SECONDS = 3600.0
 _LIFE_SECONDS = 24 * 3600.0
 _PATIENT_INTERRUPTS = 3  # one more Ctrl-C gives the cell up
 _HISTORY_NAME = "shell_history"
+_SANDBOX_ENDED = -1
 _WORDS_TO_LEAVE = ("exit", "quit", "exit()", "quit()")
 
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "shell",
-        help="a REPL in a sandbox",
+        help="open a REPL in a sandbox",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser, "a sandbox of this command")
-    parser.add_argument("sandbox", nargs="?", metavar="SANDBOX", help="its id, or the beginning of it")
-    parser.add_argument("--template", help="of a new sandbox (default: default)")
-    add_network_options(parser)
+    completes(
+        parser.add_argument(
+            "sandbox", nargs="?", metavar="SANDBOX", help="sandbox of a server: its id, or the beginning of it"
+        )
+    )
+    add_sandbox_options(parser)
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="save plots as they are made, and files of the working folder when leaving, in this new or empty folder",
+    )
     parser.add_argument("--keep", action="store_true", help="do not close a new sandbox of a server when leaving")
     parser.set_defaults(run=run)
 
 
 def run(chosen: argparse.Namespace) -> int:
+    output = None if chosen.output is None else OutputFolder(chosen.output)
     with _sandbox(chosen) as sandbox:
+        if output is not None:
+            output.begin(sandbox)
         if not sys.stdin.isatty():
-            return run_cell(sandbox, sys.stdin.read())
-        _converse(sandbox, stays=chosen.sandbox is not None or chosen.keep)
-    return 0
+            code = run_cell(sandbox, sys.stdin.read(), output)
+        else:
+            code = _converse(sandbox, chosen.sandbox is not None or chosen.keep, output)
+        if output is not None and code != _SANDBOX_ENDED:
+            output.end(sandbox)
+            output.tell()
+    return 1 if code == _SANDBOX_ENDED else code
 
 
 @contextmanager
 def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
     url = chosen_url(chosen)
     if url is None and (chosen.sandbox is not None or chosen.keep):
-        raise InvalidArgument("sandbox: only a server has sandboxes that stay", hint="name it with --url or RAMET_URL")
+        raise InvalidArgument("only a server has sandboxes that stay", hint="name it with --url or RAMET_URL")
     if url is not None and chosen.sandbox is not None:
-        check_for_new(chosen)
+        check_exists(chosen)
         yield find(url, chosen.sandbox)
         return
-    network, secrets = chosen_network(chosen)
     with progress("starting a sandbox"):
-        sandbox = Sandbox(
-            chosen.template or "default",
-            network=network,
-            secrets=secrets,
-            url=url,
-            timeout_seconds=None if url is None else _LIFE_SECONDS,
-            idle_timeout_seconds=None if url is None else _IDLE_SECONDS,
-        )
+        sandbox = make_sandbox(chosen, url, Lifetime() if url is None else Lifetime(_LIFE_SECONDS, _IDLE_SECONDS))
     if chosen.keep:
         keep(sandbox)
         yield sandbox
@@ -97,7 +109,8 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
             yield sandbox
 
 
-def _converse(sandbox: Sandbox, stays: bool) -> None:
+def _converse(sandbox: Sandbox, stays: bool, output: OutputFolder | None) -> int:
+    """Until the person leaves: 0; or until the sandbox has ended."""
     info = sandbox.info()
     after = "it stays when you leave" if stays else "it ends when you leave"
     print_note(f"Sandbox {sandbox.id}, {info.template}, {info.python}. Ctrl-D leaves; {after}.")
@@ -108,16 +121,16 @@ def _converse(sandbox: Sandbox, stays: bool) -> None:
         except KeyboardInterrupt:
             continue
         except EOFError:
-            return
+            return 0
         if code.strip() in _WORDS_TO_LEAVE:
-            return
+            return 0
         if not code.strip():
             continue
         try:
-            run_cell(sandbox, code)
+            run_cell(sandbox, code, output)
         except SandboxClosed as error:
             print_error(error)
-            return
+            return _SANDBOX_ENDED
         except RametError as error:
             print_error(error)
 
@@ -176,7 +189,7 @@ def _session(sandbox: Sandbox) -> PromptSession[str]:
     )
 
 
-def run_cell(sandbox: Sandbox, code: str) -> int:
+def run_cell(sandbox: Sandbox, code: str, output: OutputFolder | None = None) -> int:
     """Shows what a cell prints as it comes, and its value. Ctrl-C interrupts the cell, not us."""
     ended_with = "\n"
     with _interrupting(sandbox):
@@ -184,12 +197,18 @@ def run_cell(sandbox: Sandbox, code: str) -> int:
             if isinstance(event, OutputEvent):
                 ended_with = event.data or ended_with
                 _show(event)
-            elif isinstance(event, ResultEvent) and event.result.text is not None:
-                write(sys.stdout, f"{event.result.text}\n")
+            elif isinstance(event, ResultEvent):
+                if event.result.text is not None:
+                    write(sys.stdout, f"{event.result.text}\n")
+                if output is None:
+                    tell_of_plots(event.result)
+                elif (path := output.save_plot(event.result)) is not None:
+                    print_note(f"ramet: saved {path}")
+            elif isinstance(event, ClearEvent):
+                clear_line()
             elif isinstance(event, ExitEvent):
                 if sys.stdout.isatty() and not ended_with.endswith("\n"):
                     write(sys.stdout, "\n")
-                explain(event.result)
                 return event.code
     return 0
 

@@ -1,4 +1,4 @@
-"""ramet top: what the sandboxes of a server use, live."""
+"""ramet top: show live what the sandboxes of a server use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ramet.cli.output import duration, paint, print_note, size, table
+from ramet.cli.output import cut, duration, paint, print_note, size, table
 from ramet.cli.place import add_server_option, server
+from ramet.cli.sandbox_ids import short
 from ramet.client.sandbox import Sandbox
 from ramet.errors import SandboxClosed
 
@@ -25,9 +26,14 @@ examples:
   ramet top                                   until Ctrl-C
   ramet top --once
   ramet top --json                            one JSON array
+
+MEMORY is what the sandbox shares with no other. Where the kernel counts it (control groups), that is of all its
+processes, and PEAK and PROCESSES are known; elsewhere it is that of its Python alone.
 """
 
-_TITLES = ("SANDBOX", "STATE", "MEMORY", "AT MOST", "PEAK", "PROCESSES", "WAITING", "AGE", "TEMPLATE")
+_TITLES = ("SANDBOX", "STATE", "MEMORY", "PEAK", "LIMIT", "PROCESSES", "AGE", "TEMPLATE")
+# So that a line has at most 80 columns.
+_TEMPLATE_CHARACTERS = 14
 _THREADS = 8
 
 
@@ -49,15 +55,17 @@ class Use:
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "top",
-        help="what sandboxes use",
+        help="show what sandboxes use",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
     parser.add_argument("--once", action="store_true", help="print the table once, as when the output is no terminal")
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (default: 2)")
-    parser.add_argument("--json", action="store_true", help="as a JSON array, once")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default: 2)"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON array, once")
     parser.set_defaults(run=run)
 
 
@@ -67,7 +75,7 @@ def run(chosen: argparse.Namespace) -> int:
             print(json.dumps([asdict(use) for use in look(url)], indent=2))
         elif chosen.once or not sys.stdout.isatty():
             uses = look(url)
-            print("\n".join(table(_TITLES, [_columns(use) for use in uses])))
+            print("\n".join(_table(uses)))
         else:
             _live(url, max(chosen.interval, 0.1))
     return 0
@@ -91,7 +99,8 @@ def _use(url: str, sandbox_id: str) -> Use | None:
         id=info.id,
         state=info.state,
         template=info.template,
-        memory_bytes=usage.get("memory_bytes"),
+        # Without a control group the kernel tells of the REPL only.
+        memory_bytes=usage.get("memory_bytes", usage.get("private_bytes")),
         memory_peak_bytes=usage.get("memory_peak_bytes"),
         memory_limit_bytes=info.limits.memory_bytes,
         processes=usage.get("processes"),
@@ -100,20 +109,24 @@ def _use(url: str, sandbox_id: str) -> Use | None:
     )
 
 
-def _columns(use: Use) -> tuple[str, ...]:
+def _table(uses: Sequence[Use]) -> list[str]:
+    ids = [use.id for use in uses]
+    return table(_TITLES, [_columns(use, ids) for use in uses])
+
+
+def _columns(use: Use, ids: list[str]) -> tuple[str, ...]:
     def counted(value: int | None) -> str:
         return "-" if value is None else size(value)
 
     return (
-        use.id,
-        use.state,
+        short(use.id, ids),
+        f"{use.state}+{use.waiting}" if use.waiting else use.state,
         counted(use.memory_bytes),
-        size(use.memory_limit_bytes),
         counted(use.memory_peak_bytes),
+        size(use.memory_limit_bytes),
         "-" if use.processes is None else str(use.processes),
-        str(use.waiting),
         duration(time.time() - use.created_ms / 1000),
-        use.template,
+        cut(use.template, _TEMPLATE_CHARACTERS),
     )
 
 
@@ -137,7 +150,7 @@ def _draw(url: str, uses: Sequence[Use]) -> None:
     memory = sum(use.memory_bytes or 0 for use in uses)
     running = sum(use.state == "running" for use in uses)
     summary = f"{url}   {len(uses)} sandboxes, {running} running, {size(memory)}   {time.strftime('%H:%M:%S')}"
-    head, *rest = table(_TITLES, [_columns(use) for use in uses])
+    head, *rest = _table(uses)
     lines = [summary[:width], "", paint(head[:width], "bold", sys.stdout), *(line[:width] for line in rest)]
     sys.stdout.write("\033[H" + "\n".join(f"{line}\033[K" for line in lines[: height - 1]) + "\033[J")
     sys.stdout.flush()

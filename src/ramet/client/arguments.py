@@ -12,9 +12,10 @@ from ramet.client.network import network_spec, secret_specs
 from ramet.protocol import checks
 from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
 from ramet.protocol.network import NetworkSpec, SecretSpec
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import kind_of, must, wrong_argument
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.specs import Lifetime, MountSpec, SandboxSpec, ThawSpec
+from ramet.transport import resolving
 from ramet.transport.embedded import default_engine, saved_templates
 from ramet.transport.resolving import resolve
 from ramet.transport.seam import Engine
@@ -22,7 +23,7 @@ from ramet.transport.seam import Engine
 
 @dataclass(frozen=True)
 class Template:
-    """An interpreter with modules imported ahead of time. Booted once, when the first sandbox asks for it."""
+    """An interpreter with modules imported ahead of time. It boots once, for the first sandbox that uses it."""
 
     name: str
     python: str | PathLike[str] | None = None
@@ -33,7 +34,7 @@ class Template:
         checks.check_preload(self.preload)
         if self.name in BUILTIN_TEMPLATES:
             names = ", ".join(map(repr, BUILTIN_TEMPLATES))
-            raise invalid("name", f"{self.name!r} is the name of a built-in template", f"a name other than {names}")
+            raise must("name", f"be another name than those of the built-in templates ({names})", self.name)
         object.__setattr__(self, "preload", tuple(self.preload))
 
 
@@ -59,13 +60,15 @@ def server_for(template: object, url: str | None, api_key: str | None) -> Engine
     if hasattr(template, "_snapshot"):
         engine = snapshot_handle(template, "template").engine
         if url is not None and _server(url, api_key).place != engine.place:
-            raise invalid("url", "the snapshot is somewhere else", "no url with a snapshot, or its own")
+            raise wrong_argument(
+                "url", "url must be the server that has the snapshot", hint="leave out url: a snapshot knows its server"
+            )
         return engine if engine.remote else None
     if url is None:
         url = os.environ.get("RAMET_URL", "")
     if url == "":
         if api_key is not None:
-            raise invalid("api_key", "there is no server to use it for", "a key together with url or RAMET_URL")
+            raise wrong_argument("api_key", "api_key needs a server", hint="give url= too, or set RAMET_URL")
         return None
     return _server(url, api_key)
 
@@ -79,7 +82,7 @@ def _server(url: str, api_key: str | None) -> Engine:
 
 def check_id(sandbox_id: object) -> None:
     if not isinstance(sandbox_id, str) or not sandbox_id.isascii() or not 0 < len(sandbox_id) <= 100:
-        raise invalid("sandbox_id", f"{sandbox_id!r:.100} is not an id", "the id of a sandbox")
+        raise must("sandbox_id", "be the id of a sandbox", sandbox_id)
 
 
 def engine_for(template: object) -> Engine:
@@ -121,7 +124,7 @@ def sandbox_spec(
         server is not None,
     )
     if server is not None and python is not None:
-        raise invalid("python", "is for sandboxes of this process only", "the server's own Python")
+        raise wrong_argument("python", "python is for embedded sandboxes only; a server uses its own Python")
     if hasattr(template, "_snapshot") or (isinstance(template, str) and _is_saved(template, server)):
         return _thaw_spec(template, python, options)
     request = _request(template, python, options, server)
@@ -137,7 +140,7 @@ def check_new_name(engine: Engine, name: object) -> None:
     """A name that a snapshot may be saved as."""
     checks.check_template_name(name)
     if name in BUILTIN_TEMPLATES or name in _known or name in engine.saved_templates:
-        raise invalid("name", f"there is a template {name!r} already", "a name that no template has")
+        raise must("name", "be one that no template has yet", name)
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class _Options:
     def check_limits(self) -> None:
         """Those that are given; what is not given is decided where the sandbox is made."""
         if self.memory_mib is not None:
-            checks.check_memory_mib(self.memory_mib)
+            (checks if self.remote else resolving).check_memory_mib(self.memory_mib)
         if self.pids is not None:
             checks.check_pids(self.pids)
         if self.cpus is not None:
@@ -182,7 +185,7 @@ class _Options:
         if self.env is None:
             return ()
         if not isinstance(self.env, Mapping):
-            raise invalid("env", f"is a {type(self.env).__name__}", "a mapping of names to strings")
+            raise must("env", "be a mapping of names to strings", kind_of(self.env))
         checks.check_environment(self.env)
         return tuple(self.env.items())
 
@@ -194,10 +197,11 @@ class _Options:
         if mounts is None:
             return ()
         if self.remote:
-            raise invalid("mounts", "are for sandboxes of this process only", "files.write, or upload")
+            raise wrong_argument(
+                "mounts", "mounts are for embedded sandboxes only", hint="send files with files.write or upload"
+            )
         if not isinstance(mounts, Mapping):
-            allowed = "a mapping of paths in the sandbox to host folders"
-            raise invalid("mounts", f"is a {type(mounts).__name__}", allowed)
+            raise must("mounts", "be a mapping of paths in the sandbox to host folders", kind_of(mounts))
         return tuple(_mount(target, source) for target, source in mounts.items())
 
 
@@ -211,7 +215,7 @@ def _is_saved(name: str, server: Engine | None) -> bool:
 def _thaw_spec(template: object, python: object, options: _Options) -> ThawSpec:
     """What is not given stays as the frozen sandbox had it."""
     if python is not None:
-        raise invalid("python", "a snapshot has its own", "no python= with a snapshot")
+        raise wrong_argument("python", "python cannot be given with a snapshot, which has its own")
     if isinstance(template, str):
         checks.check_template_name(template, "template")
     options.check_limits()
@@ -267,35 +271,46 @@ def _template(
     saved = saved_templates() if server is None else server.saved_templates
     name: object = template.name if isinstance(template, Template) else template
     if not isinstance(name, str):
-        allowed = "the name of a template, a Template, or a Snapshot"
-        raise invalid("template", f"is a {type(name).__name__}", allowed)
+        raise must("template", "be the name of a template, a Template or a Snapshot", kind_of(name))
     if name in saved:
-        raise invalid("template", f"a snapshot was saved as {name!r}", f"Sandbox({name!r}), or another name")
+        raise wrong_argument(
+            "template",
+            f"a snapshot is already saved as {name!r}",
+            hint=f"use it as Sandbox({name!r}), or choose another name",
+        )
     if name in BUILTIN_TEMPLATES:
         return name, None, python
     chosen = template if isinstance(template, Template) else _known.get(name)
     if chosen is None:
         names = ", ".join(map(repr, [*BUILTIN_TEMPLATES, *_known, *sorted(saved)]))
-        raise invalid("template", f"{name!r:.100} is unknown", f"{names}, or Template(name, preload=[...])")
+        raise wrong_argument(
+            "template",
+            f"there is no template {name!r:.100}; known are {names}",
+            hint="define one with Template(name, preload=[...])",
+        )
     if server is not None and chosen.python is not None:
-        raise invalid("template", "its python= is for sandboxes of this process only", "Template(name, preload=[...])")
+        raise wrong_argument(
+            "template",
+            "a template with python= is for embedded sandboxes only",
+            hint="give Template(name, preload=[...])",
+        )
     if chosen.python is not None and python is not None and os.fspath(chosen.python) != os.fspath(python):
-        raise invalid("python", f"the template {name!r} has another one", "python= of the template or of the sandbox")
+        raise wrong_argument("python", f"python must be that of the template {name!r}, or be left out")
     return name, tuple(chosen.preload), python if python is not None else chosen.python
 
 
 def _mount(target: object, source: object) -> MountSpec:
     checks.check_path(target, "mounts")
     mount = source if isinstance(source, Mount) else None
-    path = _host_path(mount.path if mount else source, "mounts", "the path of a host folder, or a Mount")
+    path = _host_path(mount.path if mount else source, "mounts", "the path of a host folder or a Mount")
     if not os.path.isdir(path):
-        raise invalid("mounts", f"the source {path!r} is not a folder", "a folder that exists on the host")
+        raise must("mounts", "be a folder that exists on the host", path, subject="a source in mounts")
     return MountSpec(path, str(target), mount.writable if mount else False)
 
 
 def _host_path(path: object, argument: str, allowed: str) -> str:
     if not isinstance(path, str | PathLike):
-        raise invalid(argument, f"is a {type(path).__name__}", allowed)
+        raise must(argument, f"be {allowed}", kind_of(path))
     text = os.fspath(path)
     checks.check_path(text, argument)
     return os.path.abspath(text)

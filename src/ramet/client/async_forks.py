@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ramet.client import asynchronous, operations
 from ramet.client.arguments import check_new_name
 from ramet.client.handle import SnapshotHandle, behind
+from ramet.client.usual_names import no_member_of_list
 from ramet.errors import EngineClosed, EngineLost
 from ramet.protocol.forks import ForkInfo
 
@@ -18,14 +19,22 @@ if TYPE_CHECKING:
 
 
 class AsyncForks(list["AsyncSandbox"]):
-    """The children of one fork: a list that can close them all, and knows what they cost."""
+    """The children of one fork: a list that can close them all, and knows what they cost (``fork_info``)."""
 
     def __init__(self, children: Iterable[AsyncSandbox], fork_info: ForkInfo) -> None:
         super().__init__(children)
         self.fork_info = fork_info
 
+    if not TYPE_CHECKING:  # a type checker knows that this is a list
+
+        def __getattr__(self, name: str) -> NoReturn:
+            from ramet.client.async_sandbox import AsyncSandbox
+
+            of_one = hasattr(AsyncSandbox, name) or name in ("id", "files", "network")
+            raise no_member_of_list(self, name, of_one, "(await sandbox.fork())[0]")
+
     async def close(self) -> None:
-        """Close every child, whatever happens to the others."""
+        """Close every child, even if closing another one fails."""
         async with AsyncExitStack() as stack:
             for child in reversed(self):
                 stack.push_async_callback(child.close)
@@ -62,13 +71,16 @@ class AsyncSnapshot:
         handle.engine.saved_templates.add(name)
 
     async def close(self) -> None:
-        """Let go of it. Sandboxes that were made from it stay. Closing twice is no error."""
+        """Free the snapshot. Sandboxes that were made from it stay. Closing it twice is allowed."""
         handle = self._snapshot
-        if handle.begin_close():
-            try:
+        try:
+            if handle.begin_close():
                 await asynchronous.perform(handle.engine, operations.drop_snapshot(handle.id))
-            except (EngineLost, EngineClosed):
-                pass  # gone with its engine
+        except (EngineLost, EngineClosed):
+            pass  # gone with its engine
+        except BaseException:
+            handle.abandon()  # it is marked as closed, so nobody would try again
+            raise
 
     async def __aenter__(self) -> AsyncSnapshot:
         self._snapshot.open()
@@ -81,4 +93,6 @@ class AsyncSnapshot:
             await self.close()
 
     def __del__(self) -> None:
-        self._snapshot.forgotten(self)
+        handle: SnapshotHandle | None = getattr(self, "_snapshot", None)  # a constructor may have been interrupted
+        if handle is not None:
+            handle.forgotten(self)

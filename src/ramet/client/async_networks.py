@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSandboxNetwork:
-    """What a sandbox may reach, to look at and to change while it runs. Of one that was made with ``network=``."""
+    """The network of a sandbox that was made with ``network=``: read and change its rules while it runs."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
@@ -25,7 +25,7 @@ class AsyncSandboxNetwork:
         return f"<AsyncSandboxNetwork of {self._sandbox!r}>"
 
     async def log(self) -> list[Connection]:
-        """Every connection that code has tried to make, the oldest first: the last 10 000; see ``dropped``."""
+        """The last 10 000 connections that code tried to make, oldest first; see ``dropped``."""
         return (await self._look()).log
 
     @property
@@ -44,12 +44,12 @@ class AsyncSandboxNetwork:
         return self._denied()
 
     async def allow(self, *rules: str) -> None:
-        """Allow more, from now on; also what was denied by the same rule."""
+        """Allow these rules from now on, even if the same rule was denied before."""
         handle = self._sandbox._created()
         await asynchronous.perform(handle.engine, handle.open().change_network(allow=rules))
 
     async def deny(self, *rules: str) -> None:
-        """Refuse these from now on, whatever else is allowed. Connections that are open to them are closed."""
+        """Refuse these rules from now on, whatever else is allowed. Closes open connections to these hosts."""
         handle = self._sandbox._created()
         await asynchronous.perform(handle.engine, handle.open().change_network(deny=rules))
 
@@ -82,7 +82,7 @@ class AsyncExposed:
         return f"<AsyncExposed {self.port} of {self._handle.id} at {self.url}>"
 
     async def close(self) -> None:
-        """Take the URL back, and end connections through it. Again, or after its sandbox was closed, is no error."""
+        """Withdraw the URL and close the connections through it. Closing it twice, or after its sandbox, is allowed."""
         try:
             await asynchronous.perform(self._handle.engine, self._handle.open().unexpose(self.port))
         except (SandboxClosed, EngineLost, EngineClosed):

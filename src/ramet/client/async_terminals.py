@@ -24,33 +24,33 @@ class AsyncTerminal:
         return f"<AsyncTerminal {self.id}{'' if code is None else f' ended {code}'}>"
 
     def read(self) -> AsyncGenerator[bytes, None]:
-        """Output as it comes, until the program ends; again, from where the last reading stopped.
+        """Yield output as it comes, until the program ends. A later call continues where the last one stopped.
 
-        Of what was not read in time the last mebibyte is kept.
+        Of output that is not read in time, the last mebibyte is kept.
         """
         return asynchronous.iterate(self._engine, self._terminal.read())
 
     async def write(self, data: bytes | str) -> None:
-        """Type. Waits a while where the program does not read, then raises LimitReached."""
+        """Type input. Waits a while if the program does not read, then raises LimitReached."""
         for piece in self._terminal.write(data):
             await asynchronous.perform(self._engine, piece)
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Give the terminal another size; its program gets SIGWINCH."""
+        """Change the size of the terminal; its program gets SIGWINCH."""
         await asynchronous.perform(self._engine, self._terminal.resize(cols, rows))
 
     async def kill(self) -> None:
-        """End all processes of the terminal: SIGHUP, a second later SIGKILL. Again is no error."""
+        """End all processes of the terminal: SIGHUP, a second later SIGKILL. Calling it twice is allowed."""
         await asynchronous.perform(self._engine, self._terminal.kill())
 
     async def wait(self) -> int:
-        """Wait until the program ends; its exit code, or 128 + n after signal n."""
+        """Wait until the program ends. Returns its exit code, or 128 + n after signal n."""
         while (code := await asynchronous.perform(self._engine, self._terminal.poll(wait=True))) is None:
             pass
         return code
 
     async def close(self) -> None:
-        """Kill what still runs. A terminal that is gone already, with its sandbox too, is no error."""
+        """Kill what still runs. A terminal that has already ended, or whose sandbox has, is allowed."""
         try:
             await self.kill()
         except (ExecutionUnknown, SandboxClosed, EngineLost, EngineClosed):

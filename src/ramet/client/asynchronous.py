@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
+from ramet.client.open_streams import Reading
 from ramet.client.operations import RECEIVE, Emit, Operation, ToolCalled, ToolCancelled
 from ramet.client.tools.attending import Answering
 from ramet.transport.seam import Engine
 
 Returned = TypeVar("Returned")
+Made = TypeVar("Made")
+Kept = TypeVar("Kept")
 Source = Iterator[bytes] | AsyncIterator[bytes]
 
 
@@ -39,17 +42,44 @@ async def perform(
         call.leave()
 
 
+async def make(engine: Engine, operation: Operation[Made], keep: Callable[[Made], Kept]) -> Kept:
+    """Carry out an operation that makes something; ``keep`` puts that where it will be closed from.
+
+    A task that is cancelled leaves nothing behind: before the word ``taken`` the engine closes what was made.
+    """
+    call = _Call(engine, operation, None, None)
+    try:
+        while True:
+            await call.advance()
+    except _Ended as ended:
+        kept = keep(ended.value)  # type: ignore[arg-type]
+        call.taken()
+        return kept
+    finally:
+        call.leave()
+
+
 async def iterate(
-    engine: Engine, operation: Operation[None], answering: Answering | None = None
+    engine: Engine,
+    operation: Operation[None],
+    answering: Answering | None = None,
+    reading: Reading | None = None,
 ) -> AsyncGenerator[Any, None]:
     """Carry out an operation and give what it emits. Giving up early gives up the call."""
+    if reading is not None:
+        reading.begin()
     call = _Call(engine, operation, None, answering)
     try:
         while True:
-            yield await call.advance()
+            item = await call.advance()
+            if reading is not None:
+                reading.gives(item)
+            yield item
     except _Ended:
         return
     finally:
+        if reading is not None:
+            reading.end()
         call.leave()
 
 
@@ -90,6 +120,9 @@ class _Call:
                         step = operation.send(piece)
         except StopIteration as stop:
             raise _Ended(stop.value) from None
+
+    def taken(self) -> None:
+        self._link.taken()
 
     def leave(self) -> None:
         if self._answering is not None:

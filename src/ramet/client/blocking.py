@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
+from ramet.client.open_streams import Reading
 from ramet.client.operations import RECEIVE, Emit, Operation, Step, ToolCalled, ToolCancelled
 from ramet.client.tools.attending import Answering, Attendance
 from ramet.transport.seam import Engine, Link
 
 Returned = TypeVar("Returned")
+Made = TypeVar("Made")
+Kept = TypeVar("Kept")
 
 
 def perform(
@@ -40,15 +43,42 @@ def perform(
         link.leave()
 
 
+def make(engine: Engine, operation: Operation[Made], keep: Callable[[Made], Kept]) -> Kept:
+    """Carry out an operation that makes something; ``keep`` puts that where it will be closed from.
+
+    An exception at any moment, of a signal handler for instance, leaves nothing behind: before the word ``taken`` it is
+    the engine that closes what was made, and after it the handle.
+    """
+    link = engine.link()
+    try:
+        step = next(operation)
+        while True:
+            step = _take(step, link, operation, None, None)
+    except StopIteration as stop:
+        kept = keep(stop.value)
+        link.taken()
+        return kept
+    finally:
+        operation.close()
+        link.leave()
+
+
 def iterate(
-    engine: Engine, operation: Operation[None], answering: Answering | None = None
+    engine: Engine,
+    operation: Operation[None],
+    answering: Answering | None = None,
+    reading: Reading | None = None,
 ) -> Generator[Any, None, None]:
     """Carry out an operation and give what it emits. Giving up early gives up the call."""
+    if reading is not None:
+        reading.begin()
     link = engine.link()
     try:
         step = next(operation)
         while True:
             if isinstance(step, Emit):
+                if reading is not None:
+                    reading.gives(step.item)
                 yield step.item
                 step = next(operation)
             else:
@@ -56,6 +86,8 @@ def iterate(
     except StopIteration:
         return
     finally:
+        if reading is not None:
+            reading.end()
         if answering is not None:
             answering.end()
         operation.close()

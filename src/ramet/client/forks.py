@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ramet.client import blocking, operations
 from ramet.client.arguments import check_new_name
 from ramet.client.handle import SnapshotHandle, behind
+from ramet.client.usual_names import no_member_of_list
 from ramet.errors import EngineClosed, EngineLost
 from ramet.protocol.forks import ForkInfo
 
@@ -18,14 +19,22 @@ if TYPE_CHECKING:
 
 
 class Forks(list["Sandbox"]):
-    """The children of one fork: a list that can close them all, and knows what they cost."""
+    """The children of one fork: a list that can close them all, and knows what they cost (``fork_info``)."""
 
     def __init__(self, children: Iterable[Sandbox], fork_info: ForkInfo) -> None:
         super().__init__(children)
         self.fork_info = fork_info
 
+    if not TYPE_CHECKING:  # a type checker knows that this is a list
+
+        def __getattr__(self, name: str) -> NoReturn:
+            from ramet.client.sandbox import Sandbox
+
+            of_one = hasattr(Sandbox, name) or name in ("id", "files", "network")
+            raise no_member_of_list(self, name, of_one, "sandbox.fork()[0]")
+
     def close(self) -> None:
-        """Close every child, whatever happens to the others."""
+        """Close every child, even if closing another one fails."""
         with ExitStack() as stack:
             for child in reversed(self):
                 stack.callback(child.close)
@@ -41,7 +50,7 @@ class Forks(list["Sandbox"]):
 
 
 class Snapshot:
-    """A frozen sandbox. It costs no processor time, and memory only for what its sandbox changed since."""
+    """A frozen sandbox. It uses no CPU, and memory only for what its sandbox has changed since."""
 
     def __init__(self, handle: SnapshotHandle) -> None:
         self._snapshot = handle
@@ -54,7 +63,7 @@ class Snapshot:
         return f"<Snapshot {self.id} {'closed' if self._snapshot.closed else 'open'}>"
 
     def save_as(self, name: str) -> None:
-        """Make it a template of this engine: ``Sandbox(name)`` from now on, also after this snapshot was closed."""
+        """Save it as a template: ``Sandbox(name)`` works from now on, even after this snapshot is closed."""
         handle = self._snapshot
         snapshot_id = handle.open()
         check_new_name(handle.engine, name)
@@ -62,13 +71,16 @@ class Snapshot:
         handle.engine.saved_templates.add(name)
 
     def close(self) -> None:
-        """Let go of it. Sandboxes that were made from it stay. Closing twice is no error."""
+        """Free the snapshot. Sandboxes that were made from it stay. Closing it twice is allowed."""
         handle = self._snapshot
-        if handle.begin_close():
-            try:
+        try:
+            if handle.begin_close():
                 blocking.perform(handle.engine, operations.drop_snapshot(handle.id))
-            except (EngineLost, EngineClosed):
-                pass  # gone with its engine
+        except (EngineLost, EngineClosed):
+            pass  # gone with its engine
+        except BaseException:
+            handle.abandon()  # it is marked as closed, so nobody would try again
+            raise
 
     def __enter__(self) -> Snapshot:
         self._snapshot.open()
@@ -81,4 +93,6 @@ class Snapshot:
             self.close()
 
     def __del__(self) -> None:
-        self._snapshot.forgotten(self)
+        handle: SnapshotHandle | None = getattr(self, "_snapshot", None)  # a constructor may have been interrupted
+        if handle is not None:
+            handle.forgotten(self)

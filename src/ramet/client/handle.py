@@ -12,7 +12,7 @@ from ramet.client.checked import Checked
 from ramet.client.tools.tool import NO_TOOLS, Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ class _Held:
         closed, self.closed = self.closed, True
         return not closed and self.engine.running
 
+    def abandon(self) -> None:
+        """Close without waiting: its owner never got it, or could not close it. To be called twice is no harm."""
+        self.closed = True
+        if self.engine.running:
+            self.engine.forget(self.id, self.kind)
+
     def forgotten(self, owner: object) -> None:
         """For finalizers: close without waiting, and warn. In a forked child it is still the parent's to close."""
         if self._owner_pid == os.getpid() and self.begin_close():
@@ -66,7 +72,7 @@ class Handle(_Held):
         """The operations, if they can be carried out: the sandbox is open, and this is the process that made it."""
         self.engine.check()
         if self._merged_into is not None:
-            raise SandboxClosed(f"sandbox {self.id} was merged: its state goes on as sandbox {self._merged_into}")
+            raise SandboxClosed(f"sandbox {self.id} was merged; its state continues in sandbox {self._merged_into}")
         if self.closed:
             raise SandboxClosed(f"sandbox {self.id} is closed")
         return self._checked
@@ -87,8 +93,8 @@ class Handle(_Held):
         """The handle of another sandbox of the same engine, given as an argument."""
         handle = getattr(other, "_handle", None)
         if not isinstance(handle, Handle):
-            made = "was not created yet" if hasattr(other, "_handle") else f"is a {type(other).__name__}"
-            raise invalid(argument, made, "a Sandbox or an AsyncSandbox that was created")
+            made = Words("one that was not created yet") if hasattr(other, "_handle") else kind_of(other)
+            raise must(argument, "be a Sandbox or an AsyncSandbox that was created", made)
         self._check_engine(handle, argument)
         return handle
 
@@ -100,7 +106,9 @@ class Handle(_Held):
 
     def _check_engine(self, other: _Held, argument: str) -> None:
         if other.engine.place != self.engine.place:
-            raise invalid(argument, f"{other.id} belongs to another engine", "one of the same engine")
+            raise wrong_argument(
+                argument, f"{argument} must belong to the same engine; {other.id} belongs to another one"
+            )
 
     @property
     def state(self) -> str:
@@ -130,5 +138,5 @@ class SnapshotHandle(_Held):
 def snapshot_handle(snapshot: object, argument: str) -> SnapshotHandle:
     handle = getattr(snapshot, "_snapshot", None)
     if not isinstance(handle, SnapshotHandle):
-        raise invalid(argument, f"is a {type(snapshot).__name__}", "a Snapshot or an AsyncSnapshot")
+        raise must(argument, "be a Snapshot or an AsyncSnapshot", kind_of(snapshot))
     return handle

@@ -15,15 +15,16 @@ from ramet.protocol.network import (
     read_rules,
 )
 from ramet.protocol.network_requests import make_network, read_hosts, rule_texts
-from ramet.protocol.refusing import invalid, kind_of
+from ramet.protocol.refusing import kind_of, must, wrong_argument
+from ramet.protocol.secret_places import SecretPlaces, make_places
 
 
 @dataclass(frozen=True)
 class Network:
     """What code in a sandbox may connect to, and how much.
 
-    ``rules`` is ``"open"`` (all that is public), or a list of hosts: ``"api.example"``, ``"*.example:443"``,
-    ``"10.0.0.0/8:*"``. Without a port a rule means 80 and 443. What ``deny`` lists is refused whatever else is allowed.
+    ``rules`` is ``"open"`` (every public host), or a list of hosts: ``"api.example"``, ``"*.example:443"``,
+    ``"10.0.0.0/8:*"``. Without a port a rule means 80 and 443. Hosts in ``deny`` are refused whatever else is allowed.
     ``addresses`` says where a name is, instead of looking it up; it may be a private address. ``ca_pem`` are
     certificates to trust, beside the system's, for hosts that secrets are sent to.
     """
@@ -62,17 +63,29 @@ class Network:
 class Secret:
     """A value that requests to ``hosts`` carry, and that code in the sandbox never holds: it has a placeholder for it.
 
+    The value takes the placeholder's place in the headers ``Authorization``, ``X-Api-Key`` and ``Api-Key``, in those
+    that ``headers`` names, and nowhere else. ``query`` names parameters of the URL that carry it too; ``path`` and
+    ``body`` allow it anywhere in there. With these three, the hosts must neither store what they receive nor send
+    it back in another form: code in the sandbox chooses what it asks them to do with it.
+
     Nothing that prints a Secret shows its value.
     """
 
     value: str = field(repr=False)
     hosts: Iterable[str] = ()  # needed; what is missing is told by the check
+    headers: Iterable[str] = field(default=(), kw_only=True)
+    query: Iterable[str] = field(default=(), kw_only=True)
+    path: bool = field(default=False, kw_only=True)
+    body: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, str):
-            raise invalid("value", f"is {kind_of(self.value)}", "a string")
-        check_secret_value(self.value, "value", "it")
+            raise must("value", "be a string", kind_of(self.value))
+        check_secret_value(self.value, "value", "value")
         object.__setattr__(self, "hosts", tuple(map(str, read_hosts(self.hosts, "hosts"))))
+        places = make_places({name: getattr(self, name) for name in ("headers", "query", "path", "body")})
+        object.__setattr__(self, "headers", places.headers)
+        object.__setattr__(self, "query", places.query)
 
 
 Secrets: TypeAlias = Mapping[str, Secret]
@@ -92,21 +105,23 @@ def secret_specs(
     secrets: object, network: NetworkSpec | None, environment: Iterable[str] = ()
 ) -> tuple[SecretSpec, ...]:
     """The same for ``secrets``, which the network must let through. No value is in any message."""
-    allowed = "a mapping of names of variables to Secret(value, hosts=[...])"
     if secrets is None:
         return ()
     if not isinstance(secrets, Mapping):
-        raise invalid("secrets", f"is {kind_of(secrets)}", allowed)
+        raise must("secrets", "map names of variables to Secret(value, hosts=[...])", kind_of(secrets))
     given = set(environment)
     specs = []
     for name, secret in secrets.items():
         if not isinstance(name, str):
-            raise invalid("secrets", f"a name is {kind_of(name)}", allowed)
+            raise must("secrets", "be a string", kind_of(name), subject="each name in secrets")
         if not isinstance(secret, Secret):
-            raise invalid("secrets", f"{name!r:.100} is {kind_of(secret)}", allowed)
+            raise must(
+                "secrets", "be a Secret(value, hosts=[...])", kind_of(secret), subject=f"{name!r:.100} in secrets"
+            )
         if name in given:
-            raise invalid("secrets", f"{name!r:.100} is in env too", "a variable in one of the two")
-        specs.append(SecretSpec(name, secret.value, read_rules(secret.hosts, "secrets")))
+            raise wrong_argument("secrets", f"the variable {name!r:.100} must be in env or in secrets, not in both")
+        places = SecretPlaces(tuple(secret.headers), tuple(secret.query), secret.path, secret.body)
+        specs.append(SecretSpec(name, secret.value, read_rules(secret.hosts, "secrets"), places))
     check_secrets(specs, network)
     return tuple(specs)
 
@@ -115,13 +130,14 @@ def check_rules(rules: Iterable[object], argument: str) -> list[str]:
     """Rules that are given one by one, as they are written best."""
     given = list(rules)
     if any(isinstance(rule, list | tuple | set) for rule in given):
-        raise invalid(argument, "a rule is a list of them", f"rules one by one: {argument}(*rules)")
+        raise wrong_argument(
+            argument, f"{argument} takes rules one by one, got a list of them", hint=f"write {argument}(*rules)"
+        )
     return [str(rule) for rule in read_rules(given, argument)]
 
 
 def check_port(port: object) -> int:
     """A port of a server in a sandbox."""
     if type(port) is not int or not 1 <= port <= 65535:
-        problem = f"is {port}" if type(port) is int else f"is {kind_of(port)}"
-        raise invalid("port", problem, "a whole number from 1 to 65535")
+        raise must("port", "be a whole number from 1 to 65535", port)
     return port

@@ -11,7 +11,7 @@ from ramet.errors import EngineClosed, EngineLost, RametError, SandboxClosed
 
 
 class SandboxNetwork:
-    """What a sandbox may reach, to look at and to change while it runs. Of one that was made with ``network=``."""
+    """The network of a sandbox that was made with ``network=``: read and change its rules while it runs."""
 
     def __init__(self, handle: Handle) -> None:
         self._engine = handle.engine
@@ -28,30 +28,30 @@ class SandboxNetwork:
         return f"<SandboxNetwork of {self._id}, allowed {allowed}{denied}, {len(state.log)} in its log>"
 
     def log(self) -> list[Connection]:
-        """Every connection that code has tried to make, the oldest first: the last 10 000; see ``dropped``."""
+        """The last 10 000 connections that code tried to make, oldest first; see ``dropped``."""
         return blocking.perform(self._engine, self._open().network()).log
 
     @property
     def dropped(self) -> int:
-        """How many connections were tried that are not in the log: older ones, and what was refused too quickly."""
+        """Number of attempted connections that are not in the log: older ones, and refusals that came too fast."""
         return blocking.perform(self._engine, self._open().network()).dropped
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """What is allowed now; ``"open"`` is among them where all that is public is."""
+        """The rules that allow connections now; they include ``"open"`` if every public host is allowed."""
         return blocking.perform(self._engine, self._open().network()).rules
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """What is refused now, whatever else is allowed."""
+        """The rules that refuse connections now; they win over rules that allow."""
         return blocking.perform(self._engine, self._open().network()).denied
 
     def allow(self, *rules: str) -> None:
-        """Allow more, from now on; also what was denied by the same rule."""
+        """Allow these rules from now on, even if the same rule was denied before."""
         blocking.perform(self._engine, self._open().change_network(allow=rules))
 
     def deny(self, *rules: str) -> None:
-        """Refuse these from now on, whatever else is allowed. Connections that are open to them are closed."""
+        """Refuse these rules from now on, whatever else is allowed. Closes open connections to these hosts."""
         blocking.perform(self._engine, self._open().change_network(deny=rules))
 
 
@@ -70,7 +70,7 @@ class Exposed:
         return f"<Exposed {self.port} of {self._handle.id} at {self.url}>"
 
     def close(self) -> None:
-        """Take the URL back, and end connections through it. Again, or after its sandbox was closed, is no error."""
+        """Withdraw the URL and close the connections through it. Closing it twice, or after its sandbox, is allowed."""
         try:
             blocking.perform(self._handle.engine, self._handle.open().unexpose(self.port))
         except (SandboxClosed, EngineLost, EngineClosed):

@@ -29,6 +29,7 @@ from ramet.protocol.listing import SandboxRow
 from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.results import (
+    ClearEvent,
     ExitEvent,
     FileInfo,
     OutputEvent,
@@ -40,6 +41,7 @@ from ramet.protocol.results import (
     Truncated,
 )
 from ramet.protocol.specs import SandboxSpec, ThawSpec
+from ramet.protocol.values import VALUE_BYTES_AT_MOST
 
 if TYPE_CHECKING:
     from ramet.protocol.tool_frames import FailureKind
@@ -112,6 +114,7 @@ class Record(NamedTuple):
 
     execution: str
     on_disconnect: OnDisconnect
+    after: str | None = None  # the cell that the same handle has sent before this one, if that is still under way
 
 
 Step = bytes | Need | Emit | ToolCalled | ToolCancelled
@@ -165,10 +168,11 @@ def drop_snapshot(snapshot_id: str) -> Operation[None]:
     yield from ask(encode(calls.DROP, {"snapshot": snapshot_id}))
 
 
-def diff(sandbox_id: str, other_id: str, paths: tuple[str, ...] | None) -> Operation[Diff]:
+def diff(sandbox_id: str, other: Mapping[str, str], paths: tuple[str, ...] | None) -> Operation[Diff]:
+    """With another sandbox, ``{"other": id}``, or with what it was itself, ``{"snapshot": id}``."""
     files: list[FileChange] = []
     names: list[NameChange] = []
-    header = {"sandbox": sandbox_id, "other": other_id, "paths": None if paths is None else list(paths)}
+    header = {"sandbox": sandbox_id, **other, "paths": None if paths is None else list(paths)}
     yield encode(calls.DIFF, header)
     while (frame := (yield from next_frame())).kind == calls.CHANGES:
         files.extend(read_file_change(change) for change in fields.array(frame.header, "files"))
@@ -216,6 +220,8 @@ def stream(
             if event.result.what == "value":
                 value = event.result.text
             yield Emit(event)
+        elif frame.kind == calls.CLEARED:
+            yield Emit(ClearEvent(fields.flag(frame.header, "wait")))
         elif frame.kind == calls.RESULT:
             for index, decoder in enumerate(decoders):
                 if text := decoder.decode(b"", final=True):
@@ -235,9 +241,16 @@ def _run_header(
     record: Record | None,
     tools: bool,
 ) -> Mapping[str, object]:
-    header = {"sandbox": sandbox_id, "language": language, "timeout": timeout_seconds, "stream": streamed}
+    header: dict[str, object] = {
+        "sandbox": sandbox_id,
+        "language": language,
+        "timeout": timeout_seconds,
+        "stream": streamed,
+    }
     if record is not None:
-        header |= record._asdict()
+        header |= {"execution": record.execution, "on_disconnect": record.on_disconnect}
+        if record.after is not None:
+            header["after"] = record.after
     if tools:
         header["tools"] = True
     return header
@@ -289,26 +302,68 @@ def answer_tool(sandbox_id: str, call_id: str, answer: ToolAnswer) -> Operation[
     return fields.flag(frame.header, "taken")
 
 
+def get_value(sandbox_id: str, name: str) -> Operation[bytes]:
+    """A value as it travels."""
+    parts: list[bytes] = []
+    total_bytes = 0
+    yield encode(calls.GET_VALUE, {"sandbox": sandbox_id, "name": name})
+    while (frame := (yield from next_frame())).kind == calls.CHUNK:
+        parts.append(frame.blob)
+        total_bytes += len(frame.blob)
+        if total_bytes > VALUE_BYTES_AT_MOST:
+            raise ProtocolError(f"a value of more than {VALUE_BYTES_AT_MOST} bytes")
+    final(frame)
+    return b"".join(parts)
+
+
+def set_value(sandbox_id: str, name: str, path: str | None, data: bytes) -> Operation[None]:
+    """A name gets a value, which is here or in a file of the sandbox."""
+    yield from ask(encode(calls.SET_VALUE, {"sandbox": sandbox_id, "name": name, "path": path}, data))
+
+
+class _Shown:
+    """What the recorded frames of a cell leave to be seen, within bounds."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.streams = tuple(HeadAndTail(RESULT_BYTES_AT_MOST) for _ in _STREAMS)
+        self.rich: list[RichResult] = []
+        self._rich_bytes = self.dropped = 0
+        self._clears_next = False
+
+    def take(self, frame: Frame) -> bool:
+        """False: it is none of these."""
+        if frame.kind not in (calls.OUTPUT, calls.RICH, calls.CLEARED):
+            return False
+        if frame.kind == calls.CLEARED and fields.flag(frame.header, "wait"):
+            self._clears_next = True
+            return True
+        if self._clears_next or frame.kind == calls.CLEARED:
+            self.clear()
+        if frame.kind == calls.OUTPUT:
+            self.streams[_stream(frame)].add(frame.blob)
+        elif frame.kind == calls.RICH:
+            self._rich_bytes += len(frame.blob)
+            if self._rich_bytes <= SHOWN_BYTES_AT_MOST:
+                self.rich.append(calls.read_rich(frame.header, frame.blob))
+            else:
+                self.dropped += 1
+        return True
+
+
 def fetch(sandbox_id: str, execution_id: str, wait: bool) -> Operation[Result | None]:
     """The result of a cell by its id, with what it printed if that was streamed. None: it has not ended yet."""
-    streams = tuple(HeadAndTail(RESULT_BYTES_AT_MOST) for _ in _STREAMS)
-    shown: list[RichResult] = []
-    shown_bytes = shown_dropped = 0
+    seen = _Shown()
     yield encode(calls.FETCH, {"sandbox": sandbox_id, "execution": execution_id, "wait": wait})
     while True:
         frame = yield from next_frame()
-        if frame.kind == calls.OUTPUT:
-            streams[_stream(frame)].add(frame.blob)
-        elif frame.kind == calls.RICH:
-            shown_bytes += len(frame.blob)
-            if shown_bytes <= SHOWN_BYTES_AT_MOST:
-                shown.append(calls.read_rich(frame.header, frame.blob))
-            else:
-                shown_dropped += 1
-        elif frame.kind == calls.ANSWER:
+        if frame.kind == calls.ANSWER:
             return None
-        else:
+        if not seen.take(frame):
             break
+    streams, shown, shown_dropped = seen.streams, seen.rich, seen.dropped
     value = next((rich.text for rich in reversed(shown) if rich.what == "value"), None)
     result = calls.read_result(final(frame, calls.RESULT), value)
     if not shown and not any(stream.total_bytes for stream in streams):
@@ -316,7 +371,8 @@ def fetch(sandbox_id: str, execution_id: str, wait: bool) -> Operation[Result | 
     out, err = (stream.kept().decode("utf-8", "replace") for stream in streams)
     cut = result.truncated
     if shown_dropped or any(stream.cut for stream in streams):
-        cut = Truncated(streams[0].total_bytes, streams[1].total_bytes, None, None, shown_dropped)
+        value_bytes = cut.value_bytes if cut is not None else 0
+        cut = Truncated(streams[0].total_bytes, streams[1].total_bytes, None, None, shown_dropped, value_bytes)
     return replace(
         result, stdout=out + result.stdout, stderr=err + result.stderr, results=(*shown, *result.results), truncated=cut
     )
@@ -385,7 +441,7 @@ def read(sandbox_id: str, path: str) -> Operation[bytes]:
         total += len(frame.blob)
         if total > READ_BYTES_AT_MOST:
             raise LimitReached(
-                f"cannot read {path!r} in one piece: it has more than {READ_BYTES_AT_MOST} bytes",
+                f"cannot read {path!r} at once: it has more than {READ_BYTES_AT_MOST} bytes",
                 hint="use files.read_stream",
             )
     final(frame)

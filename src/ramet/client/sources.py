@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import BinaryIO, cast
 
 from ramet.protocol.calls import CHUNK_BYTES
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import kind_of, must
 
 Data = bytes | bytearray | memoryview | str | BinaryIO | Iterable[bytes]
 
@@ -34,7 +34,7 @@ def pieces(data: object) -> Iterator[bytes]:
         return _file_pieces(cast(BinaryIO, data))
     if isinstance(data, Iterable):
         return (_checked(piece) for piece in data)
-    raise invalid("data", f"is a {type(data).__name__}", _ALLOWED)
+    raise must("data", f"be {_ALLOWED}", kind_of(data))
 
 
 def async_pieces(data: object) -> Iterator[bytes] | AsyncIterator[bytes]:
@@ -51,5 +51,5 @@ def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 def _checked(piece: object) -> bytes:
     if not isinstance(piece, bytes | bytearray | memoryview):
-        raise invalid("data", f"gave a {type(piece).__name__}", _ALLOWED)
+        raise must("data", "give bytes", kind_of(piece))
     return bytes(piece)

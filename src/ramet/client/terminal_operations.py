@@ -10,7 +10,7 @@ from ramet.client.operations import Emit, Operation, ask, final, next_frame
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import encode
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import kind_of, must
 from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, TerminalInfo, check_arguments, check_size
 
 _WAIT_MS = 30_000  # asked again and again: an answer that takes longer might be taken for lost on the way
@@ -90,7 +90,7 @@ class TerminalHandle:
     def write(self, data: bytes | bytearray | memoryview | str) -> Iterator[Operation[None]]:
         """One operation for each piece: a call has a bound."""
         if not isinstance(data, str | bytes | bytearray | memoryview):
-            raise invalid("data", f"is a {type(data).__name__}", "bytes or a string")
+            raise must("data", "be bytes or a string", kind_of(data))
         whole = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data)
         header = self._header()
         for start in range(0, len(whole), INPUT_BYTES_AT_MOST):

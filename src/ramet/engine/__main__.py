@@ -27,6 +27,8 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--owner-pidfd", type=int, help="pidfd of the owner")
     parser.add_argument("--owner", type=int, help="process id of the owner, where it means something")
     parser.add_argument("--broker", type=int, help="descriptor of the launcher's socket")
+    parser.add_argument("--listener", type=int, help="descriptor of a socket that the owner connects to")
+    parser.add_argument("--sandbox-descriptors", type=int, metavar="N", help="most descriptors of a sandboxed process")
     parser.add_argument("--cgroups", type=json.loads, default={"version": 0, "folders": {}}, help="delegated groups")
     parser.add_argument("--guest", help="folder of the guest package")
     parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
@@ -51,7 +53,8 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
         packages_folder=chosen.packages,
     )
     primary = socket.socket(fileno=chosen.primary)
-    for descriptor in (chosen.primary, owner, chosen.broker):
+    listener = socket.socket(fileno=chosen.listener) if chosen.listener is not None else None
+    for descriptor in (chosen.primary, owner, chosen.broker, chosen.listener):
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
     os.umask(0o022)
@@ -62,7 +65,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     # What exists now stays: the collector need not look at it again and again.
     gc.freeze()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(AttentiveSelector())) as runner:
-        runner.run(serve(primary, owner, machine, settings))
+        runner.run(serve(primary, owner, machine, settings, listener))
 
 
 def _allow_many_descriptors() -> None:
@@ -73,10 +76,12 @@ def _allow_many_descriptors() -> None:
 
 async def _real_machine(chosen: argparse.Namespace) -> Machine:
     # The one place where the engine meets the layers below it.
+    from ramet.freezing import resource_limits
     from ramet.freezing.machine import Machine as RealMachine
     from ramet.isolation.cgroups import Delegation
     from ramet.protocol import fields
 
+    resource_limits.descriptors_at_most = chosen.sandbox_descriptors
     groups: dict[str, object] = chosen.cgroups
     delegation = Delegation(fields.whole(groups, "version"), fields.text_mapping(groups, "folders"))
     machine = await RealMachine.start(socket.socket(fileno=chosen.broker), delegation, chosen.guest)

@@ -64,6 +64,8 @@ class Cell:
     answerer: Answerer | None = None  # of its tool calls
     # The caller went away: nobody reads the outcome.
     abandoned: bool = False
+    # Interrupted while a REPL was being prepared for it.
+    interrupted: bool = False
     # From its start on, set by the REPL that runs it
     cell_id: int = 0
     background: bytes = b""  # what was printed before it began

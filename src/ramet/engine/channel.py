@@ -8,7 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from ramet.errors import ProtocolError
+from ramet.errors import NO_ROOM_ERRNOS, ProtocolError
 from ramet.protocol.frames import Bounds, Frame, FrameDecoder
 
 _READ_BYTES = 64 * 1024
@@ -70,8 +70,10 @@ class Channel:
         try:
             if self._unsent or socket.send_fds(self._socket, [data], [descriptor]) != len(data):
                 self._end(ProtocolError("an answer with a descriptor did not fit behind what was not read yet"))
-        except OSError:
-            return  # the reader sees the end of the connection and tells
+        except OSError as error:
+            if error.errno in NO_ROOM_ERRNOS:
+                raise  # too many descriptors are under way for this user; the connection is as good as before
+            # Else the reader sees the end of the connection and tells.
 
     def when_sent(self, low_bytes: int, callback: Callable[[], None]) -> None:
         """Call back as soon as at most so many bytes are unsent."""

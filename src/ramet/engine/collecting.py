@@ -13,6 +13,18 @@ from ramet.protocol.bounding import HeadAndTail
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import Truncated
 
+# A header is kept as text of up to four bytes a letter, and written again into the header of the result.
+_HEADER_WEIGHT = 8
+
+
+class _Display:
+    """The places of one display id. From its first update on they show the same, whichever number they are."""
+
+    def __init__(self) -> None:
+        self.shown: Rich | None = None
+        self.count = 0  # places that show it
+        self.places: list[int] = []  # those that were added after the last update, and show something of their own
+
 
 class Collecting:
     """Keeps both streams and the rich results. ``make_spill`` opens the file for a stream that has become too long."""
@@ -24,34 +36,44 @@ class Collecting:
         self._make_spill = make_spill
         self._streams: list[HeadAndTail | None] = [None, None]
         self._spills: dict[int, Spill] = {}
-        self._rich: list[Rich] = []
+        self._rich: list[Rich | _Display] = []
+        self._displays: dict[str, _Display] = {}  # by their ids
         self._rich_bytes = 0
         self._rich_dropped = 0
+        self._cleared_bytes = [0, 0]
+        self._clears_next = False  # as soon as there is something new
 
     def output(self, stream: int, data: bytes) -> None:
+        if self._clears_next:
+            self._clear()
         kept = self._streams[stream]
         if kept is None:
             kept = self._streams[stream] = HeadAndTail(self._settings.output_bytes)
-        if kept.total_bytes + len(data) > kept.limit_bytes:
-            if not kept.cut:
-                self._begin_spill(stream, kept)
-            if stream in self._spills:
-                self._spills[stream].add(data)
+        if kept.total_bytes + len(data) > kept.limit_bytes and not kept.cut and stream not in self._spills:
+            self._begin_spill(stream, kept)
+        if stream in self._spills:
+            self._spills[stream].add(data)
         kept.add(data)
 
     def rich(self, rich: Rich) -> None:
         if rich.what == "clear":
-            self._rich.clear()
-            self._rich_bytes = 0
+            if rich.wait:
+                self._clears_next = True
+            else:
+                self._clear()
             return
+        if self._clears_next:
+            self._clear()
         if rich.what == "update":
             self._update(rich)
             return
-        self._rich_bytes += len(rich.blob)
-        if self._rich_bytes > self._settings.rich_bytes or len(self._rich) >= self._settings.rich_count:
-            self._rich_bytes -= len(rich.blob)
+        cost = _cost(rich)
+        if self._rich_bytes + cost > self._settings.rich_bytes or len(self._rich) >= self._settings.rich_count:
             self._rich_dropped += 1
             return
+        self._rich_bytes += cost
+        if rich.what == "display" and rich.display_id is not None:
+            self._displays.setdefault(rich.display_id, _Display()).places.append(len(self._rich))
         self._rich.append(rich)
 
     def full(self, when_room: Callable[[], None]) -> bool:
@@ -82,6 +104,17 @@ class Collecting:
         for spill in self._spills.values():
             spill.finish(lambda _: None)
 
+    def _clear(self) -> None:
+        """What was printed and shown so far is no part of the result. A file that holds all of a stream goes on."""
+        self._clears_next = False
+        for stream, kept in enumerate(self._streams):
+            if kept is not None:
+                self._cleared_bytes[stream] += kept.total_bytes
+                self._streams[stream] = None
+        self._rich.clear()
+        self._displays.clear()
+        self._rich_bytes = self._rich_dropped = 0
+
     def _begin_spill(self, stream: int, kept: HeadAndTail) -> None:
         spill = self._make_spill(stream)
         if spill is not None:
@@ -90,22 +123,32 @@ class Collecting:
 
     def _update(self, rich: Rich) -> None:
         """A display that is replaced keeps its place; one of an earlier cell, or unknown, is gone with that cell."""
-        for index, shown in enumerate(self._rich):
-            if shown.display_id == rich.display_id and shown.what == "display":
-                grown = len(rich.blob) - len(shown.blob)
-                if self._rich_bytes + grown > self._settings.rich_bytes:
-                    self._rich_dropped += 1
-                    return
-                self._rich_bytes += grown
-                self._rich[index] = Rich(rich.cell_id, "display", rich.display_id, rich.mimes, rich.blob)
+        display = self._displays.get(rich.display_id) if rich.display_id is not None else None
+        if display is None:
+            return
+        shown = Rich(rich.cell_id, "display", rich.display_id, rich.mimes, rich.blob, rich.header_bytes)
+        places = display.places
+        before = sum(_cost(_rich_of(self._rich[place])) for place in places)
+        if display.shown is not None:
+            before += _cost(display.shown) * display.count
+        grown = _cost(shown) * (display.count + len(places)) - before
+        if self._rich_bytes + grown > self._settings.rich_bytes:
+            self._rich_dropped += 1
+            return
+        self._rich_bytes += grown
+        display.shown = shown
+        display.count += len(places)
+        for place in places:
+            self._rich[place] = display
+        places.clear()
 
     def _collected(self, paths: dict[int, str | None]) -> Collected:
         stdout, stderr = self._streams
         truncated = None
         if paths or self._rich_dropped or any(kept is not None and kept.cut for kept in self._streams):
             truncated = Truncated(
-                stdout_bytes=stdout.total_bytes if stdout is not None else 0,
-                stderr_bytes=stderr.total_bytes if stderr is not None else 0,
+                stdout_bytes=self._cleared_bytes[STDOUT] + (stdout.total_bytes if stdout is not None else 0),
+                stderr_bytes=self._cleared_bytes[STDERR] + (stderr.total_bytes if stderr is not None else 0),
                 stdout_path=paths.get(STDOUT),
                 stderr_path=paths.get(STDERR),
                 results_dropped=self._rich_dropped,
@@ -113,6 +156,17 @@ class Collecting:
         return Collected(
             stdout.kept() if stdout is not None else b"",
             stderr.kept() if stderr is not None else b"",
-            tuple(self._rich),
+            tuple(_rich_of(entry) for entry in self._rich),
             truncated,
         )
+
+
+def _cost(rich: Rich) -> int:
+    return len(rich.blob) + _HEADER_WEIGHT * rich.header_bytes
+
+
+def _rich_of(entry: Rich | _Display) -> Rich:
+    if isinstance(entry, Rich):
+        return entry
+    assert entry.shown is not None
+    return entry.shown

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals
+from ramet.engine import describing, file_calls, fork_calls, server_calls, terminals, value_calls
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.collecting import Collecting
@@ -28,7 +28,7 @@ from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import TO_ENGINE, Frame, encode
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 from ramet.protocol.specs import SandboxSpec
 
 _STREAM_NAMES = ("stdout", "stderr")
@@ -51,8 +51,9 @@ class Connection:
         self._caller: Caller | None = None
         # For calls that listen: what is to be done when the client goes away.
         self._stop_listening: Callable[[], object] | None = None
-        # Ids of what the last answer tells of, until the next request shows that it was read.
+        # Ids of what the last answer tells of, until the next request or the word TAKEN shows that it was read.
         self._told: Sequence[str] = ()
+        self._claims = False  # the client will say TAKEN: what it has not taken is nobody's
         self._tasks: set[asyncio.Task[None]] = set()
         self._channel = Channel(sock, TO_ENGINE, self._on_frame, self._on_end)
 
@@ -74,6 +75,10 @@ class Connection:
                 tool_calls.answer_quietly(frame, self._registry)
                 return
             raise ProtocolError("a request before the answer to the one before")
+        if frame.kind in (calls.CLAIM, calls.TAKEN):
+            self._claims = frame.kind == calls.CLAIM
+            self._told = ()
+            return
         self._busy = True
         self._told = ()
         self._dropping = False
@@ -105,6 +110,8 @@ class Connection:
             self._file_call(frame)
         elif frame.kind in calls.FORK_CALLS:
             self._queued_call(frame, fork_calls.begin)
+        elif frame.kind in calls.VALUE_CALLS:
+            self._value_call(frame)
         elif frame.kind in calls.SERVER_CALLS:
             self._queued_call(frame, server_calls.begin)
         elif frame.kind == calls.FETCH:
@@ -155,7 +162,7 @@ class Connection:
         if "tools" in header and fields.flag(header, "tools"):
             cell.answerer = Answerer(self._channel, self._settings)
         try:
-            sandbox.submit(cell)
+            sandbox.submit(cell, fields.optional_text(header, "after") if "after" in header else None)
         except RametError:
             if execution is not None:
                 sandbox.executions.drop(execution)  # it never was
@@ -166,7 +173,7 @@ class Connection:
         execution_id = fields.optional_text(header, "execution")
         wish = fields.optional_text(header, "on_disconnect") or "interrupt"
         if wish not in ("keep", "interrupt"):
-            raise invalid("on_disconnect", f"{wish!r:.80} is unknown", "'keep' or 'interrupt'")
+            raise must("on_disconnect", "be 'keep' or 'interrupt'", wish)
         if execution_id is None and wish == "interrupt":
             return None
         return sandbox.executions.begin(execution_id or new_id(), wish == "keep", self._on_final)
@@ -210,9 +217,8 @@ class Connection:
             tree = Tree(sandbox.body.root)
         except OSError:
             return None  # out of descriptors: the result is cut all the same, with no file beside it
-        path = f"{FOLDER}/{sandbox.next_spill()}.{_STREAM_NAMES[stream]}"
-        limit_bytes = min(settings.spill_bytes, sandbox.spec.limits.disk_bytes)
-        return Spill(self._registry.executor, tree, path, limit_bytes, settings.spill_pending_bytes)
+        path = f"{FOLDER}/{sandbox.begin_spill()}.{_STREAM_NAMES[stream]}"
+        return Spill(self._registry.executor, tree, path, sandbox, settings.spill_bytes, settings.spill_pending_bytes)
 
     # The rest
 
@@ -264,8 +270,20 @@ class Connection:
             answer = await work
         finally:
             self._caller = None
+        if self._channel.detached:
+            # It may have ended after the last time that the work looked.
+            await self._forget(fork_calls.made(answer))
+            return
         self._told = fork_calls.made(answer)
         self._answer(answer)
+
+    def _value_call(self, frame: Frame) -> None:
+        sandbox, caller = self._find(frame.header), Caller()
+        registry = self._registry
+        transfer = Transfer(self._channel, registry.executor, registry.walks, sandbox.owner, self._settings)
+        work = value_calls.begin(frame, sandbox, caller, transfer)
+        self._caller = caller
+        self._perform(self._serve_queued(work))
 
     def _watch(self, owner: str | None) -> None:
         watchers = self._registry.watchers
@@ -305,13 +323,22 @@ class Connection:
             tree = Tree(sandbox.body.root)
         except OSError as error:
             raise LimitReached(f"cannot open the files of sandbox {sandbox.id}: {error}") from None
-        transfer = self._transfer = Transfer(self._channel, self._registry.executor, self._settings)
-        self._perform(self._serve_files(call, tree, transfer, sandbox.file_call()))
+        registry = self._registry
+        transfer = self._transfer = Transfer(
+            self._channel, registry.executor, registry.walks, sandbox.owner, self._settings
+        )
+        self._perform(self._serve_files(sandbox, call, tree, transfer, sandbox.file_call()))
 
     async def _serve_files(
-        self, call: file_calls.FileCall, tree: Tree, transfer: Transfer, over: asyncio.Future[None]
+        self,
+        sandbox: Sandbox,
+        call: file_calls.FileCall,
+        tree: Tree,
+        transfer: Transfer,
+        over: asyncio.Future[None],
     ) -> None:
         try:
+            await sandbox.refresh()
             answer = await call(tree, transfer)
         finally:
             self._transfer = None
@@ -332,10 +359,12 @@ class Connection:
             self._fail(error)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_ROOM_ERRNOS:
-                self._fail(LimitReached(f"the engine has no room for this: {error.strerror}", hint=_NO_ROOM_HINT))
+                self._fail(
+                    LimitReached(f"the engine is out of resources for this call: {error.strerror}", hint=_NO_ROOM_HINT)
+                )
                 return
             traceback.print_exc(file=sys.stderr)
-            self._fail(RametError(f"the engine failed at this: {type(error).__name__}: {error}"))
+            self._fail(RametError(f"the engine failed at this call: {type(error).__name__}: {error}"))
 
     def _answer(self, header: Mapping[str, object]) -> None:
         self._busy = False
@@ -361,23 +390,24 @@ class Connection:
             self._transfer.abandon()
         if self._caller is not None:
             self._caller.leave()
-        if self._channel.reset and self._told:
-            # Closed without having read the answer: nobody has learnt the ids, so nobody could ever close them.
+        if self._told and (self._claims or self._channel.reset):
+            # Closed without having taken or read the answer: nobody knows the ids, so nobody could ever close them.
             self._perform(self._forget(self._told))
         self._socket.close()
 
     def _leave(self, sandbox: Sandbox, cell: Cell, execution: Execution | None) -> None:
         """Nobody waits for this cell any more."""
         cell.sink.abandon()
-        if cell.answerer is not None:
-            cell.answerer.leave()
+        # The interrupt goes before the tools: code that is told first that nobody answers its call could end before the
+        # signal comes, and would then not have been interrupted.
         if execution is None:
             sandbox.abandon(cell)
-            return
-        # Its end is recorded in any case.
-        execution.caller = None
-        if not execution.keep:
-            sandbox.cancel(cell, "its caller went away")
+        else:
+            execution.caller = None  # its end is recorded in any case
+            if not execution.keep:
+                sandbox.cancel(cell, "its caller went away")
+        if cell.answerer is not None:
+            cell.answerer.leave()
 
     async def _forget(self, ids: Sequence[str]) -> None:
         for some_id in ids:
@@ -385,10 +415,8 @@ class Connection:
 
 
 def _check_code(code: bytes) -> None:
-    if b"\0" in code:
-        raise invalid("code", "has a NUL character", "text without NUL")
     if not code.isascii():
         try:
-            code.decode("utf-8")
+            code.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            raise invalid("code", "is not UTF-8", "text that UTF-8 can hold") from None
+            raise wrong_argument("code", "code must be UTF-8") from None

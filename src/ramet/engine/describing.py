@@ -35,7 +35,7 @@ def info(sandbox: Sandbox) -> dict[str, object]:
         "pid": body.pid,
         "python": sandbox.spec.template.python,
         "limits": asdict(sandbox.spec.limits),
-        "usage": dict(body.usage()),
+        "usage": {**body.usage(), "spilled_bytes": sandbox.spilled_bytes},
         "walls": walls,
     }
     return {**row(sandbox), **more}

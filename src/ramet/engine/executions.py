@@ -18,7 +18,7 @@ from ramet.engine.settings import Settings
 from ramet.errors import ExecutionUnknown, RametError
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 
 _ID = re.compile(r"exe_[0-9a-f]{32}")
 _PIECE_BYTES = 100  # beside its data, about: so that many small pieces are bounded like few large ones
@@ -30,7 +30,7 @@ def new_id() -> str:
 
 def check_id(execution_id: str) -> None:
     if not _ID.fullmatch(execution_id):
-        raise invalid("execution", f"{execution_id!r:.80} is not an id", "'exe_' and 32 hexadecimal digits")
+        raise must("execution", "be 'exe_' and 32 hexadecimal digits", execution_id)
 
 
 class _Piece(NamedTuple):
@@ -228,17 +228,20 @@ class Executions:
     def begin(self, execution_id: str, keep: bool, caller: Callable[[bytes], None]) -> Execution:
         check_id(execution_id)
         if execution_id in self._by_id:
-            raise invalid("execution", f"there is an execution {execution_id} already", "a new id for each cell")
+            raise wrong_argument("execution", f"execution {execution_id} already exists; each cell needs a new id")
         execution = Execution(execution_id, keep, self._settings, caller)
         execution.on_end = self._on_end
         self._by_id[execution_id] = execution
         return execution
 
+    def known(self, execution_id: str) -> Execution | None:
+        return self._by_id.get(execution_id)
+
     def find(self, execution_id: str) -> Execution:
-        execution = self._by_id.get(execution_id)
+        execution = self.known(execution_id)
         if execution is None:
             raise ExecutionUnknown(
-                f"there is no execution {execution_id!r:.80} in this sandbox, or its result is not kept any more"
+                f"there is no execution {execution_id!r:.80} in this sandbox, or its result is no longer kept"
             )
         return execution
 

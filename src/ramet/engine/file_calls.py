@@ -46,7 +46,7 @@ def prepare(frame: Frame) -> FileCall:
         )
     if frame.kind == calls.REMOVE:
         recursive = fields.flag(header, "recursive")
-        return lambda tree, transfer: _simple("remove", path, lambda: tree.remove(path, recursive), transfer)
+        return lambda tree, transfer: _remove(tree, transfer, path, recursive)
     if frame.kind == calls.RENAME:
         new_path = fields.text(header, "new_path")
         checks.check_path(new_path, "new_path")
@@ -57,6 +57,15 @@ def prepare(frame: Frame) -> FileCall:
 async def _simple(tried: str, path: str, work: Callable[[], None], transfer: Transfer) -> dict[str, object]:
     with _as_file_error(tried, path):
         await transfer.in_thread(work)
+    return {}
+
+
+async def _remove(tree: Tree, transfer: Transfer, path: str, recursive: bool) -> dict[str, object]:
+    with _as_file_error("remove", path):
+        if recursive:
+            await transfer.walk(lambda stop: tree.remove(path, True, stop))
+        else:
+            await transfer.in_thread(lambda: tree.remove(path, False))
     return {}
 
 

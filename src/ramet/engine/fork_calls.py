@@ -52,8 +52,11 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
         winner = registry.find(fields.text(header, "winner"), owner)
         return nothing(relations.merge(registry, sandbox, winner, caller))
     if frame.kind == calls.DIFF:
-        other = registry.find(fields.text(header, "other"), owner)
         paths = None if header.get("paths") is None else checks.check_compared_paths(fields.texts(header, "paths"))
+        if header.get("snapshot") is not None:
+            snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+            return _diff(relations.diff_since(registry, sandbox, snapshot, paths, caller), send)
+        other = registry.find(fields.text(header, "other"), owner)
         return _diff(relations.diff(registry, sandbox, other, paths, caller), send)
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
 

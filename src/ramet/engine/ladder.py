@@ -18,12 +18,18 @@ class Ladder:
     """The interrupt of one cell, step by step, until ``stop``.
 
     SIGINT  --1 s-->  SIGINT  --1 s-->  hard interrupt  --2 s-->  SIGKILL, unless ``kill`` is false
+
+    ``announce`` is called before the first signal: the guest forgets a signal that comes before it has begun the cell,
+    because it may have been meant for the cell before.
     """
 
-    def __init__(self, body: Body, settings: Settings, kill: bool = True) -> None:
+    def __init__(
+        self, body: Body, settings: Settings, kill: bool = True, announce: Callable[[], None] | None = None
+    ) -> None:
         self._body = body
         self._settings = settings
         self._may_kill = kill
+        self._announce = announce
         self._timer: asyncio.TimerHandle | None = None
         self.cause: Cause | None = None  # why the cell was interrupted, if it was
         self.sent: set[int] = set()
@@ -32,6 +38,8 @@ class Ladder:
         """Interrupt the cell. A second reason changes nothing: the first one has the word."""
         if self.cause is None:
             self.cause = cause
+            if self._announce is not None:
+                self._announce()
             self._send(signal.SIGINT)
             self._later(self._settings.interrupt_again_seconds, self._again)
 

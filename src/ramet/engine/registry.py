@@ -15,6 +15,7 @@ from functools import partial
 from ramet.engine import snapshots
 from ramet.engine.describing import row
 from ramet.engine.executions import Shelf
+from ramet.engine.idle_memory import IdleMemory
 from ramet.engine.lifetimes import Cause, Tombstone, Tombstones, now_ms
 from ramet.engine.network.allowing import check_allowed
 from ramet.engine.network.network import Network
@@ -33,9 +34,10 @@ from ramet.engine.succession import Past, Retired
 from ramet.engine.turn import Caller
 from ramet.engine.watching import Watchers
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
+from ramet.isolation.walks import Walks
 from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import check_sandbox
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import wrong_argument
 from ramet.protocol.specs import SandboxSpec, TemplateSpec
 
 _KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
@@ -54,11 +56,14 @@ class Registry:
     def __init__(self, start_machine: StartMachine, settings: Settings) -> None:
         self.settings = settings
         self.executor = ThreadPoolExecutor(settings.file_threads, thread_name_prefix="ramet-files")
+        self.walks = Walks()
+        self.on_lost: Callable[[str], None] = lambda _: None  # the machine ended: nothing works any more
         self._start_machine = start_machine
         self._machine: asyncio.Task[Machine] | None = None
         self._sandboxes: dict[str, Sandbox] = {}
         self._leaving: set[Sandbox] = set()  # found by nobody any more, and not closed yet
         self._templates: dict[tuple[str, str, str], TemplateSpec] = {}  # owner, name, interpreter
+        self._idle_memory = IdleMemory(settings.trim_seconds, lambda: not self._sandboxes and not self._leaving)
         self.tombstones = Tombstones(settings.ended_sandboxes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -68,7 +73,7 @@ class Registry:
         self.watchers = Watchers()
         self.proxy = Proxy(settings)
         self.attempts: Counter[tuple[str, bool]] = Counter()  # to connect: by owner, and whether it was allowed
-        self.packages = Packages(self.hidden, self.open_host_folder, settings)
+        self.packages = Packages(self.hidden, self.open_host_folder, settings, self.walks)
         self.rooms = Rooms(
             lambda owner: _memory_limits(self._sandboxes.values(), owner),
             lambda owner: _memory_limits(self._leaving, owner),
@@ -84,7 +89,7 @@ class Registry:
         ended = self.tombstones.find(sandbox_id, owner)
         if ended is not None:
             raise ended.error()
-        raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.80}, or not any more")
+        raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.80}; it may have ended")
 
     def all_of(self, owner: str | None) -> list[Sandbox]:
         return [sandbox for sandbox in self._sandboxes.values() if owner in (None, sandbox.owner)]
@@ -130,10 +135,20 @@ class Registry:
         return sandbox
 
     async def hidden(self, spec: SandboxSpec) -> Sandbox:
-        """One that works for another: nobody finds it, and whoever asked closes it."""
-        machine = await self.started_machine()
-        await machine.template(spec.template)
-        return await self._make(machine, spec, hidden=True)
+        """One that works for another: nobody finds it, and whoever asked closes it. It counts in its owner's limits.
+
+        Raises LimitReached where these leave no room for it.
+        """
+        room = self.rooms.take_hidden(spec.owner, spec.limits.memory_bytes)
+        try:
+            machine = await self.started_machine()
+            await machine.template(spec.template)
+            sandbox = await self._make(machine, spec, hidden=True)
+        except BaseException:
+            room.leave()
+            raise
+        sandbox.when_closed = room.leave
+        return sandbox
 
     async def open_host_folder(self, path: str, writable: bool) -> int:
         """A folder of the host as a detached mount."""
@@ -143,7 +158,8 @@ class Registry:
         """For a sandbox that is to be made. The proxy runs when this returns, or it raises."""
         if spec.network is None:
             return None
-        return await Network.make(self.proxy, spec.network, spec.secrets, past.secrets if past is not None else ())
+        known = past.secrets if past is not None else ()
+        return await Network.make(self.proxy, spec.network, spec.secrets, known, spec.owner)
 
     def _booting(self, spec: SandboxSpec, allowance: Allowance) -> AbstractContextManager[None]:
         if spec.template.builtin:
@@ -202,12 +218,12 @@ class Registry:
         if shown is None:
             return
         if spec.mounts:
-            raise invalid("mounts", "this engine shows no folders of the host", "no mounts")
+            raise wrong_argument("mounts", "this engine allows no mounts of host folders")
         if spec.template.interpreter != shown:
-            raise invalid(
+            raise wrong_argument(
                 "python",
-                f"this engine makes sandboxes from {shown.executable} as it was when it started, and from nothing else",
-                "that one; end the engine, and with it its sandboxes, to use another",
+                f"this engine only makes sandboxes from {shown.executable} as it was when the engine started",
+                hint="restart the engine to use another one; its sandboxes end",
             )
 
     def check_space(self, spec: SandboxSpec) -> None:
@@ -268,6 +284,7 @@ class Registry:
             await sandbox.close(message)
         finally:
             self._leaving.discard(sandbox)
+            self._idle_memory.closed_one()
 
     async def _freeze(self, sandbox: Sandbox, why: str) -> Snapshot:
         """The last turn of a sandbox."""
@@ -311,6 +328,7 @@ class Registry:
 
     async def close(self) -> None:
         self._closed = True
+        self._idle_memory.stop()
         await self.packages.close()
         sandboxes = [*self._sandboxes.values(), *self._leaving]
         self._sandboxes.clear()
@@ -325,6 +343,7 @@ class Registry:
                 await machine.close()
         await self.proxy.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
+        self.walks.close()
 
     async def started_machine(self) -> Machine:
         if self._closed:
@@ -335,18 +354,29 @@ class Registry:
         return await asyncio.shield(self._machine)
 
     async def _start(self) -> Machine:
-        return await self._start_machine()
+        machine = await self._start_machine()
+        machine.when_lost(lambda why: self.on_lost(why))
+        return machine
 
     def _check_name(self, template: TemplateSpec, owner: str) -> None:
         known = self._templates.get((owner, template.name, template.python))
         if known is not None and known != template:
-            allowed = (
-                f"another name, or the preloads of the first {template.name!r}: {', '.join(known.preload) or 'none'}"
+            preloads = ", ".join(known.preload) or "none"
+            raise wrong_argument(
+                "template",
+                f"the template {template.name!r} already exists with other preloads: {preloads}",
+                hint="choose another name, or the same preloads",
             )
-            raise invalid("template", f"{template.name!r} exists with other preloads", allowed)
         if self.snapshots.is_saved(template.name, owner):
-            raise invalid("template", f"a snapshot was saved as {template.name!r}", "another name")
+            raise wrong_argument(
+                "template", f"a snapshot is already saved as {template.name!r}", hint="choose another name"
+            )
 
 
-def _memory_limits(sandboxes: Iterable[Sandbox], owner: str) -> list[int]:
-    return [sandbox.spec.limits.memory_bytes for sandbox in sandboxes if sandbox.owner == owner]
+def _memory_limits(sandboxes: Iterable[Sandbox], owner: str | None) -> list[int]:
+    """Of an owner's sandboxes, or of all, with the output that the engine keeps in their files: that is memory too."""
+    return [
+        sandbox.spec.limits.memory_bytes + sandbox.spilled_bytes
+        for sandbox in sandboxes
+        if owner is None or sandbox.owner == owner
+    ]

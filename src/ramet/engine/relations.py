@@ -22,8 +22,8 @@ from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import check_thaw
 from ramet.protocol.forks import Diff, ForkInfo
 from ramet.protocol.guest import Names
-from ramet.protocol.refusing import invalid
-from ramet.protocol.specs import ThawSpec
+from ramet.protocol.refusing import wrong_argument
+from ramet.protocol.specs import Lifetime, ThawSpec
 
 T = TypeVar("T")
 
@@ -74,6 +74,8 @@ async def _fork(
     with room:
         async with turns as (turn,):
             began = perf_counter()
+            # Cells were not all that ran before this turn: with a merge the parent has the limits of the winner.
+            registry.rooms.grow(room, count * parent.spec.limits.memory_bytes)
             keep_pid = await settle(parent)
             # Its children are not persistent: nobody has asked to keep them.
             spec, past, network = replace(parent.spec, persistent=False), parent.past, parent.network
@@ -148,10 +150,12 @@ def _no_space(registry: Registry, space_id: str, owner: str | None) -> RametErro
     ended = registry.tombstones.find(space_id, owner)
     if ended is None:
         if any(sandbox.id == space_id for sandbox in registry.all_of(owner)):
-            return invalid("space", f"sandbox {space_id} has not ended", "the id of a persistent one that has")
-        return SandboxClosed(f"there is no space {space_id!r:.80}, or not any more")
+            return wrong_argument(
+                "space", f"space must be the id of a persistent sandbox that has ended; {space_id} is still alive"
+            )
+        return SandboxClosed(f"there is no space {space_id!r:.80}; it may have been discarded")
     why = "it was not persistent, or was discarded" if ended.unkept is None else f"it could not be kept: {ended.unkept}"
-    return SandboxClosed(f"nothing was kept of sandbox {space_id}: {why}")
+    return SandboxClosed(f"sandbox {space_id} kept no state: {why}")
 
 
 async def _thaw(
@@ -233,7 +237,7 @@ async def _become(registry: Registry, machine: Machine, sandbox: Sandbox, found:
 def merge(registry: Registry, parent: Sandbox, winner: Sandbox, caller: Caller) -> Awaitable[None]:
     """The parent's id now names what the winner is; what the parent was is closed, and the winner's id is no more."""
     if parent is winner:
-        raise invalid("winner", "is the sandbox itself", "another sandbox")
+        raise wrong_argument("winner", "winner must be another sandbox, got the sandbox itself")
     return _merge(registry, parent, winner, caller.queue(parent, winner, needs_repl=False))
 
 
@@ -252,23 +256,92 @@ def diff(
     """What would have to change in the one to make it the other."""
     # A sandbox cannot have two turns at once; it does not differ from itself anyway.
     turns = None if one is other else caller.queue(one, other, needs_repl=False)
-    return _diff(registry, one, other, paths, turns)
+    return _diff(registry, one, other, paths, caller, turns)
 
 
 async def _diff(
-    registry: Registry, one: Sandbox, other: Sandbox, paths: tuple[str, ...] | None, turns: Turns | None
+    registry: Registry,
+    one: Sandbox,
+    other: Sandbox,
+    paths: tuple[str, ...] | None,
+    caller: Caller,
+    turns: Turns | None,
 ) -> Diff:
     if turns is None:
         return Diff()
-    async with turns:
-        machine = await registry.started_machine()
-        files = asyncio.ensure_future(machine.diff_files(one.body, other.body, paths))
+    async with turns as held:
+        return await _compare(registry, one, other, paths, caller, held)
+
+
+def diff_since(
+    registry: Registry,
+    sandbox: Sandbox,
+    found: Snapshot,
+    paths: tuple[str, ...] | None,
+    caller: Caller,
+) -> Awaitable[Diff]:
+    """What has changed in a sandbox since a snapshot, of itself or of another."""
+    room = registry.rooms.take_hidden(sandbox.owner, found.spec.limits.memory_bytes)
+    try:
+        turns = caller.queue(sandbox, needs_repl=False)
+    except BaseException:
+        room.leave()
+        raise
+    found.hold()
+    return _diff_since(registry, sandbox, found, paths, caller, turns, room)
+
+
+async def _diff_since(
+    registry: Registry,
+    sandbox: Sandbox,
+    found: Snapshot,
+    paths: tuple[str, ...] | None,
+    caller: Caller,
+    turns: Turns,
+    room: Room,
+) -> Diff:
+    """The snapshot is woken as a sandbox without a network that nobody can find, and closed again."""
+    try:
+        with room:
+            async with turns as held:
+                machine = await registry.started_machine()
+                spec = replace(found.spec, lifetime=Lifetime(), persistent=False)
+                body = await machine.thaw(found.frozen, spec.limits, spec.mounts)
+                before = registry.new_sandbox(spec, body, found.past, None, None)
+                try:
+                    if found.keep_pid:
+                        await before.repl.thawed(reseed=False, stir=True)
+                    return await _compare(registry, before, sandbox, paths, caller, held)
+                finally:
+                    await before.close()
+    finally:
+        await found.let_go()
+
+
+async def _compare(
+    registry: Registry,
+    one: Sandbox,
+    other: Sandbox,
+    paths: tuple[str, ...] | None,
+    caller: Caller,
+    held: Sequence[Turn],
+) -> Diff:
+    machine = await registry.started_machine()
+    files = asyncio.ensure_future(machine.diff_files(one.body, other.body, paths, one.owner))
+    with caller.doing(files, held):
         try:
             before, after = await _finish(_names(one), _names(other))
+        except BaseException:
+            files.cancel()
+            raise
         finally:
             # Not left behind, whatever happened: it looks at files that may be closed after this turn.
             await asyncio.wait([files])
-        return Diff(tuple(files.result()), *compare_names(before, after))
+    if files.cancelled():
+        for turn in held:
+            turn.check()
+        caller.check()
+    return Diff(tuple(files.result()), *compare_names(before, after))
 
 
 async def _tell(sandboxes: Sequence[Sandbox], reseed: bool, stir: bool) -> None:

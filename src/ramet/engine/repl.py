@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from ramet.engine import losses
 from ramet.engine.attention import expect_news
 from ramet.engine.cell import Cell
 from ramet.engine.channel import Channel
 from ramet.engine.ladder import Ladder
-from ramet.engine.pipes import Pipes
+from ramet.engine.meter import Meter
+from ramet.engine.pipes import STDERR, Pipes
 from ramet.engine.replay import Replay
 from ramet.engine.seams import Body, Death
 from ramet.engine.settings import Settings
@@ -22,8 +24,11 @@ from ramet.protocol.frames import FROM_GUEST, Frame
 from ramet.protocol.results import CellError
 
 BROKEN_PROTOCOL = "broken protocol"
+_FRAME_BYTES = 128  # what a frame costs the engine besides its header, counted as if it were bytes of one
+_NAME_BYTES_AT_ONCE = 64 * 1024
+_UNREAD_BYTES = 64 * 1024  # a guest that asks for answers and does not read them gets no more
 
-Answer = TypeVar("Answer", guest.Configured, guest.Loops, guest.Names)
+Answer = TypeVar("Answer", guest.Configured, guest.Loops, guest.NamesTold, guest.ValueTold)
 
 
 class Ending(NamedTuple):
@@ -62,11 +67,17 @@ class Repl:
         self._loop = asyncio.get_running_loop()
         self._running: Cell | None = None
         self._held = False
+        self._meter = Meter(settings.guest_header_bytes, settings.guest_header_bytes_per_second)
+        self._resting = False
         self._last_id = 0
         self._broken = False
+        self._silent = False  # it was killed, because it did not answer
         self._question: tuple[type[guest.Message], asyncio.Future[Any]] | None = None
         self._told_tools: tuple[str, bytes] | None = None  # where they are called, and what they are
+        self._tools_anew = False  # they were given since the last cell began
         self.alive = True
+        self.why_ended = ""  # in words, once it has
+        self._in_line = False  # the running cell has begun a line of stderr
         self._channel = Channel(body.control, FROM_GUEST, self._on_frame, self._on_end_of_control)
         self._pipes = Pipes(body.stdout, body.stderr, settings.quiet_seconds, self._on_output)
         self._pipes.watch()
@@ -85,8 +96,8 @@ class Repl:
             return
         error = await self._told(guest.configure(environment, cwd, forget, commands))
         if error is not None:
-            allowed = "allowed: a folder that exists in the sandbox"
-            raise InvalidArgument(f"cwd: {error:.1000}", hint=allowed, details={"argument": "cwd"})
+            message = f"cwd must be a folder that exists in the sandbox: {error:.1000}"
+            raise InvalidArgument(message, details={"argument": "cwd"})
 
     async def settle(self) -> None:
         """Have a fresh REPL draw its own random numbers before copies are made of it: they would draw others."""
@@ -97,7 +108,7 @@ class Repl:
         """Tell the copy of a sandbox what it has become."""
         error = await self._told(guest.thawed(reseed, stir))
         if error is not None:
-            raise SandboxLost(f"the copy of a sandbox could not be told what it is: {error:.1000}")
+            raise SandboxLost(f"the copy of a sandbox could not be set up: {error:.1000}")
 
     async def runs_loops(self) -> bool:
         """Whether a thread in there runs an asyncio loop."""
@@ -110,7 +121,7 @@ class Repl:
         It is never killed for this: a value that cannot be described is no reason to lose all others.
         """
         settings = self._settings
-        answer = self._send(guest.ask_names(settings.names_seconds), guest.Names)
+        answer = self._send(guest.ask_names(settings.names_seconds), guest.NamesTold)
         ladder = Ladder(self._body, settings, kill=False)
         ladder.begin_after(settings.names_interrupt_seconds)
         try:
@@ -120,10 +131,58 @@ class Repl:
             ladder.stop()
         if not answer.done():
             raise SandboxLost(
-                "the REPL did not tell its names: the repr or the pickling of some value does not end",
+                "the REPL did not list its names: the repr or the pickling of some value does not end",
+                hint="run a cell with a timeout; it ends the listing, and the REPL too if necessary",
+            )
+        return await self._decode_names(answer.result())
+
+    async def value(self, frame: bytes) -> guest.ValueTold:
+        """Ask for a part of a value, or give one. Libraries, and code of the user's, may be at work in there.
+
+        They are interrupted after a while, or when whoever waits gives up; the REPL is never killed for this.
+        """
+        settings = self._settings
+        answer = self._send(frame, guest.ValueTold)
+        ladder = Ladder(self._body, settings, kill=False)
+        ladder.begin_after(settings.value_seconds)
+        try:
+            await asyncio.wait([answer], timeout=settings.value_seconds + settings.value_interrupt_seconds)
+        except asyncio.CancelledError:
+            # The turn must not end while the REPL is busy: the next in the queue may be a fork.
+            ladder.stop()
+            ladder.begin("interrupt")
+            await asyncio.wait([answer], timeout=settings.value_interrupt_seconds)
+            raise
+        finally:
+            ladder.stop()
+        if not answer.done():
+            raise SandboxLost(
+                "the REPL did not hand over the value: the code of its type does not end",
                 hint="run a cell with a timeout: that ends what keeps it, if need be with the REPL",
             )
         return answer.result()
+
+    def drop_value(self) -> None:
+        """Nobody wants the rest of a value."""
+        if self.alive:
+            self._channel.send(guest.drop_value())
+
+    async def _decode_names(self, told: guest.NamesTold) -> guest.Names:
+        """A few at a time: there may be megabytes of them, and other sandboxes wait."""
+        names: dict[str, guest.Named] = {}
+        decoded_bytes = 0
+        try:
+            for line in told.lines:
+                name, named = guest.read_name(line)
+                names[name] = named
+                decoded_bytes += len(line)
+                if decoded_bytes > _NAME_BYTES_AT_ONCE:
+                    decoded_bytes = 0
+                    await asyncio.sleep(0)
+        except ProtocolError:
+            self._break()
+            raise SandboxLost("the REPL sent an invalid list of names and was ended") from None
+        return guest.Names(names, told.omitted)
 
     @property
     def asked(self) -> bool:
@@ -140,8 +199,9 @@ class Repl:
             async with asyncio.timeout(self._settings.configure_seconds):
                 return await answer
         except TimeoutError:
+            self._silent = True
             self._break()
-            raise SandboxLost("the REPL did not answer in time, and was ended") from None
+            raise SandboxLost("the REPL did not answer in time and was ended") from None
 
     def _send(self, frame: bytes, kind: type[Answer]) -> asyncio.Future[Answer]:
         if not self.alive or self._question is not None:
@@ -156,10 +216,11 @@ class Repl:
         """Start a cell. How it ended, whatever way, is told to ``on_end``."""
         self._pipes.take_what_is_there()
         self._running = cell
+        self._in_line = False
         self.fresh = False
         self._last_id = cell.cell_id = cell_id
         cell.began = perf_counter()
-        self._channel.send(guest.run(cell_id, cell.language, cell.code))
+        self._channel.send(guest.run(cell_id, cell.language, cell.code, cell.sink.live))
         # The guest is at work from here on; the rest costs the caller nothing.
         expect_news()
         cell.background = self._background.take()
@@ -172,9 +233,14 @@ class Repl:
 
     def tell_tools(self, socket_name: str, encoded: bytes) -> None:
         """What the cells to come may call, if this REPL does not know it already."""
-        if self._told_tools != (socket_name, encoded):
+        if self._told_tools != (socket_name, encoded) or self._tools_anew:
             self._told_tools = (socket_name, encoded)
-            self._channel.send(guest.tools(socket_name, encoded))
+            self._channel.send(guest.tools(socket_name, encoded, self._tools_anew))
+            self._tools_anew = False
+
+    def tell_tools_anew(self) -> None:
+        """Their owner has given them, perhaps once more: the next cell is told, also if it knows them."""
+        self._tools_anew = True
 
     def take_output(self) -> None:
         """Read what was printed until now."""
@@ -189,7 +255,8 @@ class Repl:
 
     def _ladder(self, cell: Cell) -> Ladder:
         if cell.ladder is None:
-            cell.ladder = Ladder(self._body, self._settings)
+            announcement = guest.interrupt(cell.cell_id)
+            cell.ladder = Ladder(self._body, self._settings, announce=lambda: self._channel.send(announcement))
         return cell.ladder
 
     def detach(self) -> None:
@@ -206,8 +273,11 @@ class Repl:
     # What comes from the guest
 
     def _on_frame(self, frame: Frame) -> None:
+        wait_seconds = self._meter.spend(frame.header_bytes + _FRAME_BYTES)
+        if wait_seconds:
+            self._rest(wait_seconds)
         message = guest.read(frame)  # a ProtocolError goes to the channel, which ends with it
-        if isinstance(message, guest.Configured | guest.Loops | guest.Names):
+        if isinstance(message, guest.Configured | guest.Loops | guest.NamesTold | guest.ValueTold):
             if self._question is None or type(message) is not self._question[0]:
                 raise ProtocolError("an answer to a question that nobody asked")
             (_, answer), self._question = self._question, None
@@ -221,18 +291,29 @@ class Repl:
                 raise ProtocolError(f"a frame for cell {message.cell_id}, which was never started")
             return
         if isinstance(message, guest.Rich):
-            if running.sink.live:
+            if running.sink.live or message.what == "clear":
                 # What was printed before it is in the pipes already, and whoever watches sees it first.
                 self._pipes.take_what_is_there()
             running.sink.rich(message)
             self._hold_if_full(running)
+            if message.number and self._channel.unsent_bytes < _UNREAD_BYTES:
+                # The guest has waited for this: what it prints from now on comes after it.
+                self._channel.send(guest.taken(message.number))
             return
         self._pipes.take_what_is_there()
-        cause = running.ladder.cause if running.ladder is not None else None
-        if message.interrupted and cause is None:
-            cause = "interrupt"
+        cause = self._cause(message, running.ladder)
         seconds = perf_counter() - running.began
         self._finish(running, Ending(message.exit_code, "kept", cause, message.error, cause is not None, seconds))
+
+    @staticmethod
+    def _cause(done: guest.Done, ladder: Ladder | None) -> str | None:
+        """Why the cell was interrupted. None if it was not, be it that the interrupt came too late."""
+        if not done.interrupted:
+            return None
+        if ladder is not None and ladder.cause is not None:
+            return ladder.cause
+        # By a signal of its own. If it dealt with that, it is nobody's business.
+        return "interrupt" if done.exit_code != 0 else None
 
     def _on_output(self, stream: int, data: bytes) -> None:
         running = self._running
@@ -240,9 +321,16 @@ class Repl:
             self._background.add(data)
             self.replay.printed(stream, data, "")
             return
+        if stream == STDERR:
+            self._in_line = not data.endswith(b"\n")
         self.replay.printed(stream, data, running.execution)
         running.sink.output(stream, data)
         self._hold_if_full(running)
+
+    def note(self, sentence: str) -> None:
+        """Tell something beside what the running cell prints, where people and models read it."""
+        line = losses.as_output(sentence).encode()
+        self._on_output(STDERR, b"\n" + line if self._in_line else line)
 
     def _hold_if_full(self, running: Cell) -> None:
         if running.sink.full(self._go_on):
@@ -254,6 +342,19 @@ class Repl:
         if self._held and self.alive:
             self._held = False
             self._pipes.release()
+            if not self._resting:
+                self._channel.resume()
+
+    def _rest(self, seconds: float) -> None:
+        """Read nothing of what it says for so long; once the socket is full, the guest waits in its own write."""
+        self._channel.pause()
+        if not self._resting:
+            self._resting = True
+            self._loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        if self.alive and not self._held:
             self._channel.resume()
 
     # The end, of a cell and of the REPL
@@ -277,7 +378,12 @@ class Repl:
         self._loop.call_later(self._settings.end_of_control_seconds, self._break_if_alive)
 
     def _break_if_alive(self) -> None:
-        if self.alive and not self._body.death.done():
+        if not self.alive or self._body.death.done():
+            return
+        # A cell that is being interrupted is ended by that, with its cause: on a busy machine this timer may come due
+        # together with the interrupt's, before the signal has had its effect.
+        interrupting = self._running is not None and self._running.ladder is not None and self._running.ladder.cause
+        if not interrupting:
             self._break()
 
     def _break(self) -> None:
@@ -293,14 +399,17 @@ class Repl:
         self._channel.drain()
         self._pipes.take_what_is_there()
         running = self._running
+        exit_code, cause = self._verdict(death, running.ladder if running is not None else None)
+        self.why_ended = losses.NO_ANSWER if self._silent else losses.why(cause, exit_code)
         self._give_up_question("the REPL ended before it had answered")
         self._channel.detach()
         self._pipes.detach()
         if running is not None:
-            exit_code, cause = self._verdict(death, running.ladder)
+            error = losses.lost(self.why_ended)
+            self.note(error.message)
             interrupted = running.ladder is not None and running.ladder.cause is not None
             seconds = perf_counter() - running.began
-            self._finish(running, Ending(exit_code, "lost", cause, None, interrupted, seconds))
+            self._finish(running, Ending(exit_code, "lost", cause, error, interrupted, seconds))
 
     def _give_up_question(self, why: str) -> None:
         if self._question is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+from ramet.engine import losses
 from ramet.engine.cell import Cell, Collected
+from ramet.engine.early_cells import EarlyCells
 from ramet.engine.executions import Executions, Shelf
 from ramet.engine.lifetimes import Clock
 from ramet.engine.network.exposing import Exposures
@@ -28,6 +32,8 @@ from ramet.protocol.bounding import Tail
 from ramet.protocol.calls import Outcome
 from ramet.protocol.specs import SandboxSpec
 from ramet.protocol.tools import GivenTools
+
+_LOOK_SECONDS = 1.0
 
 
 class Sandbox:
@@ -53,6 +59,7 @@ class Sandbox:
         self.id = sandbox_id
         self.spec = replace(spec, network=None, secrets=())
         self.body = body
+        body.owner = spec.owner
         self.parent = parent
         self._settings = settings
         self._background = Tail(settings.background_bytes)
@@ -61,6 +68,7 @@ class Sandbox:
         fresh = past is None and body.prepared is None
         self.repl = Repl(body, settings, self._background, self.replay, self._on_cell_end, fresh)
         self._queue: deque[Cell | Turn] = deque()
+        self._early = EarlyCells(settings.early_seconds, self._submit_late)
         self._current: Cell | Turn | None = None
         self._file_calls: set[asyncio.Future[None]] = set()
         self._terminals: Terminals | None = None  # made when first asked for
@@ -72,8 +80,11 @@ class Sandbox:
         self.network = network
         self.exposures = Exposures(proxy or Proxy(settings), body)
         self._outdated = self._variables() != self._past.variables  # what the REPL's memory has of the network
+        self._spilling = 0  # files of output that are being written
         self._preparing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
+        self.when_closed: Callable[[], None] | None = None  # called once, when all of it is gone
         self._ended = f"sandbox {sandbox_id} is closed"  # what to say of it, once it is
 
     def __repr__(self) -> str:
@@ -89,7 +100,7 @@ class Sandbox:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._early)
 
     @property
     def past(self) -> Past:
@@ -109,14 +120,44 @@ class Sandbox:
 
     @property
     def terminals(self) -> Terminals:
+        self._look_again()
         if self._terminals is None:
             self._terminals = Terminals(self.body, self._settings, self.clock.touch)
         return self._terminals
+
+    @property
+    def _shows_folders(self) -> bool:
+        """Folders of the host, read-only: what the host changes there is seen when they are looked at anew."""
+        return any(not mount.writable for mount in self.spec.mounts)
+
+    async def refresh(self) -> None:
+        """See what the host has changed in folders that are shown, if there are any."""
+        if self._shows_folders:
+            await self.body.refresh()
+
+    def _look_again(self) -> None:
+        """While it is in use, what the host changes in folders that it shows is seen within a second or so."""
+        if self._looking is None and self._shows_folders:
+            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _keep_looking(self) -> None:
+        try:
+            await asyncio.sleep(_LOOK_SECONDS)
+            while self._closing is None and self._in_use():
+                await self.body.refresh()
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._looking = None
 
     def _in_use(self) -> bool:
         return (
             self._current is not None
             or bool(self._queue)
+            or bool(self._early)
             or bool(self._file_calls)
             or (self._terminals is not None and self._terminals.attached > 0)
         )
@@ -143,8 +184,12 @@ class Sandbox:
 
     @property
     def commands(self) -> str | None:
-        """A folder of programs that know of the engine, which come before others of their names."""
-        return None if self.network is None else COMMAND_FOLDER
+        """A folder of programs that know of the engine, which come before others of their names.
+
+        It is on the PATH that sandboxes begin with. Those with a network have variables that go with it.
+        """
+        own_path = any(name == "PATH" for name, _ in self.spec.environment)
+        return COMMAND_FOLDER if self.network is not None or own_path else None
 
     async def environment(self) -> dict[str, str]:
         """For a program beside the REPL; its network is there when this returns."""
@@ -160,6 +205,7 @@ class Sandbox:
         if self.tools is None:
             self.tools = ToolService(self.body, self._settings, tools)
         self.tools.given = tools
+        self.repl.tell_tools_anew()
         while not (service := self.tools).ready:
             try:
                 await service.open()  # now, so that no cell has to wait for it
@@ -168,9 +214,36 @@ class Sandbox:
                     raise
                 # Another body took the place of this one meanwhile.
 
-    def submit(self, cell: Cell) -> None:
-        """Run a cell now, or when those before it are over."""
+    def submit(self, cell: Cell, after: str | None = None) -> None:
+        """Run a cell now, or when those before it are over. Not before the execution ``after``, if that is to come."""
+        if after is not None and not self._has_come(after):
+            self._check_queue("run a cell")
+            self._early.hold(cell, after)
+            return
         self._enqueue(cell, "run a cell")
+        self._follow(cell)
+
+    def _has_come(self, execution: str) -> bool:
+        known = self.executions.known(execution)
+        return known is not None and (known.cell is None or known.cell not in self._early)
+
+    def _follow(self, cell: Cell) -> None:
+        """Those that came before this one, though it was sent before them."""
+        come = deque((cell,))
+        while come:
+            for early in self._early.follow(come.popleft().execution):
+                self._enqueue_or_tell(early)
+                come.append(early)
+
+    def _submit_late(self, cell: Cell) -> None:
+        self._enqueue_or_tell(cell)
+        self._follow(cell)
+
+    def _enqueue_or_tell(self, cell: Cell) -> None:
+        try:
+            self._enqueue(cell, "run a cell")
+        except RametError as error:
+            cell.on_error(error)
 
     def queue_turn(self, needs_repl: bool) -> Turn:
         """A turn between two cells, now or when those before it are over."""
@@ -178,14 +251,17 @@ class Sandbox:
         self._enqueue(turn, "do this")
         return turn
 
-    def _enqueue(self, item: Cell | Turn, what: str) -> None:
+    def _check_queue(self, what: str) -> None:
         if self._closing is not None:
             raise SandboxClosed(f"cannot {what}: {self._ended}")
-        if len(self._queue) >= self._settings.waiting_cells:
+        if self.waiting >= self._settings.waiting_cells:
             raise LimitReached(
-                f"cannot {what}: {len(self._queue)} cells wait in sandbox {self.id} already",
-                hint="wait for results before giving more, or use more sandboxes",
+                f"cannot {what}: {self.waiting} cells are already waiting in sandbox {self.id}",
+                hint="wait for some results first, or use more sandboxes",
             )
+
+    def _enqueue(self, item: Cell | Turn, what: str) -> None:
+        self._check_queue(what)
         if self._current is None:
             self._begin(item)
         else:
@@ -205,7 +281,7 @@ class Sandbox:
             return True
         if cell is self._current and self._preparing is not None:
             cell.abandoned = True  # it will not begin when the new REPL is there
-        elif cell in self._queue:
+        elif cell in self._queue or cell in self._early:
             self._unqueue(cell)
         else:
             return False
@@ -220,6 +296,8 @@ class Sandbox:
             self._next()
 
     def _unqueue(self, item: Cell | Turn) -> None:
+        if isinstance(item, Cell) and self._early.remove(item):
+            return
         try:
             self._queue.remove(item)
         except ValueError:
@@ -227,18 +305,51 @@ class Sandbox:
 
     def interrupt(self) -> bool:
         """Interrupt the running cell. False if none runs."""
+        if isinstance(self._current, Cell) and self._preparing is not None:
+            self._current.interrupted = True  # as soon as it begins
+            return True
         return self.repl.interrupt()
 
-    def next_spill(self) -> str:
-        """A name for the files of an output that is too long for a result."""
+    def begin_spill(self) -> str:
+        """A name for the file of an output that is too long for a result."""
+        # Only now: of a file that is being written, part is not in the file system yet, and would be forgotten.
+        self._past.spilled_bytes = self.spilled_bytes
+        self._spilling += 1
         self._past.spills += 1
         return f"output-{self._past.spills}"
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Output that the engine wrote into files of the sandbox, which take memory that no limit of the kernel counts.
+
+        Not more than all files together take: what the sandbox removed is not held against it, what it renamed is.
+        """
+        spilled_bytes = self._past.spilled_bytes
+        if spilled_bytes and not self._spilling:
+            with suppress(OSError):  # its body is being closed
+                found = os.fstatvfs(self.body.root)
+                return min(spilled_bytes, (found.f_blocks - found.f_bfree) * found.f_frsize)
+        return spilled_bytes
+
+    def take_spill(self, size_bytes: int) -> bool:
+        limits = self.spec.limits
+        at_most = min(limits.memory_bytes, limits.disk_bytes)
+        if self._past.spilled_bytes + size_bytes > at_most:
+            return False
+        self._past.spilled_bytes += size_bytes
+        return True
+
+    def end_spill(self, given_back_bytes: int) -> None:
+        self._spilling -= 1
+        self._past.spilled_bytes = max(0, self._past.spilled_bytes - given_back_bytes)
 
     async def close(self, why: str | None = None) -> None:
         """End everything. Cells that run or wait are cancelled."""
         if self._closing is None:
             self._ended = why or f"sandbox {self.id} was closed"
             self._closing = asyncio.ensure_future(self._close())
+            if (when_closed := self.when_closed) is not None:
+                self._closing.add_done_callback(lambda _: when_closed())
         await asyncio.shield(self._closing)
 
     def wind_down(self, why: str) -> None:
@@ -256,6 +367,7 @@ class Sandbox:
 
     async def _close(self) -> None:
         self.clock.stop()
+        self._stop_looking()
         turn = self._current if isinstance(self._current, Turn) else None
         self._cancel_all()
         self.repl.detach()
@@ -281,13 +393,13 @@ class Sandbox:
 
     def _tell_all(self, why: str) -> None:
         """Those in the queue, and the one whose turn it is, are given up."""
-        items = list(self._queue)
+        items = [*self._queue, *self._early.take_all()]
         self._queue.clear()
         if self._current is not None:
             items.insert(0, self._current)
         for item in items:
             if isinstance(item, Turn):
-                item.on_error(SandboxClosed(f"this was given up: {why}"))
+                item.on_error(SandboxClosed(f"the call was cancelled: {why}"))
             elif not item.abandoned:
                 item.on_error(ExecutionCancelled(f"the cell was cancelled: {why}"))
 
@@ -305,6 +417,7 @@ class Sandbox:
         """Go on with a body that was thawed from a sandbox. Only in a turn."""
         retired = self._retire()
         self.body, self.spec = body, self._own(spec)
+        body.owner = self.owner
         self._background = Tail(self._settings.background_bytes)
         self.repl = Repl(body, self._settings, self._background, self.replay, self._on_cell_end, fresh=False)
         self._file_calls = set()
@@ -364,6 +477,7 @@ class Sandbox:
     def _dissolve(self, into: Sandbox) -> None:
         self._ended = merged_message(self.id, into.id)
         self.clock.stop()
+        self._stop_looking()
         self._closing = asyncio.get_running_loop().create_future()
         self._closing.set_result(None)
         self._tell_all(self._ended)
@@ -389,6 +503,7 @@ class Sandbox:
             (self.tools is None or self.tools.ready)
             and (self.network is None or self.network.ready)
             and not self._outdated
+            and not self._shows_folders
         )
 
     def _start(self, item: Cell | Turn) -> None:
@@ -399,6 +514,10 @@ class Sandbox:
         if self.tools is not None:
             self.tools.begin_cell(item, self.repl)
         self.repl.run(item, self._past.cells)
+        if self._past.restarted:
+            self.repl.note(losses.restarted(self._past.why_restarted))
+        if item.interrupted:
+            self.repl.interrupt()
 
     def _on_cell_end(self, cell: Cell, ending: Ending) -> None:
         if self.tools is not None:
@@ -427,8 +546,12 @@ class Sandbox:
         if cell.tool_records is not None:
             outcome.tool_calls = cell.tool_records.encoded()
             outcome.tool_calls_dropped = cell.tool_records.dropped
+        # Told to the cell that began in the fresh REPL. If its caller has left, the next one is told, unless somebody
+        # knows of the loss already by the result of the cell that it happened in.
+        if not cell.abandoned or self._past.loss_told:
+            self._past.restarted = self._past.loss_told = False
         if not cell.abandoned:
-            self._past.restarted = False
+            self._past.loss_told = ending.state == "lost"
             cell.on_outcome(outcome)
         self.replay.exited(ending.exit_code, cell.execution)
         self._next()
@@ -452,6 +575,8 @@ class Sandbox:
                     await self.adjust({}, None)  # while its network is being opened
                 if self.network is not None:
                     await self.network.opened()
+                await self.refresh()
+                self._look_again()
         except RametError as cause:
             error = cause
         except Exception as cause:
@@ -473,6 +598,8 @@ class Sandbox:
     async def _revive(self) -> None:
         """A fresh REPL in the same pod."""
         self.repl.detach()
+        # One that could not be configured was let go of; what ended before it is what was lost.
+        self._past.why_restarted = self.repl.why_ended or self._past.why_restarted
         await self.body.revive()
         if self._closing is not None:
             return
@@ -496,4 +623,4 @@ def _first_past(body: Body) -> Past:
 
 
 def merged_message(sandbox_id: str, into: str) -> str:
-    return f"sandbox {sandbox_id} was merged: its state goes on as sandbox {into}"
+    return f"sandbox {sandbox_id} was merged; its state continues in sandbox {into}"

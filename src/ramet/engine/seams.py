@@ -63,6 +63,7 @@ class Body(Protocol):
     """
 
     prepared: Prepared | None
+    owner: str
 
     @property
     def pid(self) -> int: ...
@@ -76,6 +77,9 @@ class Body(Protocol):
     def root(self) -> int: ...
     @property
     def death(self) -> DeathNews: ...
+    async def refresh(self) -> None:
+        """What the host has changed in folders that are shown read-only is seen from now on."""
+
     def signal(self, number: int) -> None: ...
     def kill(self) -> None: ...
     async def revive(self) -> None: ...
@@ -137,6 +141,9 @@ class Frozen(Protocol):
 class Machine(Protocol):
     """Makes templates, bodies, and bodies from bodies. What it cannot make raises and leaves nothing behind."""
 
+    def when_lost(self, callback: Callable[[str], None]) -> None:
+        """Have it told, and why, when no sandbox can be made any more and those that were are gone."""
+
     async def template(self, spec: TemplateSpec) -> None: ...
     async def create(
         self,
@@ -154,8 +161,10 @@ class Machine(Protocol):
     async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
         """None: as the sandbox that was frozen had."""
 
-    async def diff_files(self, one: Body, other: Body, paths: tuple[str, ...] | None) -> Sequence[FileChange]:
-        """What one would have to change to have the files of the other, by path."""
+    async def diff_files(
+        self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str
+    ) -> Sequence[FileChange]:
+        """What one would have to change to have the files of the other, by path. Ends soon when it is cancelled."""
 
     async def open_folder(self, path: str, writable: bool) -> int:
         """A folder of the host as a detached mount; the descriptor is the caller's."""

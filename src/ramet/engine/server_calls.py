@@ -27,7 +27,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     header = frame.header
     owner = fields.optional_text(header, "owner")
     if frame.kind == calls.SANDBOXES:
-        return _ready({"sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)]})
+        return _ready(_listing(registry, owner))
     if frame.kind == calls.STATS:
         return _stats(registry, owner)
     if frame.kind == calls.RESUME:
@@ -55,6 +55,15 @@ def everything(registry: Registry, owner: str | None) -> bytes:
         "spaces": registry.spaces.rows(owner),
     }
     return encode(calls.NEWS, news)
+
+
+def _listing(registry: Registry, owner: str | None) -> dict[str, object]:
+    """What an owner has here. Snapshots and names are bounded in number, as sandboxes are."""
+    return {
+        "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
+        "snapshots": [snapshot["id"] for snapshot in registry.snapshots.rows(owner)],
+        "templates": sorted(registry.snapshots.names(owner or "")),
+    }
 
 
 async def _ready(answer: dict[str, object]) -> dict[str, object]:

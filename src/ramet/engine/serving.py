@@ -3,38 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
+import sys
+from contextlib import suppress
 
 from ramet.engine.connection import Connection
 from ramet.engine.registry import Registry, StartMachine
 from ramet.engine.settings import Settings
+from ramet.errors import NO_ROOM_ERRNOS, LimitReached
 from ramet.protocol import calls
 
 _PACKET_BYTES = 256
+_RETRY_SECONDS = 0.05
+_NO_ROOM = LimitReached(
+    "the engine has no file descriptor left for another call",
+    hint="close some sandboxes, or raise the limit of open files (ulimit -Hn)",
+    details={"hung_up": True},
+)
+_LOST = 70  # exit code
 
 
-async def serve(primary: socket.socket, owner: int | None, start_machine: StartMachine, settings: Settings) -> None:
-    """Serve connections until the primary socket ends or the owner (a pidfd) does, then end every sandbox."""
-    engine = _Engine(primary, owner, Registry(start_machine, settings))
+async def serve(
+    primary: socket.socket,
+    owner: int | None,
+    start_machine: StartMachine,
+    settings: Settings,
+    listener: socket.socket | None = None,
+) -> None:
+    """Serve connections until the primary socket ends or the owner (a pidfd) does, then end every sandbox.
+
+    Connections come over the primary socket, as descriptors, and to ``listener``, which only the owner can reach.
+    """
+    engine = _Engine(primary, owner, Registry(start_machine, settings), listener)
     await engine.run()
 
 
-class _Engine:
-    """Owns the registry and the primary socket."""
+def _give_up(why: str) -> None:
+    """End at once, and be replaced: an engine that stays and can make no sandbox is of no use to anybody.
 
-    def __init__(self, primary: socket.socket, owner: int | None, registry: Registry) -> None:
+    The owner reads this from our standard error. There is nothing to tidy up: we are pid 1 of a namespace, whose
+    processes and mounts go with us, and the launcher removes the groups.
+    """
+    print(f"ramet: {why}; the engine ends, and with it its sandboxes", file=sys.stderr, flush=True)
+    os._exit(_LOST)
+
+
+class _Engine:
+    """Owns the registry, the primary socket and the one that listens."""
+
+    def __init__(
+        self, primary: socket.socket, owner: int | None, registry: Registry, listener: socket.socket | None
+    ) -> None:
         primary.setblocking(False)
+        if listener is not None:
+            listener.setblocking(False)
+        self._listener = listener
+        # Given up for a moment when there are no descriptors left: who connects then is told so, and does not wait.
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if listener is not None else -1
         self._primary = primary
         self._owner = owner
         self._registry = registry
+        registry.on_lost = _give_up
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._primary, self._on_primary)
+        if self._listener is not None:
+            loop.add_reader(self._listener, self._on_listener)
         if self._owner is not None:
             # A pidfd is readable when its process has ended. The primary alone would not do: others may have it too.
             loop.add_reader(self._owner, self._ended.set)
@@ -46,9 +86,44 @@ class _Engine:
             await self._ended.wait()
         finally:
             loop.remove_reader(self._primary)
+            if self._listener is not None:
+                loop.remove_reader(self._listener)
             if self._owner is not None:
                 loop.remove_reader(self._owner)
             await self._registry.close()
+
+    def _on_listener(self) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in NO_ROOM_ERRNOS and error.errno != errno.EAGAIN:
+                self._refuse()
+            return
+        Connection(connection, self._registry)
+
+    def _refuse(self) -> None:
+        """Take the next connection on the spare descriptor, say that there is no room, and end it."""
+        assert self._listener is not None
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+            with suppress(OSError):
+                connection, _ = self._listener.accept()
+                with connection:
+                    connection.setblocking(False)
+                    connection.send(calls.encode_error(_NO_ROOM))
+        try:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            # Somebody was quicker. Those who connect wait until there is a descriptor again.
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._listener)
+            loop.call_later(_RETRY_SECONDS, self._listen_again)
+
+    def _listen_again(self) -> None:
+        if self._listener is not None and not self._ended.is_set():
+            asyncio.get_running_loop().add_reader(self._listener, self._on_listener)
 
     def _on_primary(self) -> None:
         try:

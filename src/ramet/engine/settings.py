@@ -23,8 +23,12 @@ class Settings:
     background_bytes: int = 64 * _KIB  # kept of what is printed between cells
     rich_bytes: int = 64 * _MIB  # kept of all rich results of a cell
     rich_count: int = 1000
-    # Where the disk limit is not enforced, a cell that prints for ever must still not fill the host's disk.
-    spill_bytes: int = 2048 * _MIB
+    # What a guest says besides output has to be decoded by the one thread that serves all sandboxes: so many bytes of
+    # headers at once, and so many a second after that. A guest that says more waits in its own write.
+    guest_header_bytes: int = 1 * _MIB
+    guest_header_bytes_per_second: int = 1 * _MIB
+    # Of one stream of a cell, in a file of the sandbox; all such files together have at most the memory limit of it.
+    spill_bytes: int = 256 * _MIB
     spill_pending_bytes: int = 1 * _MIB  # waiting for the worker thread before the pipe is left alone
 
     # A short cell ends before its output needs reading: the pipes are looked at only after this time, or at its end.
@@ -32,6 +36,8 @@ class Settings:
     quiet_seconds: float = 0.002
 
     waiting_cells: int = 1000
+    # A cell waits so long for one that its caller sent before it and that has not come yet.
+    early_seconds: float = 2.0
     stream_high_bytes: int = 256 * _KIB  # unsent to a client: stop reading from the sandbox
     stream_low_bytes: int = 64 * _KIB  # go on reading
     upload_pending_bytes: int = 1 * _MIB
@@ -40,6 +46,9 @@ class Settings:
     names_seconds: float = 2.0
     names_interrupt_seconds: float = 3.0
     names_at_most_seconds: float = 12.0
+    # A value that is asked for by its name: so long until what makes it is interrupted, and then until it is given up.
+    value_seconds: float = 60.0
+    value_interrupt_seconds: float = 5.0
     # File calls on a body that was replaced may go on for so long before it is closed.
     retire_seconds: float = 60.0
     snapshots: int = 1000
@@ -78,6 +87,8 @@ class Settings:
     # Of an engine that serves others: sandboxes are made from this one, and no folder of the host is mounted.
     interpreter: Interpreter | None = None
     file_threads: int = 4
+    # After the last sandbox was closed, until memory that is free is given back to the host.
+    trim_seconds: float = 5.0
 
 
 def interrupt_waits(text: str) -> tuple[float, float, float]:

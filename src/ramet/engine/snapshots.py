@@ -17,7 +17,7 @@ from ramet.engine.settings import Settings
 from ramet.engine.succession import Past
 from ramet.errors import ForkFailed, LimitReached, SandboxClosed
 from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 from ramet.protocol.specs import SandboxSpec
 
 
@@ -59,7 +59,7 @@ async def settle(sandbox: Sandbox) -> bool:
     repl = sandbox.repl
     if repl.asked:
         raise ForkFailed(
-            f"cannot fork sandbox {sandbox.id}: it is busy describing its names to a diff that has given up",
+            f"cannot fork sandbox {sandbox.id}: it is still listing its names for a diff that was cancelled",
             hint="run a cell with a timeout first",
         )
     await repl.settle()
@@ -112,13 +112,15 @@ class Snapshots:
     def find(self, snapshot_id: str, owner: str | None = None) -> Snapshot:
         snapshot = self._by_id.get(snapshot_id)
         if snapshot is None or owner not in (None, snapshot.owner):
-            raise SandboxClosed(f"there is no snapshot {snapshot_id!r:.80}, or not any more")
+            raise SandboxClosed(f"there is no snapshot {snapshot_id!r:.80}; it may have been closed")
         return snapshot
 
     def find_saved(self, name: str, owner: str | None = None) -> Snapshot:
         snapshot = self._by_name.get((owner or "", name))
         if snapshot is None:
-            raise invalid("template", f"{name!r:.100} is unknown", "a name that a snapshot was saved as")
+            raise wrong_argument(
+                "template", f"there is no template {name!r:.100}, and no snapshot is saved under that name"
+            )
         return snapshot
 
     @asynccontextmanager
@@ -139,7 +141,7 @@ class Snapshots:
         """Keep it under a name for as long as the engine lives."""
         check_template_name(name)
         if taken or name in BUILTIN_TEMPLATES or self.is_saved(name, snapshot.owner):
-            raise invalid("name", f"there is a template {name!r} already", "a name that no template has")
+            raise must("name", "be one that no template has yet", name)
         snapshot.hold()
         self._by_name[snapshot.owner, name] = snapshot
 

@@ -38,11 +38,11 @@ class Spaces:
         of_owner = sum(space.owner == owner for space in self._by_id.values()) + expected_of_owner
         if of_owner >= self._settings.spaces_of_an_owner:
             raise LimitReached(
-                f"no room for a persistent sandbox: there are {of_owner} already, with those that have ended",
-                hint="discard spaces that are not needed any more",
+                f"cannot keep another persistent sandbox: there are {of_owner} already, including ended ones",
+                hint="discard spaces that you no longer need",
             )
         if len(self._by_id) + expected >= self._settings.spaces:
-            raise LimitReached("no room for a persistent sandbox: the engine keeps as many as it can")
+            raise LimitReached("cannot keep another persistent sandbox: the engine has reached its limit")
 
     async def keep(self, sandbox_id: str, owner: str, work: Awaitable[Snapshot]) -> None:
         """Keep what ``work`` gives; raises what it raises, and then there is no space."""
@@ -53,7 +53,11 @@ class Spaces:
         except BaseException as error:
             if self._by_id.get(sandbox_id) is space:
                 del self._by_id[sandbox_id]
-            lost = error if isinstance(error, RametError) else RametError(f"the sandbox could not be kept: {error}")
+            lost = (
+                error
+                if isinstance(error, RametError)
+                else RametError(f"the state of the sandbox could not be kept: {error}")
+            )
             space.snapshot.set_exception(lost)
             space.snapshot.exception()  # retrieved: mostly nobody waits for it
             raise

@@ -6,10 +6,20 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Protocol
 
 from ramet.engine.tree import Tree
 
 FOLDER = "/var/tmp/ramet"
+
+
+class Account(Protocol):
+    """Whose output it is. The kernel counts it for nobody: the engine writes it."""
+
+    def take_spill(self, size_bytes: int) -> bool:
+        """So many bytes more; False: there is no room for them."""
+
+    def end_spill(self, given_back_bytes: int) -> None: ...
 
 
 class Spill:
@@ -18,8 +28,12 @@ class Spill:
     When the file cannot be written (the sandbox's disk is full), it is removed and the result names no path.
     """
 
-    def __init__(self, executor: Executor, tree: Tree, path: str, limit_bytes: int, pending_bytes: int) -> None:
+    def __init__(
+        self, executor: Executor, tree: Tree, path: str, account: Account, limit_bytes: int, pending_bytes: int
+    ) -> None:
         self.path = path
+        self._account = account
+        self._counted_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._executor = executor
         self._tree = tree  # ours to close
@@ -40,10 +54,11 @@ class Spill:
 
     def add(self, data: bytes) -> None:
         self._total_bytes += len(data)
-        if self._total_bytes > self._limit_bytes:
+        if self._total_bytes > self._limit_bytes or (not self._failed and not self._account.take_spill(len(data))):
             self._failed = True
         if self._failed:
             return
+        self._counted_bytes += len(data)
         self._pending.append(data)
         self._pending_bytes += len(data)
         self._go_on()
@@ -82,6 +97,7 @@ class Spill:
             when_room, self._when_room = self._when_room, None
             when_room()
         if then is not None:
+            self._account.end_spill(self._counted_bytes if self._failed else 0)
             then()
         else:
             self._go_on()
@@ -98,6 +114,8 @@ class Spill:
     def _close(self) -> None:
         try:
             if self._descriptor is not None:
+                if self._failed:
+                    os.ftruncate(self._descriptor, 0)  # whatever name the sandbox may have given it meanwhile
                 os.close(self._descriptor)
                 if self._failed:
                     self._tree.remove(self.path, recursive=False)

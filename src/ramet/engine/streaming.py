@@ -38,9 +38,13 @@ class Streaming:
             self._send(encode(calls.OUTPUT, {"stream": stream}, data), len(data))
 
     def rich(self, rich: Rich) -> None:
-        # A stream cannot take back what it has shown: an update is one more display, a clear is nothing.
-        if rich.what != "clear" and (not self._abandoned or self._execution is not None):
-            self._send(encode(calls.RICH, calls.rich_header(rich), rich.blob), len(rich.blob))
+        # A stream cannot take back what it has shown: an update is one more display, a clear is told.
+        if not self._abandoned or self._execution is not None:
+            if rich.what == "clear":
+                frame = encode(calls.CLEARED, {"wait": rich.wait})
+            else:
+                frame = encode(calls.RICH, calls.rich_header(rich), rich.blob)
+            self._send(frame, len(frame))
 
     def _send(self, frame: bytes, data_bytes: int) -> None:
         if not self._abandoned:

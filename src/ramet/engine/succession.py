@@ -19,10 +19,13 @@ class Past:
     cells: int = 0  # begun
     spills: int = 0  # begun
     restarted: bool = False  # the namespace was lost and nobody has been told yet
+    why_restarted: str = ""  # in words
     tools: GivenTools | None = None  # none were ever given
     variables: Mapping[str, str] = field(default_factory=dict)  # of a network, that its memory has; never changed
     commands: str | None = None  # the folder that comes first in PATH
     secrets: tuple[Trace, ...] = ()  # whose placeholders its memory may hold
+    spilled_bytes: int = 0  # of its output that lies in its files, at most
+    loss_told: bool = False  # the REPL was lost in a cell whose caller has heard of it
 
     def joined_by(self, other: Past) -> Past:
         """For a sandbox that goes on as the other one: numbers that were seen in either are not given again.
@@ -36,10 +39,13 @@ class Past:
             max(self.cells, other.cells),
             max(self.spills, other.spills),
             other.restarted,
+            other.why_restarted,
             tools,
             other.variables,
             other.commands,
             other.secrets,
+            other.spilled_bytes,
+            other.loss_told,
         )
 
 

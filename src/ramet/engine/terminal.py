@@ -178,8 +178,8 @@ class Terminal:
                     await room.wait()
         except TimeoutError:
             raise LimitReached(
-                f"the program in terminal {self.id} does not read: {self._pending_bytes} bytes of input wait already",
-                hint="write less before it reads, or kill the terminal",
+                f"the program in terminal {self.id} does not read its input: {self._pending_bytes} bytes are waiting",
+                hint="wait until the program reads, or kill the terminal",
             ) from None
         finally:
             self._when_written.discard(room.set)

@@ -53,7 +53,7 @@ class Terminals:
         terminal = self._terminals.get(terminal_id)
         if terminal is None:
             raise ExecutionUnknown(
-                f"there is no terminal {terminal_id!r:.80} in this sandbox, or not any more",
+                f"there is no terminal {terminal_id!r:.80} in this sandbox; it may have ended",
                 details={"terminal": terminal_id[:80]},
             )
         return terminal
@@ -80,7 +80,7 @@ class Terminals:
         terminal = Terminal(f"pty_{secrets.token_hex(8)}", label, session, self._settings)
         if self._closed:
             await terminal.end(hang_up=False)
-            raise SandboxClosed("the terminal was ended: its sandbox was closed or replaced meanwhile")
+            raise SandboxClosed("the terminal ended because its sandbox was closed or replaced")
         self._terminals[terminal.id] = terminal
         return terminal
 
@@ -90,7 +90,8 @@ class Terminals:
         ended = [terminal.id for terminal in self._terminals.values() if terminal.exit_code is not None]
         if len(self._terminals) - len(ended) + self._opening >= TERMINALS_AT_MOST:
             raise LimitReached(
-                f"the sandbox has {TERMINALS_AT_MOST} terminals already", hint="end one, or use another sandbox"
+                f"the sandbox has {TERMINALS_AT_MOST} terminals, which is the limit",
+                hint="end one, or use another sandbox",
             )
         while len(self._terminals) + self._opening >= TERMINALS_AT_MOST:
             del self._terminals[ended.pop(0)]  # the oldest; whoever is attached to it still reads it to its end

@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ramet.engine.channel import Channel
 from ramet.engine.settings import Settings
 from ramet.errors import ExecutionCancelled
+from ramet.isolation.walks import Stop, Walks
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame
 
@@ -33,10 +34,13 @@ class Transfer:
     a thread that uses it; it learns of it at its next step, by ExecutionCancelled.
     """
 
-    def __init__(self, channel: Channel, executor: Executor, settings: Settings) -> None:
+    def __init__(self, channel: Channel, executor: Executor, walks: Walks, owner: str, settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
         self._channel = channel
         self._executor = executor
+        self._walks = walks
+        self._owner = owner
+        self._walking: asyncio.Future[Any] | None = None
         self._settings = settings
         self._received: deque[bytes | None] = deque()  # None is the end
         self._received_bytes = 0
@@ -49,6 +53,17 @@ class Transfer:
 
     async def in_thread(self, work: Callable[[], Answer]) -> Answer:
         return await self._loop.run_in_executor(self._executor, work)
+
+    async def walk(self, work: Callable[[Stop], Answer]) -> Answer:
+        """Work that takes as long as there are files: in line with that of its owner, and not beyond the client."""
+        walking: asyncio.Future[Answer] = asyncio.ensure_future(self._walks.run(self._owner, work))
+        self._walking = walking
+        if self._abandoned:
+            walking.cancel()
+        await asyncio.wait([walking])
+        if walking.cancelled():
+            raise ExecutionCancelled("the client went away")
+        return walking.result()
 
     async def send(self, data: bytes) -> None:
         """Send a frame, and wait while the client is slow to read."""
@@ -88,6 +103,8 @@ class Transfer:
 
     def abandon(self) -> None:
         self._abandoned = True
+        if self._walking is not None:
+            self._walking.cancel()
         self._woken()
 
     def _woken(self) -> None:

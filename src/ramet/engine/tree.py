@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from ramet.isolation.syscalls import file_system_type, open_in_root
+from ramet.isolation.walks import Stop
 from ramet.protocol.results import FileInfo, FileType
 
 HOME = "/root"
@@ -25,6 +25,7 @@ _KERNEL_FILE_SYSTEMS = frozenset(
 )
 _FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
+_DEEPEST = 500  # as deep as a fork copies; each level of a folder that is removed holds a descriptor
 
 
 class Tree:
@@ -89,17 +90,14 @@ class Tree:
         with self._parent(path) as (folder, name):
             self._make_one(folder, name)
 
-    def remove(self, path: str, recursive: bool) -> None:
+    def remove(self, path: str, recursive: bool, stop: Stop | None = None) -> None:
         with self._parent(_absolute(path)) as (folder, name):
             if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(name, dir_fd=folder)
             elif not recursive:
                 os.rmdir(name, dir_fd=folder)
             else:
-                try:
-                    shutil.rmtree(name, dir_fd=folder)
-                except RecursionError:
-                    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)) from None
+                _remove_tree(folder, name, stop or Stop())
 
     def rename(self, path: str, new_path: str) -> None:
         with self._parent(_absolute(path)) as (folder, name):
@@ -150,6 +148,40 @@ class Tree:
         mine = found.st_uid == os.geteuid() and found.st_size == 0
         if mine and (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _remove_tree(parent: int, name: str, stop: Stop) -> None:
+    """A folder with all that is in it; what a program adds meanwhile is told as a folder that is not empty."""
+    levels: list[tuple[int, str, list[str]]] = []
+
+    def enter(above: int, folder: str) -> None:
+        if len(levels) == _DEEPEST:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(folder, flags, dir_fd=above)
+        levels.append((descriptor, folder, []))
+        levels[-1][2].extend(os.listdir(descriptor))
+
+    try:
+        enter(parent, name)
+        while levels:
+            stop.check()
+            descriptor, folder, names = levels[-1]
+            if names:
+                entry = names.pop()
+                try:
+                    os.unlink(entry, dir_fd=descriptor)
+                except IsADirectoryError:
+                    enter(descriptor, entry)
+                except FileNotFoundError:
+                    pass  # a program in the sandbox was quicker
+            else:
+                levels.pop()
+                os.close(descriptor)
+                os.rmdir(folder, dir_fd=levels[-1][0] if levels else parent)
+    finally:
+        for descriptor, _, _ in levels:
+            os.close(descriptor)
 
 
 def _absolute(path: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -65,9 +66,12 @@ class Caller:
     def __init__(self) -> None:
         self.gone = False
         self._waiting: set[Turn] = set()
+        self._work: asyncio.Future[Any] | None = None
 
     def leave(self) -> None:
         self.gone = True
+        if self._work is not None:
+            self._work.cancel()
         for turn in list(self._waiting):
             turn.on_error(self._cancelled())
 
@@ -95,9 +99,28 @@ class Caller:
         if self.gone:
             raise self._cancelled()
 
+    @contextmanager
+    def doing(self, work: asyncio.Future[Any], turns: Sequence[Turn]) -> Iterator[None]:
+        """Inside, the work is cancelled as soon as nobody waits for it, or a sandbox whose turn it has is closing."""
+
+        def cancel(_: object) -> None:
+            work.cancel()
+
+        self._work = work
+        for turn in turns:
+            turn.closing.add_done_callback(cancel)
+        if self.gone:
+            work.cancel()
+        try:
+            yield
+        finally:
+            self._work = None
+            for turn in turns:
+                turn.closing.remove_done_callback(cancel)
+
     @staticmethod
     def _cancelled() -> RametError:
-        return ExecutionCancelled("the call was given up before it had its turn")
+        return ExecutionCancelled("the call was cancelled before it finished")
 
 
 class Turns:

@@ -19,8 +19,9 @@ from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
 from ramet.freezing.room import Claim, Room
 from ramet.freezing.sessions import Session
+from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import environment
-from ramet.isolation.cgroups import Delegation
+from ramet.isolation.cgroups import Delegation, Surroundings
 from ramet.isolation.pods import Pod
 from ramet.isolation.terminals import Command, Entering, open_terminal
 from ramet.isolation.walls import read_walls
@@ -58,7 +59,9 @@ class Life:
     lineage: frozenset[int]  # pids in their pods of all REPLs that its memory was, itself included
     death: asyncio.Future[Death]
     kills_before: int
+    killed: bool = False  # by the engine
     timed_calls: bytes = b""
+    starved: bool = False  # it is being ended because it took too much memory
 
 
 class Body:
@@ -72,6 +75,7 @@ class Body:
         life: Life,
         wake: Callable[[TemplateSpec, Pod], Awaitable[Life]],
         delegation: Delegation,
+        surroundings: Surroundings,
         claim: Claim | None = None,
     ) -> None:
         self.template = template
@@ -81,6 +85,7 @@ class Body:
         self.room = Room(pod)
         self._wake = wake
         self._delegation = delegation
+        self._surroundings = surroundings
         self._claim = claim  # on the sandbox whose memory this one shares
         self._sessions: set[Session] = set()  # of terminals, until they are reaped
         self._entering = asyncio.Lock()
@@ -88,10 +93,20 @@ class Body:
         self.prepared: Prepared | None = None  # until somebody takes it
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
         self._closing: asyncio.Task[None] | None = None
+        self._shared_memory: SharedMemoryWatch | None = None
         self._watch()
 
     def __repr__(self) -> str:
         return f"<Body {self.pid} {'dead' if self.death.done() else 'alive'}>"
+
+    @property
+    def owner(self) -> str:
+        """Whose work on files waits for whose."""
+        return self.pod.files.owner
+
+    @owner.setter
+    def owner(self, owner: str) -> None:
+        self.pod.files.owner = owner
 
     @property
     def pid(self) -> int:
@@ -117,6 +132,24 @@ class Body:
     def death(self) -> asyncio.Future[Death]:
         return self.life.death
 
+    def watch(self, watch: SharedMemoryWatch) -> None:
+        """Have what its processes share looked at, until it is closed."""
+        self._shared_memory = watch
+        watch.add(self._pid_namespace, self.pod.limits.memory_bytes, self.note_starved)
+
+    @property
+    def _pid_namespace(self) -> int:
+        return self.pod.namespaces[-1]
+
+    def note_starved(self, pid: int) -> None:
+        """A process of the pod is about to be ended because of its memory. From any thread."""
+        if pid == self.life.repl:
+            self.life.starved = True
+
+    async def refresh(self) -> None:
+        """What the host has changed in folders that are shown read-only is seen from now on."""
+        await self.pod.shown.refresh()
+
     def _watch(self) -> None:
         asyncio.get_running_loop().add_reader(self.life.repl_pidfd, self._on_end)
 
@@ -137,17 +170,19 @@ class Body:
         if status is None or status.si_code == os.CLD_EXITED:
             death = Death(status.si_status if status is not None else None, None, False)
         else:
-            group = self.pod.group
-            starved = (
-                status.si_status == signal.SIGKILL
-                and group is not None
-                and group.out_of_memory_kills() > life.kills_before
-            )
-            death = Death(None, status.si_status, starved)
+            killed = status.si_status == signal.SIGKILL
+            death = Death(None, status.si_status, killed and (life.starved or self._starved(life)))
         if not life.death.done():
             life.death.set_result(death)
 
+    def _starved(self, life: Life) -> bool:
+        """Whether it was killed because memory ran out: in its own group or, if it has none, in the one around all."""
+        if "memory" in self._delegation.folders:
+            return self.pod.group is not None and self.pod.group.out_of_memory_kills() > life.kills_before
+        return not life.killed and self._surroundings.explain(life.kills_before)
+
     def signal(self, number: int) -> None:
+        self.life.killed |= number == signal.SIGKILL
         if self.life.repl_pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.life.repl_pidfd, number)
@@ -200,7 +235,7 @@ class Body:
     ) -> Session:
         """A program on a terminal of its own in the pod, beside the REPL and behind the same walls."""
         everything = {**environment(self.template, self.pod.limits.cpus), "TERM": "xterm-256color", **variables}
-        if commands is not None:
+        if commands is not None and commands not in everything["PATH"].split(":"):
             everything["PATH"] = f"{commands}:{everything['PATH']}"
         command = Command(tuple(arguments), everything, folder)
         async with self._entrance():
@@ -315,6 +350,8 @@ class Body:
         shadows = [frozen.shadow for frozen in self._snapshots if not frozen.closed]
         if self.pod.group is not None and any(shadows):
             await asyncio.to_thread(self.pod.group.evict, [shadow for shadow in shadows if shadow])
+        if self._shared_memory is not None:  # before another pod's namespace can have the same number
+            self._shared_memory.discard(self._pid_namespace)
         await self.pod.close()
 
     async def _sessions_reaped(self) -> None:
@@ -358,4 +395,5 @@ class Body:
         return 0
 
     def walls(self) -> dict[str, object]:
-        return read_walls(self.life.repl if self.life.repl_pidfd >= 0 else None, self.pod.limits, self._delegation)
+        repl = self.life.repl if self.life.repl_pidfd >= 0 else None
+        return read_walls(repl, self.pod.limits, self._delegation, self.pod.direct)

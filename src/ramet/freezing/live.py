@@ -19,12 +19,14 @@ from ramet.freezing.descriptors import (
     Lines,
     SharedMap,
     Target,
+    check_amount,
     compile_calls,
     privatize,
     read_descriptors,
     read_shared_maps,
+    with_ranges,
 )
-from ramet.freezing.descriptors.recipes import NamedFile
+from ramet.freezing.descriptors.recipes import NamedFile, NamelessFile
 from ramet.freezing.failures import failure
 from ramet.freezing.process import ProcessState, inner_pid, read_process
 from ramet.freezing.room import Claim
@@ -35,8 +37,7 @@ from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
 _PAUSE_SECONDS = 3.0  # a sandbox that does not stop by then is left alone: others wait for the tracer
 _RESERVED_START, _RESERVED_END = 0x1FA0_0000_0000, 0x1FA2_0000_0000  # SCRATCH and SCRATCH_END of native/list.h
 _GONE = (errno.ENOENT, errno.ESRCH)  # what /proc says of a process that was killed while it was read
-_COPY_SECONDS = 5.0  # without shared memory, which is copied at no less than:
-_COPY_BYTES_PER_SECOND = 100_000_000
+_COPY_SECONDS = 5.0  # without shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class Subject:
         ended.register(self.repl_pidfd, select.POLLIN)
         ended.register(self.shadow_pidfd, select.POLLIN)
         if ended.poll(0):
-            raise ForkFailed("the sandbox could not be frozen: its REPL or the shadow of it has ended")
+            raise ForkFailed(
+                "the sandbox could not be frozen: its REPL, or the shadow process that is copied, has ended"
+            )
 
     def close(self) -> None:
         for descriptor in (self.repl_pidfd, self.shadow_pidfd, *(pidfd for _, pidfd in self.terminals)):
@@ -78,6 +81,7 @@ class Recipes:
     timed_calls: bytes
     thread_ids: frozenset[int]  # but the main one's
     limits: Limits
+    copy_seconds: float  # that copying its shared memory may take
 
     @property
     def taken_pids(self) -> frozenset[int]:
@@ -126,8 +130,7 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
         subject.check_alive()
         recipes = _read(subject, paused)
         on_read(recipes)
-        seconds = _COPY_SECONDS + sum(shared.length for shared in recipes.maps) / _COPY_BYTES_PER_SECOND
-        snapshot = _core.copy(paused, tuple(privatize(recipes.maps)), seconds)
+        snapshot = _core.copy(paused, tuple(privatize(recipes.maps)), _COPY_SECONDS + recipes.copy_seconds)
     except BaseException as error:
         if recipes is not None:
             recipes.image.close()
@@ -148,9 +151,15 @@ def _read(subject: Subject, paused: _core.Paused) -> Recipes:
     maps = read_shared_maps(target)
     _check_reserved(maps)
     descriptors = read_descriptors(target)
-    open_files = [each.thing.path for each in descriptors.descriptions if isinstance(each.thing, NamedFile)]
+    things = [each.thing for each in descriptors.descriptions]
+    files = [thing for thing in things if isinstance(thing, NamelessFile)]
+    maps = with_ranges(maps, {file.memory: file.ranges for file in files if file.ranges is not None})
+    group = subject.pod.group
+    copy_seconds = check_amount(maps, group.memory_at_most() if group is not None and maps else 0)
+    open_files = [thing.path for thing in things if isinstance(thing, NamedFile)]
     image = FileImage.capture(subject.pod, open_files)
-    return Recipes(process, descriptors, maps, image, timed_calls, frozenset(thread_ids[1:]), subject.pod.limits)
+    others = frozenset(thread_ids[1:])
+    return Recipes(process, descriptors, maps, image, timed_calls, others, subject.pod.limits, copy_seconds)
 
 
 def _read_error(error: OSError) -> RametError:

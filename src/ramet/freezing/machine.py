@@ -8,10 +8,10 @@ import itertools
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ramet.errors import ForkFailed, RametError
+from ramet.errors import ForkFailed, LimitReached, RametError
 from ramet.freezing import _core, live
 from ramet.freezing.body import Body, Life, Prepared
 from ramet.freezing.failures import failure
@@ -19,12 +19,15 @@ from ramet.freezing.forking import Batch, Handover, Plan, Thawed
 from ramet.freezing.live import Frozen, Recipes, Subject
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
+from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import FrozenTemplate, boot_template
-from ramet.isolation import cgroups
+from ramet.isolation import cgroups, hints, syscalls
 from ramet.isolation.differences import diff_files
 from ramet.isolation.holder import Broker, Holder
+from ramet.isolation.pod_pool import UNUSED_SECONDS, PodKind
 from ramet.isolation.pods import Pod, PodMaker
 from ramet.isolation.threadwork import finish
+from ramet.isolation.walks import Walks
 from ramet.protocol import guest
 from ramet.protocol.differences import FileChange
 from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
@@ -51,6 +54,14 @@ class Kind(NamedTuple):
     prepare: Prepare | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """Sandboxes of one kind that were thawed ahead."""
+
+    used: float = 0.0
+    bodies: list[Body] = field(default_factory=list)
+
+
 class Ahead(NamedTuple):
     """What was prepared for a fork while its parent was being frozen."""
 
@@ -71,16 +82,22 @@ class Forked:
 class Machine:
     """Owner of the holder, the templates and the pods of one engine."""
 
-    def __init__(self, holder: Holder, broker: Broker, maker: PodMaker, delegation: cgroups.Delegation) -> None:
+    def __init__(
+        self, holder: Holder, broker: Broker, maker: PodMaker, delegation: cgroups.Delegation, walks: Walks
+    ) -> None:
         self._holder = holder
         self._broker = broker
         self._maker = maker
         self._delegation = delegation
+        self._surroundings = cgroups.Surroundings(delegation)
         # ptrace binds a stopped task to one thread: this one.
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
+        self._walks = walks
         self._templates: dict[TemplateSpec, asyncio.Task[FrozenTemplate]] = {}
         self._pids = itertools.cycle(range(_FIRST_PID, _LAST_PID))
-        self._ready: dict[Kind, list[Body]] = {}
+        self._ready: dict[Kind, _Waiting] = {}
+        maker.on_crowded = self._give_up_ready
+        self._tidying: asyncio.Task[None] | None = None
         self._refills: dict[Kind, asyncio.Task[None]] = {}
         self._asked_at = 0.0  # for a sandbox, the last time
         self._stragglers: asyncio.Task[None] | None = None
@@ -89,12 +106,21 @@ class Machine:
         self._hits = 0
         self._misses = 0
         self.last_thaw_microseconds: tuple[float, ...] = ()
+        self._shared_memory = SharedMemoryWatch() if "memory" not in delegation.folders else None
 
     @classmethod
     async def start(cls, broker: socket.socket, delegation: cgroups.Delegation, guest: str) -> Machine:
+        try:
+            syscalls.check_clone3()  # before the first thread
+        except OSError as error:
+            raise hints.refused(f"cannot start an engine: {error.strerror}") from error
         door = Broker(broker)
         holder = await Holder.start(door, guest)
-        return cls(holder, door, PodMaker(holder, door, delegation, _PODS_READY), delegation)
+        walks = Walks()
+        return cls(holder, door, PodMaker(holder, door, delegation, _PODS_READY, walks), delegation, walks)
+
+    def when_lost(self, callback: Callable[[str], None]) -> None:
+        self._holder.lost.add_done_callback(lambda _: callback("the holder of the sandboxes' namespaces ended"))
 
     def sweep_faults(self) -> None:
         """For tests: the first fork fails at its first step, the next at its second, and so on."""
@@ -141,17 +167,23 @@ class Machine:
         key = Kind(template, limits, prepare)
         self._asked_at = asyncio.get_running_loop().time()
         # The kind that was asked for last comes last. Others make room: whoever asks for ever new limits gets no more.
-        ready = self._ready[key] = self._ready.pop(key, [])
+        ready = self._ready[key] = self._ready.pop(key) if key in self._ready else _Waiting()
+        ready.used = self._asked_at
         self._clear_out()
-        while ready and not mounts:
-            body = ready.pop()
+        while ready.bodies and not mounts:
+            body = ready.bodies.pop()
             if not body.death.done():
                 self._hits += 1
                 self._refill(key)
                 return body
             await body.close()
         self._misses += 1
-        body = await self._make(template, limits, mounts)
+        try:
+            body = await self._make(template, limits, mounts)
+        except LimitReached:
+            if not await self._maker.give_up_ready():
+                raise
+            body = await self._make(template, limits, mounts)
         if not mounts and key in self._ready:
             self._refill(key)
         return body
@@ -163,22 +195,45 @@ class Machine:
     def _clear_out(self) -> None:
         """Close what waits for kinds that nobody has asked for in a while."""
         for key in list(self._ready)[:-_KINDS_READY]:
-            self._discard_ahead(Ahead([], [], None), self._ready.pop(key))
+            self._drop(key)
+        if not self._closed and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        """Until only the last kind is left: whoever asks for that again soon is served at once."""
+        while len(self._ready) > 1:
+            await asyncio.sleep(UNUSED_SECONDS / 4)
+            for key in list(self._ready)[:-1]:
+                if asyncio.get_running_loop().time() - self._ready[key].used >= UNUSED_SECONDS:
+                    self._drop(key)
+
+    def _drop(self, key: Kind) -> None:
+        self._discard_ahead(Ahead([], [], None), self._ready.pop(key).bodies)
         self._refills = {key: task for key, task in self._refills.items() if key in self._ready or not task.done()}
+
+    async def _give_up_ready(self) -> bool:
+        """The host has no room: close all that was thawed ahead. Whether that was anything."""
+        bodies = [body for waiting in self._ready.values() for body in waiting.bodies]
+        for waiting in self._ready.values():
+            waiting.bodies.clear()
+        await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
+        return bool(bodies)
 
     async def _fill(self, key: Kind) -> None:
         """Thaw ahead for whoever asks next for the same kind."""
         # What cannot be made ahead is tried again, and told, when somebody asks for it.
         with contextlib.suppress(Exception):
-            while len(self._ready[key]) < _SANDBOXES_READY and not self._closed:
-                await self._maker.wait_until_idle()
+            while key in self._ready and len(self._ready[key].bodies) < _SANDBOXES_READY and not self._closed:
+                await self._maker.pool.wait_until_idle()
+                if self._maker.pool.crowded:
+                    return
                 body = await self._make(key.template, key.limits, ())
                 if key.prepare is not None:
                     await self._prepare(body, key.prepare)
                 if key not in self._ready:  # others were asked for meanwhile
                     await body.close()
                     return
-                self._ready[key].append(body)
+                self._ready[key].bodies.append(body)
 
     async def _prepare(self, body: Body, prepare: Prepare) -> None:
         """When nobody has asked for a sandbox for a moment: whoever makes many of them is not held up by it."""
@@ -199,7 +254,8 @@ class Machine:
         except BaseException:
             await pod.close()
             raise
-        return Body(template, tuple(mounts), pod, life, self._wake, self._delegation)
+        body = Body(template, tuple(mounts), pod, life, self._wake, self._delegation, self._surroundings)
+        return self._watched(body)
 
     async def _wake(self, template: TemplateSpec, pod: Pod) -> Life:
         """The template thawed into an empty pod; one that the host's kernel has killed meanwhile is booted again."""
@@ -214,7 +270,7 @@ class Machine:
     async def _thaw_template(self, frozen: FrozenTemplate, pod: Pod) -> Life:
         pid = next(number for number in self._pids if number not in frozen.thread_ids)
         calls = frozen.calls(resource_limits(pod.limits, self._delegation))
-        plan = Plan(pod, pid, calls, (), self._maker.group_count(), False, False, _THAW_SECONDS, _kills(pod))
+        plan = Plan(pod, pid, calls, (), self._maker.group_count(), False, False, _THAW_SECONDS, self._kills(pod))
         try:
             return await self._carry_out(plan, frozen.snapshot, frozenset())
         except _core.FreezeError as error:
@@ -237,8 +293,8 @@ class Machine:
 
     async def fork(self, body: Body, count: int, keep_pid: bool, on_resumed: Callable[[], None]) -> Forked:
         """So many copies of a sandbox, or none."""
-        self._maker.expect(count)
-        with self._maker.undisturbed():
+        self._maker.pool.expect(PodKind(body.template.interpreter, body.pod.limits), count)
+        with self._maker.pool.undisturbed():
             handover = Handover(on_resumed)
             planning = asyncio.create_task(self._plan_ahead(handover, body, keep_pid, count))
             try:
@@ -348,7 +404,7 @@ class Machine:
             consume=consume,
             more=more,
             seconds=_THAW_SECONDS,
-            kills_before=_kills(pod),
+            kills_before=self._kills(pod),
             greeting=guest.wake(),
         )
 
@@ -410,7 +466,14 @@ class Machine:
         return self._body(frozen, plan.pod, life, mounts)
 
     def _body(self, frozen: Frozen, pod: Pod, life: Life, mounts: tuple[MountSpec, ...]) -> Body:
-        return Body(frozen.template, mounts, pod, life, self._wake, self._delegation, frozen.claim.hold())
+        claim = frozen.claim.hold()
+        body = Body(frozen.template, mounts, pod, life, self._wake, self._delegation, self._surroundings, claim)
+        return self._watched(body)
+
+    def _watched(self, body: Body) -> Body:
+        if self._shared_memory is not None:
+            body.watch(self._shared_memory)
+        return body
 
     def _serve_stragglers(self) -> None:
         """After a failed freeze: threads that had not stopped in time are still seized, and let go when they stop."""
@@ -422,8 +485,10 @@ class Machine:
         while not self._closed and await loop.run_in_executor(self._tracer, _core.serve_stragglers) > 0:
             await asyncio.sleep(_STRAGGLER_SECONDS)
 
-    async def diff_files(self, one: Body, other: Body, paths: tuple[str, ...] | None) -> Sequence[FileChange]:
-        return await asyncio.to_thread(diff_files, one.pod, other.pod, paths)
+    async def diff_files(
+        self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str
+    ) -> Sequence[FileChange]:
+        return await self._walks.run(owner, lambda stop: diff_files(one.pod, other.pod, paths, stop))
 
     async def open_folder(self, path: str, writable: bool) -> int:
         """A folder of the host as a detached mount; the descriptor is the caller's."""
@@ -433,22 +498,32 @@ class Machine:
 
     async def close(self) -> None:
         self._closed = True
-        if self._stragglers is not None:
-            self._stragglers.cancel()
+        for task in (self._stragglers, self._tidying):
+            if task is not None:
+                task.cancel()
         for refill in self._refills.values():
             refill.cancel()
         await asyncio.gather(*self._refills.values(), return_exceptions=True)
-        bodies = [body for waiting in self._ready.values() for body in waiting]
+        bodies = [body for waiting in self._ready.values() for body in waiting.bodies]
         await asyncio.gather(*(body.close() for body in bodies), return_exceptions=True)
         await self._maker.close()
-        for task in self._templates.values():
-            task.cancel()
+        for booting in self._templates.values():
+            booting.cancel()
         done = await asyncio.gather(*self._templates.values(), return_exceptions=True)
         for frozen in done:
             if isinstance(frozen, FrozenTemplate):
                 await frozen.close(self._tracer)
+        if self._shared_memory is not None:
+            self._shared_memory.close()
         self._holder.close()
+        self._walks.close()
         self._tracer.shutdown(wait=True)
+
+    def _kills(self, pod: Pod) -> int:
+        """For want of memory, so far, where a REPL in this pod is counted."""
+        if "memory" in self._delegation.folders and pod.group is not None:
+            return pod.group.out_of_memory_kills()
+        return self._surroundings.kills()
 
     def facts(self) -> dict[str, object]:
         return {
@@ -456,7 +531,8 @@ class Machine:
             "cgroup_controllers": sorted(self._delegation.folders),
             "pool_hits": self._hits,
             "pool_misses": self._misses,
-            "pool_ready": sum(len(waiting) for waiting in self._ready.values()),
+            "pool_ready": sum(len(waiting.bodies) for waiting in self._ready.values()),
+            "pool_pods": len(self._maker.pool),
             "last_thaw_microseconds": list(self.last_thaw_microseconds),
         }
 
@@ -471,7 +547,3 @@ def _end_thawed(made: Thawed) -> None:
 def _turn(number: int, count: int) -> tuple[bool, bool]:
     """Whether the copy of this number takes the snapshot's shadow, and whether the next needs a copy of it."""
     return number == count, number < count - 1
-
-
-def _kills(pod: Pod) -> int:
-    return pod.group.out_of_memory_kills() if pod.group is not None else 0

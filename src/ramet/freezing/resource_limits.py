@@ -9,9 +9,13 @@ from ramet.isolation.cgroups import Delegation
 from ramet.protocol.specs import Limits
 
 _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
-_DESCRIPTORS_AT_LEAST = 1024  # the guest's own are just above 1000
+_DESCRIPTORS_AT_LEAST = 1024
 _PENDING_SIGNALS = 2048
 _MESSAGE_QUEUE_BYTES = 256 * 1024
+
+
+# Of one process of a sandbox; for an engine whose sandboxes share their uid with other programs. Set before it serves.
+descriptors_at_most: int | None = None
 
 
 def resource_limits(limits: Limits, delegation: Delegation) -> tuple[ResourceLimit, ...]:
@@ -23,6 +27,8 @@ def resource_limits(limits: Limits, delegation: Delegation) -> tuple[ResourceLim
         if most == resource.RLIM_INFINITY
         else min(_DESCRIPTORS[1], max(most // 2, _DESCRIPTORS_AT_LEAST))
     )
+    if descriptors_at_most is not None:
+        hard = min(hard, descriptors_at_most)
     chosen = [
         (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
         _at_most(resource.RLIMIT_NPROC, limits.pids),  # nobody may raise what the owner's session was given

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ramet.errors import TemplateFailed
+from ramet.errors import RametError, TemplateFailed
 from ramet.freezing import _core
 from ramet.freezing.calls import (
     AT_FDCWD,
@@ -26,11 +26,12 @@ from ramet.freezing.calls import (
     standard_lines,
 )
 from ramet.freezing.processes import end_process
+from ramet.isolation import hints
 from ramet.isolation.holder import Holder
-from ramet.isolation.launch import HELPER
+from ramet.isolation.launch import HELPER, NOT_CAPABLE
 from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.seccomp import compile_filter
-from ramet.isolation.skeleton import GUEST_FOLDER, system_folders
+from ramet.isolation.skeleton import COMMAND_FOLDER, GUEST_FOLDER, system_folders
 from ramet.isolation.syscall_numbers import X86_64
 from ramet.isolation.threadwork import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
@@ -82,6 +83,8 @@ async def boot_template(
         pidfd = os.pidfd_open(pid)
         ends.sent()
         await _wait_until_ready(spec, ends, pidfd)
+        if not maker.counts_memory:
+            _offer_first(pid)
         await _wait_until_idle(spec, pid)
         files = _recipes(spec, pid)
         loop = asyncio.get_running_loop()
@@ -90,7 +93,10 @@ async def boot_template(
             # Once frozen, it is ended by the tracer: a traced thread stays until the one that traces it has reaped it.
             snapshot = await finish(work, lambda made: tracer.submit(_core.end_snapshot, made))
         except _core.FreezeError as error:
-            raise TemplateFailed(f"template {spec.name!r} booted but could not be frozen: {describe(error)}") from error
+            message = f"template {spec.name!r} booted but could not be frozen: {describe(error)}"
+            # What it has run is trusted code: it is the host that refuses.
+            kind = hints.refused if error.args[1] in hints.REFUSALS else TemplateFailed
+            raise kind(message) from error
         return FrozenTemplate(spec, snapshot, files, pod)
     except BaseException:
         if pidfd >= 0:
@@ -117,6 +123,13 @@ def _open_again(files: Sequence[FileRecipe]) -> Iterator[Call]:
             yield call("close", "close", 3)
 
 
+def _offer_first(pid: int) -> None:
+    """Where sandboxes have no group that counts their memory, they share a limit with their owner, a container's for
+    instance. When it is reached, they go before anybody else. All of the template's copies inherit it."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
+
+
 def _end_spawned(pid: int) -> None:
     end_process(os.pidfd_open(pid))
 
@@ -129,6 +142,7 @@ def describe(error: _core.FreezeError) -> str:
 def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
     """What programs of a sandbox find, the interpreter first of all."""
     folder = os.path.dirname(spec.python)
+    first = f"{COMMAND_FOLDER}:/root/.local/bin"
     threads = str(max(1, int(cpus)))
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
@@ -136,9 +150,7 @@ def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
         "USER": "root",
         "LOGNAME": "root",
         "SHELL": "/bin/bash",
-        "PATH": f"/root/.local/bin:{folder}:{system}"
-        if folder not in system.split(":")
-        else f"/root/.local/bin:{system}",
+        "PATH": f"{first}:{folder}:{system}" if folder not in system.split(":") else f"{first}:{system}",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "PYTHONUNBUFFERED": "1",
@@ -165,7 +177,7 @@ def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float
     boot = json.dumps({"preload": list(spec.preload), "warm_up": True, "builtin": spec.builtin})
     filter_file = os.memfd_create("filter", os.MFD_CLOEXEC)
     try:
-        os.write(filter_file, compile_filter())
+        os.write(filter_file, compile_filter(pod.uncounted))
         numbers = [holder.pidfd, pod.handle.init_pidfd, filter_file, *ends.theirs]
         done = subprocess.run(
             [str(HELPER), "spawn", *map(str, numbers), "--",
@@ -175,7 +187,8 @@ def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float
     finally:
         os.close(filter_file)
     if done.returncode:
-        raise TemplateFailed(f"cannot start the interpreter of template {spec.name!r}: {done.stderr.strip()}")
+        message = f"cannot start the interpreter of template {spec.name!r}: {done.stderr.strip()}"
+        raise hints.refused(message) if hints.is_refusal(message) else TemplateFailed(message)
     return int(done.stdout)
 
 
@@ -224,7 +237,7 @@ async def _wait_until_idle(spec: TemplateSpec, pid: int) -> None:
             while not Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").startswith(waiting):
                 await asyncio.sleep(0.001)
     except TimeoutError as error:
-        raise TemplateFailed(f"template {spec.name!r} did not come to rest after its boot") from error
+        raise TemplateFailed(f"template {spec.name!r} did not become idle after it booted") from error
 
 
 def _ending(pidfd: int) -> str:
@@ -235,8 +248,10 @@ def _ending(pidfd: int) -> str:
     return f"its interpreter ended with {how} {status.si_status}"
 
 
-def _boot_error(spec: TemplateSpec, what: str, printed: bytearray) -> TemplateFailed:
+def _boot_error(spec: TemplateSpec, what: str, printed: bytearray) -> RametError:
     text = printed.decode("utf-8", "replace").strip()[-4000:]
+    if what.endswith(f"exit code {NOT_CAPABLE}") and hints.is_refusal(text):  # of the helper, before the interpreter
+        return hints.refused(f"template {spec.name!r} did not boot: {text}")
     hint = (
         "is every module of preload installed for this interpreter?"
         if spec.preload

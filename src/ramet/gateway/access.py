@@ -33,7 +33,7 @@ class Access:
         for owner in presented:
             if any(hmac.compare_digest(owner, known) for known in self._owners):
                 return owner
-        raise ApiError(401, "this gateway does not know the key" if presented else "this gateway needs a key")
+        raise ApiError(401, "this gateway does not know this key" if presented else "this gateway needs a key")
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:
@@ -41,11 +41,11 @@ def _check_origin(headers: Mapping[str, str]) -> None:
     from: one of another site has its own Origin, and one whose name was made to point to us has its own Host."""
     host, origin = headers.get("host", ""), headers.get("origin")
     if _without_port(host) not in _LOOPBACK_NAMES:
-        raise ApiError(403, "a gateway without keys of its own answers only under a name of this machine (Host)")
+        raise ApiError(403, "a gateway without keys only answers requests whose Host is a name of this machine")
     # A picture or a script has no Origin.
     foreign = headers.get("sec-fetch-site") in _FROM_OTHER_SITES
     if foreign or (origin is not None and origin != f"http://{host}"):
-        raise ApiError(403, "a gateway without keys of its own does not answer requests of other web pages")
+        raise ApiError(403, "a gateway without keys does not answer requests from other web pages")
 
 
 def _without_port(host: str) -> str:

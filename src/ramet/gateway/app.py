@@ -121,7 +121,7 @@ class _Exchange:
             self._application.services.failed(self._route, error)
             if self._status:
                 raise  # uvicorn breaks the connection off: the client must not take half an answer for a whole
-            await self._fail(ApiError(500, "the gateway failed at this"))
+            await self._fail(ApiError(500, "the gateway failed at this request"))
         finally:
             self._log()
 

@@ -47,7 +47,7 @@ class _Tools:
     def _tool(self, block: AnyToolUse) -> SandboxTool:
         name = _get(block, "name")
         if name not in self._tools:
-            raise InvalidArgument(f"block: {name!r} is not one of these tools; allowed: {', '.join(self._tools)}")
+            raise InvalidArgument(f"block must call one of the tools {', '.join(self._tools)}, got {name!r:.100}")
         return self._tools[name]
 
     def _ours(self, message: AnyMessage) -> list[AnyToolUse]:

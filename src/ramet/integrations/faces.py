@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, closing
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from ramet import AsyncSandbox, FileInfo, InvalidArgument, Result, Sandbox
+from ramet import AsyncSandbox, FileInfo, InvalidArgument, Language, Result, Sandbox
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -21,7 +21,7 @@ AnySandbox = Sandbox | AsyncSandbox
 class Face(Protocol):
     """What tools do with a sandbox."""
 
-    async def run(self, code: str, language: str, timeout_seconds: float | None) -> Result: ...
+    async def run(self, code: str, language: Language, timeout_seconds: float | None) -> Result: ...
     async def stat(self, path: str) -> FileInfo: ...
     async def read(self, path: str, limit_bytes: int) -> bytes:
         """The file, or its first bytes."""
@@ -37,7 +37,7 @@ class AsyncFace:
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
 
-    async def run(self, code: str, language: str, timeout_seconds: float | None) -> Result:
+    async def run(self, code: str, language: Language, timeout_seconds: float | None) -> Result:
         return await self._sandbox.run_code(code, language, timeout_seconds)
 
     async def stat(self, path: str) -> FileInfo:
@@ -74,7 +74,7 @@ class SyncFace:
         self._sandbox = sandbox
         self._call = call
 
-    async def run(self, code: str, language: str, timeout_seconds: float | None) -> Result:
+    async def run(self, code: str, language: Language, timeout_seconds: float | None) -> Result:
         try:
             return await self._call(self._sandbox.run_code, code, language, timeout_seconds)
         except asyncio.CancelledError:
@@ -113,7 +113,9 @@ async def _at_once(
 def waiting_face(sandbox: AnySandbox) -> Face:
     """For a framework that waits."""
     if not isinstance(sandbox, Sandbox):
-        raise InvalidArgument(f"sandbox: is a {type(sandbox).__name__}; allowed: a Sandbox, or the tool's async call")
+        raise InvalidArgument(
+            f"sandbox must be a Sandbox, got {type(sandbox).__name__}; an AsyncSandbox needs the tool's async call"
+        )
     return SyncFace(sandbox, _at_once)
 
 

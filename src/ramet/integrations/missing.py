@@ -5,4 +5,5 @@ from __future__ import annotations
 
 def missing(package: str, extra: str) -> ImportError:
     """The error to raise, from the one that importing the package raised."""
-    return ImportError(f"the package {package} is not installed\n\nhint: pip install 'ramet[{extra}]'", name=package)
+    hint = f"pip install '.[{extra}]', in a checkout of Ramet"
+    return ImportError(f"the package {package} is not installed\n\nhint: {hint}", name=package)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from ramet import Network
+from ramet import Network, Secret
 
 _NAMED_AT_MOST = 40  # more would fill a prompt
 
 
-def reach(network: Network | None, secrets: Iterable[str] = ()) -> str:
+def reach(network: Network | None, secrets: Mapping[str, Secret] | None = None) -> str:
     """A sentence, or several."""
     if network is None or not network.rules:
         return "There is no internet access."
@@ -21,13 +21,21 @@ def reach(network: Network | None, secrets: Iterable[str] = ()) -> str:
         told = f"There is internet access; private addresses cannot be reached{beside}."
     else:
         told = f"Only these hosts can be reached over the network: {listed}. Everything else is refused."
-    names = ", ".join(secrets)
-    if names:
+    if secrets:
+        names = ", ".join(name + _places(secret) for name, secret in secrets.items())
         told += (
-            f" These environment variables hold placeholders: {names}. Use them as they are: on the way to the hosts "
-            "that they are for, the real values take their place."
+            f" These environment variables hold placeholders: {names}. Use them as they are, in the header "
+            "Authorization, X-Api-Key or Api-Key, or where it says: on the way to the hosts that they are for, the "
+            "real values take their place."
         )
     return told
+
+
+def _places(secret: Secret) -> str:
+    """Where else it may stand."""
+    places = [f"header {name}" for name in secret.headers] + [f"query parameter {name}" for name in secret.query]
+    places += [name for name, may in (("path", secret.path), ("body", secret.body)) if may]
+    return f" (also in: {', '.join(places)})" if places else ""
 
 
 NO_INTERNET = reach(None)

@@ -42,7 +42,7 @@ def _lines(path: str, text: str, first_line: int, line_count: int | None, whole:
     elif first_line > 1 or last < len(lines):
         notes.append(f"(lines {first_line} to {last} of {len(lines)})")
     if not whole:
-        notes.append(f"({path} goes on after {LOOKED_AT_BYTES} bytes: read the rest with code, a part at a time)")
+        notes.append(f"({path} continues after {LOOKED_AT_BYTES} bytes: read the rest with code, a part at a time)")
     if not text:
         notes.append(f"({path} is empty)")
     return "\n".join([*([shown.removesuffix("\n")] if shown else []), *notes])

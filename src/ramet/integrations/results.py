@@ -57,7 +57,9 @@ def show(result: Result, stdout: str | None = None, stderr: str | None = None) -
         *(bounded(text, OTHER_CHARACTERS) for text in _displayed(result)),
         _titled("value", bounded(result.value or "", OTHER_CHARACTERS)),
         _titled("stderr", complained.rstrip("\n")),
-        _titled("printed since the cell before", bounded(result.background, OTHER_CHARACTERS).rstrip("\n")),
+        _titled(
+            "printed in the background since the last cell", bounded(result.background, OTHER_CHARACTERS).rstrip("\n")
+        ),
         *_notes(result, len(images), left_out),
     ]
     text = "\n".join(part for part in parts if part)
@@ -104,9 +106,8 @@ def _notes(result: Result, images: int, images_left_out: int) -> Iterator[str]:
         yield f"(interrupted at its timeout, after {result.duration_seconds:.1f} seconds)"
     elif result.interrupted:
         yield "(interrupted)"
-    if result.state == "lost":
-        yield f"(Python ended: {result.cause}. Its variables are gone, files are kept; the next cell starts afresh)"
-    elif result.exit_code != 0 and result.error is None:
+    # What became of a Python that ended is in stderr.
+    if result.exit_code != 0 and result.error is None:
         yield f"(exit code {result.exit_code})"
-    if result.restarted:
-        yield "(this cell ran in a fresh Python, as the one before had ended: earlier variables are gone)"
+    if result.error is not None and result.error.name == "CommandFailed":  # of which there is no traceback
+        yield f"({result.error.message})"

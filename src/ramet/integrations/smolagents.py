@@ -9,7 +9,9 @@ the walls of the sandbox are what holds it.
 
 from __future__ import annotations
 
-import io
+import base64
+import binascii
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,15 +23,21 @@ from ramet.integrations.missing import missing
 from ramet.integrations.results import OTHER_CHARACTERS, PRINTED_CHARACTERS
 
 try:
-    import PIL.Image
     from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
     from smolagents.serialization import SafeSerializer
+
+    from ramet.integrations.pictures import NotAPicture, open_png
 except ImportError as error:
     raise missing("smolagents", "smolagents") from error
 
 _INSIDE = Path(__file__).with_name("smolagents_inside.py")
 # Types of smolagents that JSON schema has no word for.
 _NO_SCHEMA = ("any", "image", "audio")
+# As numpy writes them. An element of "<U999999999" takes 4 GB, whatever is in it.
+_NUMPY_TYPE = re.compile(
+    r"bool|object|(?:u?int|float|complex)[0-9]{1,3}|[<>|]?[biufc][0-9]{1,2}|[<>|=]?[SU][0-9]{1,4}"
+    r"|[<>]?[mM]8(?:\[[0-9]{0,9}[A-Za-z]{1,2}\])?|(?:datetime|timedelta)64(?:\[[0-9]{0,9}[A-Za-z]{1,2}\])?"
+)
 
 
 class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no types
@@ -105,8 +113,8 @@ class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no
 
     def _taking(self, final_answer: Callable[..., object]) -> Callable[..., None]:
         def ramet_final_answer(arguments: list[Any], named: dict[str, Any]) -> None:
-            positional = [SafeSerializer.from_json_safe(one) for one in arguments]
-            by_name = {name: SafeSerializer.from_json_safe(one) for name, one in named.items()}
+            positional = [SafeSerializer.from_json_safe(_checked(one)) for one in arguments]
+            by_name = {name: SafeSerializer.from_json_safe(_checked(one)) for name, one in named.items()}
             self._answers.append(final_answer(*positional, **by_name))
 
         return ramet_final_answer
@@ -136,16 +144,38 @@ def _schema(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _output(result: Result) -> object:
-    """The value of the last expression: its picture, or its text."""
+    """The value of the last expression: its picture, or its text, also where the picture is none."""
     for one in result.results:
         if one.what == "value" and one.png is not None:
-            return PIL.Image.open(io.BytesIO(one.png))
+            try:
+                return open_png(one.png)
+            except NotAPicture:
+                break
     return result.value
+
+
+def _checked(value: Any) -> Any:
+    """An answer before smolagents reads it: code in the sandbox can write it by hand.
+
+    smolagents would open a picture with any decoder of Pillow, and make an array of any type, so of any size.
+    """
+    if isinstance(value, list):
+        return [_checked(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("__type__") == "PIL.Image":
+        try:
+            return open_png(base64.b64decode(value.get("data", ""), validate=True))
+        except (binascii.Error, TypeError) as error:
+            raise NotAPicture(f"a picture comes as base64: {error}") from error
+    if value.get("__type__") == "ndarray" and not _NUMPY_TYPE.fullmatch(str(value.get("dtype"))):
+        raise ValueError("an array in an answer must hold numbers, booleans, times or short texts")
+    return {name: _checked(one) for name, one in value.items()}
 
 
 def _failure(result: Result) -> str:
     if result.state == "lost":
-        return f"Python ended: {result.cause}. Its variables are gone, files are kept; the next code starts afresh."
+        return result.error.message if result.error is not None else f"Python ended: {result.cause}"
     if result.cause == "timeout":
         return f"Interrupted at its timeout, after {result.duration_seconds:.1f} seconds."
     return bounded(result.stderr, OTHER_CHARACTERS).rstrip("\n") or f"exit code {result.exit_code}"

@@ -18,11 +18,11 @@ there instead of computing or loading anything again. The value of the last expr
 rest, and matplotlib figures come back as images. Keep large data in variables and print only what you need to see: \
 more than {PRINTED_CHARACTERS} characters are cut in the middle. Top-level await, %magics and !shell commands work. An \
 exception ends the call and keeps all variables. There is no input(), no access to the user's machine, and no \
-internet unless you were told of it."""
+internet unless the instructions say so."""
 
 RUN_BASH = """\
 Run a bash script in the same sandbox as run_python: same files, same current folder and environment. Each call is a \
-fresh shell, so cd and shell variables do not stay; files do. Its exit code is told when it is not 0."""
+fresh shell, so cd and shell variables do not stay; files do. The answer shows its exit code when it is not 0."""
 
 LIST_FILES = "List a folder of the sandbox. Relative paths are below /root, where code starts too."
 
@@ -30,13 +30,13 @@ READ_FILE = f"""\
 Read a text file of the sandbox, or see an image. More than {PRINTED_CHARACTERS} characters are cut in the middle: ask \
 for some lines with first_line and line_count, or look into the file with code."""
 
-WRITE_FILE = "Write a text file in the sandbox, with the folders above it. What was there is replaced."
+WRITE_FILE = "Write a text file in the sandbox, and make the folders above it. An existing file is replaced."
 
 Schema = dict[str, Any]
 _TIMEOUT: Schema = {
     "type": "number",
     "exclusiveMinimum": 0,
-    "description": "Interrupt the code after so many seconds. Variables are kept.",
+    "description": "Interrupt the code after this many seconds. Variables are kept.",
 }
 _PATH: Schema = {"type": "string", "description": "Absolute, or relative to /root"}
 
@@ -116,19 +116,19 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "number": (int, floa
 def _problem(schema: Schema, arguments: object) -> str | None:
     """What is wrong with arguments that a model made up, for that model to read."""
     if not isinstance(arguments, dict):
-        return "the arguments are to be an object"
+        return "the arguments must be an object"
     for name in schema["required"]:
         if arguments.get(name) is None:
-            return f"{name}: is missing"
+            return f"{name} is missing"
     for name, value in arguments.items():
         about = schema["properties"].get(name)
         if about is None:
-            return f"{name}: there is no such argument; allowed: {', '.join(schema['properties'])}"
+            return f"there is no argument {name}; there are: {', '.join(schema['properties'])}"
         if value is None:
             continue
         if not isinstance(value, _TYPES[about["type"]]) or isinstance(value, bool):
-            return f"{name}: is to be a {about['type']}"
+            return f"{name} must be {'an' if about['type'] == 'integer' else 'a'} {about['type']}"
         least, above = about.get("minimum"), about.get("exclusiveMinimum")
         if (least is not None and value < least) or (above is not None and value <= above):
-            return f"{name}: {value} is too small"
+            return f"{name} is too small: {value}"
     return None

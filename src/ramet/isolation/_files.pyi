@@ -20,5 +20,11 @@ def copy_file(from_folder: int, to_folder: int, name: str | bytes, /) -> int:
 def copy_top(from_folder: int, to_folder: int, /) -> None:
     """Attributes of a folder, except those by which overlays join and hide layers."""
 
-def same_file(one_folder: int, other_folder: int, name: str, /) -> bool:
-    """Whether both folders have a regular file of that name, with the same mode and content."""
+def compare_files(
+    one_folder: int, other_folder: int, name: str, most_bytes: int, until: float, stop: bytearray, /
+) -> tuple[int, int]:
+    """Whether both folders have a regular file of that name, with the same mode and content; how many bytes were read.
+
+    1, 0, or -1 for one that was not read to its end: more bytes than allowed, later than ``until`` (monotonic), or
+    somebody set ``stop``.
+    """

@@ -3,6 +3,10 @@
 `delegate` runs in the owner, before the engine starts, with the owner's rights. `PodGroup` runs in the engine and only
 below what was delegated. Without a writable hierarchy there is no group, and rlimits stand in (`info()` and `doctor`
 say so).
+
+Version 2 shares controllers out only where no process stands: to the groups below an empty one. An engine's groups are
+therefore made beside the owner's own group, where that is allowed. Nobody is moved for it, with one exception:
+`step_aside`, which only a server calls.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from ramet.protocol.specs import Limits
 CONTROLLERS = ("memory", "pids", "cpu")
 _CPU_PERIOD_MICROSECONDS = 100_000
 _SHADOWS = 1  # a sandbox's shadow is in its groups too, and must not take one of the processes that were promised
+SERVER_GROUP = "ramet-server"  # where a server goes whose whole group was given to it
 _EVICTED = "left"  # where processes go that outlive their pod
+_NO_LIMIT = 1 << 60  # version 1 writes the largest number it has where there is no limit
 _CPU_SHARES = 512  # half of the usual 1024: sandboxes yield to the engine
 
 
@@ -28,6 +34,8 @@ class Delegation:
 
     version: int
     folders: Mapping[str, str]
+    # Controllers that were switched on for it in the group above its folder, and were off before.
+    switched_on: tuple[str, ...] = ()
 
     def paths(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.folders.values())))
@@ -50,11 +58,56 @@ def delegate(owner_uid: int | None) -> Delegation:
         return Delegation(1, folders)
     if "" in mounts and "" in own:
         for parent in dict.fromkeys((own[""], os.path.dirname(own[""]))):
-            folder = os.path.normpath(f"{mounts['']}/{parent}/{name}")
-            available = _make_version_2(folder, owner_uid)
-            if available:
-                return Delegation(2, dict.fromkeys(available, folder))
+            made = _delegate_version_2(os.path.normpath(f"{mounts['']}/{parent}/{name}"), owner_uid)
+            if made is not None:
+                return made
     return NONE
+
+
+def undo(made: Delegation) -> None:
+    """Take back what `delegate` did a moment ago. The groups of an engine that ran are swept, and no more than that:
+    whatever it had switched on in a group above, others may count on by now."""
+    for folder in made.paths():
+        _take_back(folder, made.switched_on)
+
+
+def step_aside() -> bool:
+    """Move this process, alone in a group that was given to it as a whole, into a group below: engines find room then.
+
+    For `ramet serve` as a systemd service with Delegate=yes, or as the one process of a container: its group may be
+    shared out, but not while it stands in it. True when it stands below now. Anything else stays as it is.
+    """
+    mount, own = _hierarchies().get(""), _own_groups().get("")
+    if mount is None or own is None:
+        return False
+    group = os.path.normpath(f"{mount}/{own}")
+    leaf = f"{group}/{SERVER_GROUP}"
+    try:
+        if not _is_given_as_a_whole(group, own) or not _among_ours(_read(f"{group}/cgroup.controllers")):
+            return False
+        if _read(f"{group}/cgroup.procs").split() != [str(os.getpid())]:
+            return False
+        with contextlib.suppress(FileExistsError):  # of a server that was killed
+            os.mkdir(leaf)
+        _write(f"{leaf}/cgroup.procs", os.getpid())
+    except OSError:
+        return False
+    if _switch_on(group) is not None:
+        return True
+    with contextlib.suppress(OSError):  # somebody came in meanwhile, or the controllers are not ours to give
+        _write(f"{group}/cgroup.procs", os.getpid())
+        os.rmdir(leaf)
+    return False
+
+
+def _is_given_as_a_whole(group: str, own: str) -> bool:
+    """Whether systemd has marked the group (Delegate=yes), or it is the top of a cgroup namespace of our own."""
+    if own == "/":
+        return not _is_top(group)
+    try:
+        return os.getxattr(group, "user.delegate") == b"1"
+    except OSError:
+        return False
 
 
 def sweep(folder: str) -> None:
@@ -80,6 +133,67 @@ def sweep_dead() -> None:
                     pid = name.split("-")[1] if name.startswith("ramet-") and name.count("-") == 2 else ""
                     if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                         sweep(f"{base}/{name}")
+
+
+def memory_limit() -> int | None:
+    """The least of the limits of memory that this process stands under, in bytes. None: nobody has set one."""
+    found = []
+    for controller, file in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        for folder in _upwards(controller):
+            with contextlib.suppress(OSError, ValueError):  # "max"; or a group that has no such file, as the top
+                found.append(int(_read(f"{folder}/{file}")))
+    return min((limit for limit in found if limit < _NO_LIMIT), default=None)
+
+
+def _upwards(controller: str) -> Iterator[str]:
+    """The own group in a hierarchy and those above it, as far as they are in sight."""
+    top, own = _hierarchies().get(controller), _own_groups().get(controller)
+    if top is None or own is None:
+        return
+    folder = os.path.normpath(f"{top}/{own}")
+    if not os.path.isdir(folder):
+        folder = top  # a container without a cgroup namespace: its own group is mounted there, under another path
+    while folder.startswith(top):
+        yield folder
+        if folder == top:
+            return
+        folder = os.path.dirname(folder)
+
+
+class Surroundings:
+    """The group that the engine and its sandboxes stand in together, where pods have none that counts memory.
+
+    A limit of it, a container's for instance, is held by the kernel, which then ends one process of them.
+    """
+
+    def __init__(self, delegation: Delegation) -> None:
+        self._file: str | None = None
+        self._told = 0  # kills that were told as the reason of some end: one end each
+        if "memory" not in delegation.folders:
+            places = [("memory", "memory.oom_control"), ("", "memory.events")]
+            files = [f"{next(_upwards(controller), '')}/{file}" for controller, file in places]
+            self._file = next(filter(os.path.isfile, files), None)
+            self._told = self.kills()
+
+    def kills(self) -> int:
+        """So many processes were ended there so far because memory ran out; 0 where pods count for themselves."""
+        return _count_kills(self._file) if self._file is not None else 0
+
+    def explain(self, kills_before: int) -> bool:
+        """Whether the end of a process that began with so many kills was one of those that followed."""
+        if self.kills() <= max(kills_before, self._told):
+            return False
+        self._told = max(kills_before, self._told) + 1
+        return True
+
+
+def _count_kills(file: str) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read(file).splitlines():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+    return 0
 
 
 def _hierarchies() -> dict[str, str]:
@@ -118,26 +232,70 @@ def _make(folder: str, owner_uid: int | None) -> bool:
     return True
 
 
-def _make_version_2(folder: str, owner_uid: int | None) -> tuple[str, ...]:
-    if not _make(folder, owner_uid):
-        return ()
-    for name in CONTROLLERS:  # mostly given to us already, or not ours to give
-        with contextlib.suppress(OSError):
-            _write(f"{os.path.dirname(folder)}/cgroup.subtree_control", f"+{name}")
-    try:
-        with open(f"{folder}/cgroup.controllers", encoding="ascii") as controllers:
-            usable = tuple(name for name in CONTROLLERS if name in controllers.read().split())
-        for name in usable:
-            _write(f"{folder}/cgroup.subtree_control", f"+{name}")
-        if owner_uid is not None:
-            for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
-                os.chown(f"{folder}/{name}", owner_uid, owner_uid)
-        if usable:
-            return usable
-    except OSError:
-        pass
+def _delegate_version_2(folder: str, owner_uid: int | None) -> Delegation | None:
+    """The engine's folder with all controllers that can be had there. None, and no trace, where there is none."""
+    switched_on = _switch_on(os.path.dirname(folder)) or ()
+    usable: tuple[str, ...] = ()
+    if _make(folder, owner_uid):
+        try:
+            usable = _among_ours(_read(f"{folder}/cgroup.controllers"))
+            if usable:
+                _write(f"{folder}/cgroup.subtree_control", _signed("+", usable))
+            if owner_uid is not None:
+                for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
+                    os.chown(f"{folder}/{name}", owner_uid, owner_uid)
+        except OSError:
+            usable = ()
+    if usable:
+        return Delegation(2, dict.fromkeys(usable, folder), switched_on)
+    _take_back(folder, switched_on)
+    return None
+
+
+def _take_back(folder: str, switched_on: Sequence[str]) -> None:
     sweep(folder)
-    return ()
+    if switched_on:
+        with contextlib.suppress(OSError):  # EBUSY while an engine there uses them
+            _write(f"{os.path.dirname(folder)}/cgroup.subtree_control", _signed("-", switched_on))
+
+
+def _switch_on(group: str) -> tuple[str, ...] | None:
+    """Share a group's controllers out to the groups below. Gives those that were off before, None where it is refused.
+
+    All in one write, which the kernel takes or refuses as a whole. One by one, pids and cpu would be taken also where
+    processes stand: that turns the group into a threaded one, below which memory can never be counted, for good.
+    """
+    try:
+        wanted = _among_ours(_read(f"{group}/cgroup.controllers"))
+        on = _read(f"{group}/cgroup.subtree_control").split()
+        missing = tuple(name for name in wanted if name not in on)
+        if not missing:
+            return ()
+        # Without memory among them nothing would make the kernel refuse. The top of the hierarchy may hold processes.
+        alone = "memory" in missing or _is_top(group) or not _read(f"{group}/cgroup.procs")
+        if not alone:
+            return None
+        _write(f"{group}/cgroup.subtree_control", _signed("+", missing))
+        if not _is_top(group) and _read(f"{group}/cgroup.type") != "domain\n":  # somebody came in meanwhile
+            _write(f"{group}/cgroup.subtree_control", _signed("-", missing))
+            return None
+    except OSError:
+        return None
+    return missing
+
+
+def _is_top(group: str) -> bool:
+    """Whether it is the real top of the hierarchy, also where that is not seen by its path: a namespace has its own."""
+    return not os.path.exists(f"{group}/cgroup.type")
+
+
+def _among_ours(names: str) -> tuple[str, ...]:
+    there = names.split()
+    return tuple(name for name in CONTROLLERS if name in there)
+
+
+def _signed(sign: str, names: Iterable[str]) -> str:
+    return " ".join(f"{sign}{name}" for name in names)
 
 
 def _write(path: str, value: object) -> None:
@@ -247,12 +405,7 @@ class PodGroup:
         if folder is None:
             return 0
         file = "memory.oom_control" if self._delegation.version == 1 else "memory.events"
-        with contextlib.suppress(OSError, ValueError):
-            for line in _read(f"{folder}/{file}").splitlines():
-                key, _, value = line.partition(" ")
-                if key == "oom_kill":
-                    return int(value)
-        return 0
+        return _count_kills(f"{folder}/{file}")
 
     def memory_bytes(self) -> int:
         """What is on its account now; 0 where memory is not counted. In three calls: forks wait for it."""
@@ -268,6 +421,21 @@ class PodGroup:
             return int(os.read(descriptor, 64))
         finally:
             os.close(descriptor)
+
+    def memory_at_most(self) -> int:
+        """What its processes have written, in memory and in swap, and not more; 0 where that is not known."""
+        folder = self._folders.get("memory")
+        if folder is None:
+            return 0
+        with contextlib.suppress(OSError, ValueError):
+            if self._delegation.version == 1:
+                return int(_read(f"{folder}/memory.memsw.usage_in_bytes"))
+            return self.memory_bytes() + int(_read(f"{folder}/memory.swap.current"))
+        # Swap is not counted here. Without any there is none to count.
+        with contextlib.suppress(OSError):
+            if len(_read("/proc/swaps").splitlines()) <= 1:
+                return self.memory_bytes()
+        return 0
 
     def usage(self) -> dict[str, int]:
         names = {

@@ -3,7 +3,8 @@
 Two pods see the same trees below their writable layers, and forks also share sealed layers. Only names in layers that
 one of them has alone can differ; what these names are in each pod is then read through the pod's own mounts, where the
 kernel has put the layers together. The trees belong to code that nobody trusts and may change meanwhile: each step
-opens one name below a descriptor, follows no link, crosses into no other mount, and reads only files and folders.
+opens one name below a descriptor, follows no link, crosses into no other mount, and reads only files and folders. How
+much is read is bounded in bytes and seconds, and by what is there: holes of sparse files are not read.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -20,10 +23,16 @@ from typing import Protocol
 from ramet.errors import LimitReached
 from ramet.isolation import _files, syscalls
 from ramet.isolation.layers import Layer, PodFiles
+from ramet.isolation.walks import Stop
 from ramet.protocol.differences import ChangeKind, FileChange, FileState
 from ramet.protocol.results import FileType
 
 MOST_CHANGES = 100_000
+MOST_READ_BYTES = 16 << 30  # in one comparison: the contents of both sandboxes, and again for their digests
+MOST_DIGESTED_BYTES = 4 << 30  # of one file; a digest has to read holes, too
+READING_SECONDS = 20.0  # afterwards no content is read any more
+WALKING_SECONDS = 60.0
+_PIECE_BYTES = 1 << 20
 _DEEPEST = 500  # as deep as a fork copies
 _SHM = "/dev/shm"
 _OF_THE_GUEST = ("run", "ramet")  # its commands for tools: there once it was told of some, and nobody's work
@@ -40,17 +49,62 @@ class ComparedPod(Protocol):
     def files(self) -> PodFiles: ...
 
 
-def diff_files(one: ComparedPod, other: ComparedPod, paths: Sequence[str] | None = None) -> tuple[FileChange, ...]:
+def diff_files(
+    one: ComparedPod, other: ComparedPod, paths: Sequence[str] | None = None, stop: Stop | None = None
+) -> tuple[FileChange, ...]:
     """What would have to change in the one to make it the other, by path. Blocks.
 
-    `paths`: only what is at or below one of these.
+    `paths`: only what is at or below one of these. Raises LimitReached where there are too many names or differences,
+    Stopped when asked to stop. Files with more content than may be read are told as modified, and approximate.
     """
     wanted = None if paths is None else tuple(_parts(path) for path in paths)
     found: list[FileChange] = []
+    reading = _Reading(stop or Stop())
     with contextlib.ExitStack() as opened:
         for mount in _mounts(one, other, opened):
-            _Comparison(mount, wanted, found).run()
+            _Comparison(mount, wanted, found, reading).run()
     return tuple(sorted(found, key=lambda change: change.path))
+
+
+class _Reading:
+    """What is left of the bounds of one comparison."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+        self._bytes_left = MOST_READ_BYTES
+        began = time.monotonic()
+        self._read_until = began + READING_SECONDS
+        self._walk_until = began + WALKING_SECONDS
+
+    def step(self) -> None:
+        """Before each name that is looked at."""
+        self._stop.check()
+        if time.monotonic() > self._walk_until:
+            raise LimitReached(
+                f"there are too many files to compare within {WALKING_SECONDS:.0f} seconds",
+                hint="compare less: diff(other, paths=[...])",
+            )
+
+    def same(self, one: int, other: int, name: str) -> bool | None:
+        """Whether both folders have the same file of that name. None: there is too much of it to tell."""
+        verdict, read = _files.compare_files(one, other, name, self._bytes_left, self._read_until, self._stop.flag)
+        self._bytes_left -= read
+        self._stop.check()
+        return None if verdict < 0 else verdict == 1
+
+    def digest(self, file: io.FileIO, size_bytes: int) -> str | None:
+        """Of a file that had this size. None: it is too large, or grows while it is read."""
+        if size_bytes > min(MOST_DIGESTED_BYTES, self._bytes_left):
+            return None
+        digest, left = hashlib.sha256(), size_bytes
+        while piece := file.read(_PIECE_BYTES):
+            self._stop.check()
+            left -= len(piece)
+            self._bytes_left -= len(piece)
+            if left < 0 or self._bytes_left < 0 or time.monotonic() > self._read_until:
+                return None
+            digest.update(piece)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +178,13 @@ class _Level:
 class _Comparison:
     """The way through one mount."""
 
-    def __init__(self, mount: _Mount, wanted: tuple[Parts, ...] | None, found: list[FileChange]) -> None:
+    def __init__(
+        self, mount: _Mount, wanted: tuple[Parts, ...] | None, found: list[FileChange], reading: _Reading
+    ) -> None:
         self._mount = mount
         self._wanted = wanted
         self._found = found
+        self._reading = reading
         self._levels: list[_Level] = []
 
     def run(self) -> None:
@@ -137,12 +194,13 @@ class _Comparison:
         names = _Names()
         for layer in self._mount.layers:
             self._collect(layer, names)
-        states = [_state(os.fstat(root)) for root in (self._mount.one, self._mount.other)]
-        if states[0] != states[1] and self._is_wanted(top):
-            self._note(top, *states)
+        before, after = (_state(os.fstat(root)) for root in (self._mount.one, self._mount.other))
+        if before != after and self._is_wanted(top):
+            self._note(top, before, after)
         try:
             self._enter(top, os.dup(self._mount.one), os.dup(self._mount.other), names)
             while self._levels:
+                self._reading.step()
                 level = self._levels[-1]
                 following = next(level.names, None)
                 if following is None:
@@ -171,6 +229,7 @@ class _Comparison:
         enter(os.dup(layer), names, self._mount.path)
         try:
             while levels:
+                self._reading.step()
                 descriptor, entries, node, parts = levels[-1]
                 entry = next(entries, None)
                 if entry is None:
@@ -211,24 +270,33 @@ class _Comparison:
         parts = (*level.parts, name)
         if parts == _OF_THE_GUEST:
             return
-        if level.one is not None and level.other is not None and _files.same_file(level.one, level.other, name):
-            return  # as most are
+        same: bool | None = False
+        if level.one is not None and level.other is not None:
+            same = self._reading.same(level.one, level.other, name)
+            if same:
+                return  # as most are
         with contextlib.ExitStack() as opened:
             try:
                 one, other = _look(level.one, name, opened), _look(level.other, name, opened)
             except _OtherMountError:
                 return
             if self._is_wanted(parts) and _may_differ(one, other):
-                before, after = _digested(one), _digested(other)
-                if before != after or _kind(one) != _kind(other):
-                    self._note(parts, before, after)
+                self._compare_states(parts, one, other, same)
             folders = [_open_folder(found) for found in (one, other)]
         if any(folder is not None for folder in folders):
             self._enter(parts, folders[0], folders[1], names)
 
-    def _note(self, parts: Parts, before: FileState | None, after: FileState | None) -> None:
+    def _compare_states(self, parts: Parts, one: _Found | None, other: _Found | None, same: bool | None) -> None:
+        before, after = _digested(one, self._reading, same), _digested(other, self._reading, same)
+        if before != after or _kind(one) != _kind(other):
+            self._note(parts, before, after)
+        elif before is not None and before.type == "file" and before.digest is None:
+            # Different contents that are too large for a digest; or, approximately, too large to be compared.
+            self._note(parts, before, after, approximate=same is None)
+
+    def _note(self, parts: Parts, before: FileState | None, after: FileState | None, approximate: bool = False) -> None:
         kind: ChangeKind = "added" if before is None else "removed" if after is None else "modified"
-        self._found.append(FileChange("/" + "/".join(parts), kind, before, after))
+        self._found.append(FileChange("/" + "/".join(parts), kind, before, after, approximate))
         if len(self._found) > MOST_CHANGES:
             raise LimitReached(f"more than {MOST_CHANGES} files differ", hint="compare less: diff(other, paths=[...])")
 
@@ -287,13 +355,14 @@ def _may_differ(one: _Found | None, other: _Found | None) -> bool:
     return one.state.type == "file" or one.state != other.state or one.kind != other.kind
 
 
-def _digested(found: _Found | None) -> FileState | None:
-    if found is None or found.state.type != "file":
+def _digested(found: _Found | None, reading: _Reading, same: bool | None) -> FileState | None:
+    """With the digest of a file's content, unless there was too much of it to be compared in the first place."""
+    if found is None or found.state.type != "file" or same is None:
         return None if found is None else found.state
     # The link in /proc leads to the very file that was looked at, whatever has its name by now.
     descriptor = os.open(f"/proc/self/fd/{found.descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
-        return replace(found.state, digest=hashlib.file_digest(file, "sha256").hexdigest())
+        return replace(found.state, digest=reading.digest(file, found.state.size_bytes))
 
 
 def _open_folder(found: _Found | None) -> int | None:

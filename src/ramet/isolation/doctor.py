@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import ramet.isolation
-from ramet.isolation import cgroups, launch
+from ramet.isolation import cgroups, engine_uids, hints, launch, powers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,10 @@ class Finding:
 
     name: str
     ok: bool
-    needed: bool  # without it there is no sandbox
+    needed: bool  # without it there is no sandbox, or none that can be forked
     detail: str
     fix: str | None = None
+    tried: bool = True  # False: something else that it needs is missing, which has a finding of its own
 
 
 _WHAT = {
@@ -29,16 +31,22 @@ _WHAT = {
     "nested-user-namespace": "user namespaces inside one another",
     "mount": "mounts in a user namespace",
     "read-only-tree": "read-only views of host folders",
-    "proc": "an own /proc in a pid namespace",
+    "own-root": "a file tree separate from the host's",
+    "proc": "a separate /proc in a pid namespace",
     "overlay": "a writable layer in memory over read-only folders",
     "overlay-folders": "removing folders of the system or of the interpreter in that layer",
-    "network-namespace": "an own network with loopback only",
+    "network-namespace": "a separate network with loopback only",
+    "join-namespaces": "entering the namespaces of a sandbox",
+    "hostname": "a host name of its own",
     "seccomp": "a filter of system calls",
     "ptrace": "stopping a process to freeze it",
-    "thread-ids": "waking threads under their old ids",
+    "fetch-descriptors": "passing file descriptors to a sandbox",
+    "compare-processes": "comparing processes before a fork",
+    "thread-ids": "restoring threads with their old ids",
 }
 
-_NOT_NEEDED = ("overlay-folders",)
+_NOT_NEEDED = ("overlay-folders", "hostname")
+ONLY_FOR_FORKS = ("compare-processes",)
 
 
 def examine() -> list[Finding]:
@@ -46,27 +54,35 @@ def examine() -> list[Finding]:
     done = subprocess.run(
         [str(launch.HELPER), "probe"], capture_output=True, text=True, check=False, env={}, timeout=60
     )
-    found = []
-    for line in done.stdout.splitlines():
-        answer, _, rest = line.partition(" ")
-        name, _, reason = rest.partition(" ")
-        ok = answer == "ok"
-        detail = _WHAT.get(name, name) + (f": {reason}" if reason else "")
-        found.append(Finding(name, ok, name not in _NOT_NEEDED, detail, None if ok else _fix(name)))
+    found = [_finding(*line.split(" ", 2)) for line in done.stdout.splitlines()]
     if len(found) < len(_WHAT):
         found.append(
             Finding("probe", False, True, f"the probe ended early: {done.stderr.strip()}", "install Ramet again")
         )
-    found.append(_packet_rules())
+    network = next((one for one in found if one.name == "network-namespace"), None)
+    found.append(_packet_rules(network))
     found.append(_control_groups())
     found.append(_identity())
     return found
 
 
+def _finding(answer: str, name: str, reason: str = "") -> Finding:
+    """Of a line of the probe."""
+    what, needed = _WHAT.get(name, name), name not in _NOT_NEEDED
+    if answer == "untried":
+        return _not_tried(name, needed, what, reason)
+    ok = answer == "ok"
+    return Finding(name, ok, needed, f"{what}: {reason}" if reason else what, None if ok else _fix(name, reason))
+
+
+def _not_tried(name: str, needed: bool, what: str, missing: str) -> Finding:
+    return Finding(name, False, needed, f"{what}: not tried: needs {missing}", tried=False)
+
+
 def hint() -> str:
     """What to do about the first thing that is missing, for an error message."""
     for finding in examine():
-        if finding.needed and not finding.ok:
+        if finding.needed and not finding.ok and finding.tried:
             return f"{finding.detail}. {finding.fix or ''}".strip() + " (more: ramet doctor)"
     return "run: ramet doctor"
 
@@ -79,68 +95,124 @@ def _setting(path: str) -> str | None:
         return None
 
 
-def _fix(name: str) -> str:
+def _fix(name: str, reason: str) -> str:
     if name in ("user-namespace", "nested-user-namespace", "mount", "read-only-tree", "network-namespace"):
-        if _setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-            return "run: sudo sysctl -w kernel.unprivileged_userns_clone=1"
-        if _setting("/proc/sys/user/max_user_namespaces") in ("0", "1", "2"):
-            return "run: sudo sysctl -w user.max_user_namespaces=65536"
-        if _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-            return "run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-        options = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
-        return f"in a container: allow user namespaces (docker run {options})"
-    if name == "proc":
-        return "in a container: unmask /proc (docker run --security-opt systempaths=unconfined)"
-    if name == "overlay":
+        return _allow_namespaces()
+    if name == "proc" and hints.proc_is_masked():
+        return hints.container()
+    if name == "overlay" and not hints.is_refusal(reason):
         return f"needs Linux 5.15 or newer with overlayfs (this is {platform.release()})"
     if name == "overlay-folders":
         return f"needs Linux 6.6 or newer (this is {platform.release()}); everything else works without"
+    if name == "hostname":
+        return f"{hints.container(hints.proc_is_masked())}; everything else works without"
     if name == "ptrace" and _setting("/proc/sys/kernel/yama/ptrace_scope") == "3":
         return "kernel.yama.ptrace_scope=3 can only be undone by a reboot: set it to 1 in /etc/sysctl.d"
-    if name in ("ptrace", "seccomp", "thread-ids"):
-        return "in a container: docker run --security-opt seccomp=unconfined"
-    return "see docs/limits.md"
+    return hints.container(hints.proc_is_masked())
 
 
-def _packet_rules() -> Finding:
-    """Tried by a process of its own, which makes itself a network first."""
+def _allow_namespaces() -> str:
+    if _setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "run: sudo sysctl -w kernel.unprivileged_userns_clone=1"
+    if _setting("/proc/sys/user/max_user_namespaces") in ("0", "1", "2"):
+        return "run: sudo sysctl -w user.max_user_namespaces=65536"
+    if os.geteuid() == 0 and not powers.has_capability(powers.CAP_SETFCAP):
+        # Since Linux 5.12 a namespace in which uid 0 is the real one can only be made with it.
+        return "root needs CAP_SETFCAP for this: run as another user, or in a container: docker run --cap-add SETFCAP"
+    restricted = _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
+    if hints.in_container() or not restricted:
+        flags = hints.container(hints.proc_is_masked())
+        return f"{flags}; on its host: {_WITHOUT_APPARMOR}" if restricted else flags
+    return (
+        f"allow them for Ramet: write these lines to /etc/apparmor.d/ramet, then run: "
+        f"sudo apparmor_parser -r /etc/apparmor.d/ramet\n\n{apparmor_profile(str(launch.HELPER))}\n"
+        f"or allow them for every program, until the next boot: {_WITHOUT_APPARMOR}"
+    )
+
+
+_WITHOUT_APPARMOR = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+
+
+def apparmor_profile(helper: str) -> str:
+    """What lets an ordinary user make sandboxes where AppArmor keeps user namespaces from programs it does not know."""
+    path = re.sub(r'([][{}*?^"\\])', r"\\\1", os.path.realpath(helper))
+    return f"""abi <abi/4.0>,
+include <tunables/global>
+
+profile ramet "{path}" flags=(unconfined) {{
+  userns,
+}}
+"""
+
+
+def _packet_rules(network: Finding | None) -> Finding:
+    """Tried by a process of its own in a network that the helper program makes: a host may allow that to it alone."""
+    name, detail = "packet-rules", "raw TCP of sandboxes with a network, redirected by packet rules (nf_tables)"
+    if network is None or not network.ok:
+        missing = "network-namespace" if network is None or network.tried else "user-namespace"
+        return _not_tried(name, False, detail, missing)
     package = str(Path(ramet.isolation.__file__).resolve().parent.parent.parent)
     boot = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.packet_rules import probe; probe()"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", boot, package],
+        [str(launch.HELPER), "network", sys.executable, "-I", "-c", boot, package],
         capture_output=True,
         text=True,
         check=False,
         env={"PYTHONDONTWRITEBYTECODE": "1"},
         timeout=60,
     )
-    detail = "raw TCP of sandboxes with a network, redirected by packet rules (nf_tables)"
     if done.returncode == 0:
-        return Finding("packet-rules", True, False, detail)
-    reason = done.stderr.strip().splitlines()[-1:] or ["it ended without saying why"]
-    fix = "run: sudo modprobe nf_tables nft_chain_nat nft_redir nft_reject_ipv4; programs that know proxies need none"
-    return Finding("packet-rules", False, False, f"{detail}: {reason[0]}", fix)
+        return Finding(name, True, False, detail)
+    said = done.stderr.strip().splitlines()[-1:] or ["it ended without a message"]
+    fix = "run: sudo modprobe nf_tables nft_chain_nat nft_redir nft_reject_ipv4; programs that use proxies work without"
+    return Finding(name, False, False, f"{detail}: {said[0]}", fix)
 
 
 def _control_groups() -> Finding:
     made = cgroups.delegate(None)
-    for folder in made.paths():
-        cgroups.sweep(folder)
-    if made == cgroups.NONE:
-        return Finding(
-            "control-groups", False, False,
-            "no writable control group: memory and processes are limited by rlimits per process, CPU not at all",
-            "with systemd: systemd-run --user --scope -p Delegate=yes -- your command",
-        )  # fmt: skip
+    cgroups.undo(made)
     missing = [name for name in cgroups.CONTROLLERS if name not in made.folders]
-    detail = f"control groups version {made.version}: {', '.join(sorted(made.folders))}"
-    return Finding(
-        "control-groups", not missing, False, detail + (f"; without {', '.join(missing)}" if missing else "")
+    if made == cgroups.NONE:
+        detail = "no writable control group: rlimits limit memory and processes per process, and nothing limits CPU"
+    else:
+        detail = f"control groups version {made.version}: {', '.join(sorted(made.folders))}"
+        detail += f"; without {', '.join(missing)}" if missing else ""
+    fix = _give_controllers(made) if missing else None
+    return Finding("control-groups", not missing, False, detail, fix)
+
+
+def _has_systemd() -> bool:
+    return os.path.isdir("/run/systemd/system")
+
+
+def _give_controllers(made: cgroups.Delegation) -> str:
+    """How the controllers that are missing can be had, or any."""
+    if hints.in_container():
+        return (
+            "in a container: make /sys/fs/cgroup writable there, in a cgroup namespace of its own; "
+            "without that, limits are rlimits"
+        )
+    if not _has_systemd():
+        return "make a control group that you may write to, and start your program in a group below it"
+    service = "a systemd service with Delegate=yes (docs/server.md)"
+    if os.geteuid() == 0:
+        return f"run: systemd-run --scope -p Delegate=yes -- your command; or make it {service}"
+    if made == cgroups.NONE:
+        return f"run: systemd-run --user --scope -p Delegate=yes -- your command; or make it {service}"
+    # Before systemd 252 a user's own manager was not given the controller cpu.
+    return (
+        "run: sudo systemctl edit user@.service, write the two lines [Service] and "
+        f"Delegate={' '.join(sorted(cgroups.CONTROLLERS))} there, and log in again; or make it {service}"
     )
 
 
 def _identity() -> Finding:
-    base = launch.engine_uid()
-    who = f"the host's unused uid {base}" if base is not None else f"your own uid {os.geteuid()}"
-    shared = "all sandboxes share it: inotify instances and pipe memory are counted together"
+    among = engine_uids.choices()
+    if among is None:
+        who = (
+            f"your own uid {os.geteuid()}; pipe memory and similar resources count together with those of your programs"
+        )
+    else:
+        who = f"a host uid from {among[0]} to {among[-1]} that no other engine uses"
+    shared = "all sandboxes of an engine share it, so inotify instances and pipe memory count together"
     return Finding("identity", True, False, f"sandboxes run as {who}; {shared}")

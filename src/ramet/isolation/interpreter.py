@@ -8,8 +8,10 @@ import importlib.util
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramet.errors import InvalidArgument
@@ -24,9 +26,14 @@ def where(name):
     try: spec = u.find_spec(name)
     except Exception: spec = None
     return (list(spec.submodule_search_locations or []) or [spec.origin])[0] if spec else None
+maps = [line.split(None, 5) for line in open("/proc/self/maps", errors="surrogateescape")]
 print(json.dumps(dict(version=list(sys.version_info[:3]), implementation=sys.implementation.name,
-ipython=where("IPython"), prefixes=[sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix])))
+ipython=where("IPython"), prefixes=[sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
+mapped=sorted({fields[5].rstrip("\\n") for fields in maps if len(fields) > 5 and fields[5].startswith("/")}))))
 """
+
+# Libraries without which no interpreter starts. Others that are mapped may come from modules, or from LD_PRELOAD.
+_FIRST_LIBRARIES = re.compile(r"(?:libpython\d[\w.]*|libc(?:-[\d.]+)?|ld(?:-linux[\w-]*|-[\d.]+)?)\.so")
 
 
 def find(executable: str) -> Interpreter:
@@ -41,7 +48,7 @@ def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
     version = ".".join(map(str, answer.version))
     if answer.implementation != "cpython" or not (3, 11) <= answer.version[:2] <= (3, 13):
         raise InvalidArgument(
-            f"python: {executable} is {answer.implementation} {version}",
+            f"python must be a CPython from 3.11 to 3.13, got {answer.implementation} {version} at {executable}",
             hint="use a CPython from 3.11 to 3.13",
             details={"argument": "python"},
         )
@@ -53,12 +60,13 @@ def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
     for tree in trees:
         if _holds_a_home(tree):
             raise InvalidArgument(
-                f"python: {executable} is installed in {tree} itself, which sandboxes would see as a whole",
+                f"python cannot be {executable}: it is installed directly in {tree}, which sandboxes would see whole",
                 hint="use an interpreter or a virtual environment in a folder of its own",
                 details={"argument": "python"},
             )
     shown = (*_SYSTEM, *trees)
     links = {at: to for at, to in links.items() if not _below(at, shown)}
+    _check_libraries(executable, answer.mapped, shown)
     inside = answer.ipython is not None and _below(_follow(answer.ipython, {}), shown)
     return Interpreter(
         executable=executable,
@@ -69,6 +77,20 @@ def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
     )
 
 
+def _check_libraries(executable: str, mapped: Sequence[str], shown: tuple[str, ...]) -> None:
+    """Its own libraries must lie in what a sandbox shows: without them it would not start there."""
+    for path in mapped:
+        if not _FIRST_LIBRARIES.match(os.path.basename(path)) or not os.path.exists(path):
+            continue  # or one that was replaced meanwhile
+        if not _below(os.path.realpath(path), shown):
+            raise InvalidArgument(
+                f"python cannot be {executable}: it needs {path}, which is outside its prefix and the "
+                "system's folders, and sandboxes cannot see it",
+                hint="use an interpreter whose libraries are in its own prefix: Debian's, one of pyenv, uv or conda",
+                details={"argument": "python"},
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """What an interpreter says of itself."""
@@ -77,6 +99,7 @@ class _Answer:
     implementation: str
     prefixes: tuple[str, ...]
     ipython: str | None
+    mapped: tuple[str, ...] = ()  # files in its memory
 
 
 def _ask(executable: str) -> _Answer:
@@ -84,21 +107,42 @@ def _ask(executable: str) -> _Answer:
         spec = importlib.util.find_spec("IPython")
         ipython = os.path.dirname(spec.origin) if spec and spec.origin else None
         prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
-        return _Answer(sys.version_info[:3], sys.implementation.name, prefixes, ipython)
-    tried = f"python: cannot ask {executable} what it is"
+        return _Answer(sys.version_info[:3], sys.implementation.name, prefixes, ipython, _own_maps())
+    tried = f"python must be a working Python interpreter; {executable} did not answer as one"
     try:
         done = subprocess.run(
-            [executable, "-c", _QUESTION], capture_output=True, text=True, timeout=30, cwd="/", check=False
+            # As input, not as an argument: a program that is no Python repeats its arguments when it complains.
+            [executable, "-"],
+            input=_QUESTION,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            cwd="/",
+            check=False,
         )
         if done.returncode == 0:
             said = json.loads(done.stdout)
-            return _Answer(tuple(said["version"]), said["implementation"], tuple(said["prefixes"]), said["ipython"])
-        reason = done.stderr.strip()[-500:] or f"it ended with {done.returncode}"
+            return _Answer(
+                tuple(said["version"]),
+                said["implementation"],
+                tuple(said["prefixes"]),
+                said["ipython"],
+                tuple(said["mapped"]),
+            )
+        reason = done.stderr.strip()[-500:]
+        if not reason or "sys.base_exec_prefix" in reason:  # another program that complains of our question
+            reason = f"it ended with exit code {done.returncode}"
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
         reason = str(error)
     raise InvalidArgument(
         f"{tried}: {reason}", hint="give the path of a working python3 executable", details={"argument": "python"}
     )
+
+
+def _own_maps() -> tuple[str, ...]:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        fields = [line.rstrip("\n").split(None, 5) for line in maps]
+    return tuple(sorted({found[5] for found in fields if len(found) > 5 and found[5].startswith("/")}))
 
 
 def _own_library() -> str | None:
@@ -129,7 +173,9 @@ def _follow(path: str, links: dict[str, str], depth: int = 0) -> str:
         following = os.path.join(current, part)
         if os.path.islink(following):
             if depth > 40:
-                raise InvalidArgument(f"python: too many symbolic links at {path}", details={"argument": "python"})
+                raise InvalidArgument(
+                    f"python has too many symbolic links in its path, at {path}", details={"argument": "python"}
+                )
             links[following] = os.readlink(following)
             rest = os.path.normpath(os.path.join(current, links[following], *parts[index + 1 :]))
             return _follow(rest, links, depth + 1)

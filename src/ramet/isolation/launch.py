@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -10,22 +11,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import ramet.isolation
 from ramet.errors import HostNotCapable
-from ramet.isolation import cgroups, interpreter, package_folder, skeleton
+from ramet.isolation import cgroups, engine_uids, interpreter, package_folder, skeleton
+from ramet.isolation.engine_uids import EngineUid
 
 NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has it too
 
-# As root, uid 0 of the engine's namespace is this host uid, which no distribution hands out.
-ENGINE_UID = 1_500_000_000
-
 _SWEEP_SECONDS = 2.0
 
-_NEEDED_CAPABILITIES = 1 << 21 | 1 << 7 | 1 << 6  # CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID
-
 _DESCRIPTORS_AT_LEAST = 2048
+_FILE_BYTES_AT_LEAST = 512 * 1024
+
+# Descriptors that a process of a sandbox may have where sandboxes have the uid of their owner. The kernel lets nobody
+# send descriptors while more of its uid are under way than the soft limit of the sender, which is 1024 in most
+# programs. One message can carry 253 beyond the limit of a sandbox, and what else is under way needs some room.
+_USUAL_SOFT_LIMIT = 1024
+_SENT_AT_ONCE = 300
+_SANDBOX_DESCRIPTORS_AT_LEAST = 256
 
 HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
@@ -71,30 +77,32 @@ class EngineProcess:
         return os.pread(self._log, size, max(0, end - size)).decode("utf-8", "replace").strip()
 
 
-def engine_uid() -> int | None:
-    """The host uid that will be root of the engine's namespace, when we are root and may choose; None: our own."""
-    if os.geteuid() != 0:
-        return None
-    with open("/proc/self/status", encoding="ascii") as lines:
-        held = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
-    if held & _NEEDED_CAPABILITIES != _NEEDED_CAPABILITIES:
-        return None
-    with open("/proc/self/uid_map", encoding="ascii") as lines:
-        ranges = [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]
-    if any(first <= ENGINE_UID < first + count for first, count in ranges):
-        return ENGINE_UID
-    last = max(first + count - 1 for first, count in ranges)  # in a container: the last id it has
-    return last if last > 0 else None
-
-
-def _check_descriptors() -> None:
-    """The engine takes all that the hard limit gives; a guest's own descriptors are just above 1000."""
+def _check_limits() -> None:
+    """The engine takes all that the hard limits give; a guest's own descriptors are just above 1000."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _DESCRIPTORS_AT_LEAST:
         raise HostNotCapable(
-            f"this process may open {most} descriptors at most, and an engine needs {_DESCRIPTORS_AT_LEAST}",
+            f"this process may open at most {most} files, but an engine needs {_DESCRIPTORS_AT_LEAST}",
             hint="raise the hard limit before you start it (ulimit -Hn, or LimitNOFILE= of a systemd unit)",
         )
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most != resource.RLIM_INFINITY and most < _FILE_BYTES_AT_LEAST:
+        raise HostNotCapable(
+            f"this process may write files of at most {most} bytes, but an engine needs {_FILE_BYTES_AT_LEAST}",
+            hint="raise the hard limit before you start it (ulimit -Hf, or LimitFSIZE= of a systemd unit)",
+        )
+
+
+def _sandbox_descriptors() -> int:
+    """The most that a process of a sandbox may have if it shares the uid of its owner, whose programs need theirs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shared = _USUAL_SOFT_LIMIT if soft == resource.RLIM_INFINITY else min(soft, _USUAL_SOFT_LIMIT)
+    return max(shared - _SENT_AT_ONCE, _SANDBOX_DESCRIPTORS_AT_LEAST)
+
+
+def _above_standard(descriptor: int) -> int:
+    """A copy with a number from 3 on: an owner without standard streams has sockets among 0, 1 and 2."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def _names() -> tuple[Path, ...]:
@@ -109,13 +117,34 @@ def _names() -> tuple[Path, ...]:
     return (found.parent,) if len(found.parents) > 2 else (found,)
 
 
-def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineProcess:
-    """Start an engine that serves `primary`. Failures show as the end of that socket; `stderr_tail` says why."""
+def start_engine(
+    primary: socket.socket, options: Sequence[str] = (), listener: socket.socket | None = None
+) -> EngineProcess:
+    """Start an engine that serves `primary`, and whoever connects to `listener`.
+
+    Failures show as the end of the primary socket; `stderr_tail` says why.
+    """
     if not HELPER.is_file():
         raise HostNotCapable(
-            f"the helper program is missing: {HELPER}", hint="install Ramet again: pip install --force-reinstall ramet"
+            f"the helper program is missing: {HELPER}",
+            hint="install Ramet again: pip install --force-reinstall . in a checkout of Ramet",
         )
-    _check_descriptors()
+    _check_limits()
+    with ExitStack() as ours:
+        own = None
+        if (among := engine_uids.choices()) is not None:
+            own = engine_uids.take(among)
+            ours.callback(own.close)
+        passed = []
+        for each in (primary, listener):
+            if each is not None:
+                passed.append(_above_standard(each.fileno()))
+                ours.callback(os.close, passed[-1])
+        return _launch(passed, own, options)
+
+
+def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str]) -> EngineProcess:
+    """`sockets`: the primary one, and the one that listens if there is one. `own`: the engine's uid, if not ours."""
     found = interpreter.find(sys.executable)
     package = Path(ramet.isolation.__file__).resolve().parent.parent
     guest = package.with_name("ramet_guest")
@@ -124,10 +153,12 @@ def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineP
         *shown,
         *(str(path) for path in (package, guest, *_names()) if not any(path.is_relative_to(tree) for tree in shown)),
     ]
-    base_uid = engine_uid()
+    base_uid = own.uid if own is not None else None
     cgroups.sweep_dead()
     delegation = cgroups.delegate(base_uid)
-    command = [str(HELPER), "launch", "--owner", str(os.getpid()), "--primary", str(primary.fileno())]
+    command = [str(HELPER), "launch", "--owner", str(os.getpid()), "--primary", str(sockets[0])]
+    for listener in sockets[1:]:
+        command += ["--listener", str(listener)]
     if base_uid is not None:
         command += ["--base-uid", str(base_uid)]
     for tree in trees:
@@ -139,18 +170,23 @@ def start_engine(primary: socket.socket, options: Sequence[str] = ()) -> EngineP
     cgroup_option = json.dumps({"version": delegation.version, "folders": dict(delegation.folders)})
     command += ["--", sys.executable, "-I", "-c", _BOOT, str(package.parent), "--primary", "3", "--owner-pidfd", "4"]
     command += ["--broker", "5", "--cgroups", cgroup_option, "--guest", str(guest), *options]
+    if sockets[1:]:
+        command += ["--listener", "6"]
+    if base_uid is None:
+        command += ["--sandbox-descriptors", str(_sandbox_descriptors())]
     # An engine that serves others keeps no files for them.
     packages = package_folder.find() if "--only-interpreter" not in options else None
     if packages is not None:
         command += ["--packages", packages]
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
+    # The launcher holds the lock on the engine's uid by having it open.
+    passed = [*sockets, *([own.lock] if own is not None and own.lock is not None else [])]
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[primary.fileno()], env={}, cwd="/"
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=passed, env={}, cwd="/"
         )
-    except OSError:
-        for folder in delegation.paths():
-            cgroups.sweep(folder)
+    except BaseException:
+        cgroups.undo(delegation)
         os.close(log)
         raise
     return EngineProcess(process, log, delegation.paths())

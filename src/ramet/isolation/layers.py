@@ -19,7 +19,7 @@ from typing import Protocol
 
 from ramet.isolation import syscalls
 from ramet.isolation.copies import Copy, folder, names_in, used
-from ramet.isolation.threadwork import finish
+from ramet.isolation.walks import Walks
 
 SMALL_BYTES = 32 << 20
 SMALL_ENTRIES = 1000
@@ -120,6 +120,7 @@ class PodFiles:
         self.upper = upper
         self.shm = shm
         self.overlays = overlays  # name of the upper folder, path in the pod
+        self.owner = ""  # whose files they are, once they are somebody's
         self.layers: tuple[Layer, ...] = tuple(layer.keep() for layer in image.layers) if image is not None else ()
         # A pod that began with copies has something to copy whether or not it wrote.
         self._upper_mark = _Mark.of(upper, self.names) if image is None or image.files is None else None
@@ -185,6 +186,7 @@ class FileImage:
         self.shm = shm  # a tmpfs with a folder "shm"
         self.layers = layers  # sealed, topmost first
         self.file_bytes = file_bytes  # copied when it was captured; not once for each pod
+        self.owner = ""
         self._merging: asyncio.Task[None] | None = None
 
     @property
@@ -214,13 +216,15 @@ class FileImage:
         if sealed is not None:
             copied += sealed.size_bytes
             layers = (sealed, *layers)
-        return cls(files.mount if files is not None else None, shm, layers, copied)
+        image = cls(files.mount if files is not None else None, shm, layers, copied)
+        image.owner = source.owner
+        return image
 
-    async def attach(self, attacher: Attacher) -> tuple[int, ...]:
+    async def attach(self, attacher: Attacher, walks: Walks) -> tuple[int, ...]:
         """The numbers of its layers in the holder. A chain that has become too long is first made into one layer."""
         if len(self.layers) > MOST_LAYERS:
             if self._merging is None:
-                self._merging = asyncio.create_task(self._merge())
+                self._merging = asyncio.create_task(self._merge(walks))
             task = self._merging
             try:
                 await asyncio.shield(task)
@@ -230,11 +234,11 @@ class FileImage:
                 raise
         return tuple([await layer.attach(attacher) for layer in self.layers])
 
-    async def _merge(self) -> None:
+    async def _merge(self, walks: Walks) -> None:
         # Hard links do not reach from one tmpfs into another, so this copies; at most once in eight large forks.
         chain = tuple(layer.keep() for layer in self.layers)
         try:
-            merged = await finish(asyncio.to_thread(merge_layers, chain), Layer.drop)
+            merged = await walks.run(self.owner, lambda _: merge_layers(chain), Layer.drop)
         finally:
             for layer in chain:
                 layer.drop()

@@ -16,9 +16,7 @@ Numbers are of linux/rtnetlink.h, linux/netfilter/nfnetlink.h and linux/netfilte
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import ipaddress
 import os
 import socket
@@ -44,8 +42,6 @@ _PROTOCOL_KEY, _TCP = 16, 6
 _EQUAL, _NOT_EQUAL = 0, 1
 _TABLE = b"ramet\0"
 _ERROR = 2
-_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_*
-_SET_INTERFACE_FLAGS, _INTERFACE_UP = 0x8914, 0x41  # SIOCSIFFLAGS; IFF_UP | IFF_RUNNING
 
 
 def lead_away(route: socket.socket, packets: socket.socket, port: int) -> None:
@@ -60,12 +56,7 @@ def lead_away(route: socket.socket, packets: socket.socket, port: int) -> None:
 
 
 def probe() -> None:
-    """Try it in a new network of this process, which is spent afterwards. Ends it with what does not work."""
-    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USER | _NEW_NETWORK):
-        raise SystemExit(f"make a network: {os.strerror(ctypes.get_errno())}")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sH14x", b"lo", _INTERFACE_UP)
-        fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, request)
+    """Try it in the network of this process, made for that and spent afterwards. Ends it with what does not work."""
     kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK
     with (
         socket.socket(socket.AF_NETLINK, kind, NETLINK_ROUTE) as route,

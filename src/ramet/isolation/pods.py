@@ -1,4 +1,4 @@
-"""Pods and the pool that keeps some ready: namespaces, file tree, control groups and pipes, but no code running."""
+"""Pods: namespaces, file tree, control groups and pipes, but no code running."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import itertools
 import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ramet.errors import LimitReached, SandboxLost
+from ramet.errors import NO_ROOM_ERRNOS, LimitReached, SandboxLost
 from ramet.isolation.cgroups import NONE, Delegation, PodGroup
 from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, receive_packet, send_packet
 from ramet.isolation.layers import FileImage, PodFiles
+from ramet.isolation.pod_pool import PodKind, PodPool
+from ramet.isolation.shown_folders import ShownFolders
+from ramet.isolation.syscalls import open_in_root
 from ramet.isolation.threadwork import finish
+from ramet.isolation.walks import Walks
 from ramet.protocol.specs import Interpreter, Limits, MountSpec
 
 _INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
-_SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit
+_SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit, and never more than the memory limit
 _CLOSE_SECONDS = 10.0
 _INIT_SECONDS = 10.0  # a pod's init answers within milliseconds, or after a second when processes take long to end
 _MADE_AT_ONCE = 8
 _NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")  # in the order of native/snapshot.h
-_LOW = 2  # fewer are not enough for whoever goes on asking: then the next is made at once
-_MOST_READY = 16  # pods kept for forks that are expected
-_EXPECTED_SECONDS = 60.0
-_REFILL_AFTER_SECONDS = 0.01  # whoever took a pod is about to use it: making the next at once would slow that down
 
 
 @dataclass(slots=True)
@@ -85,7 +85,13 @@ class Pod:
         ends: Ends,
         group: PodGroup | None,
         limits: Limits,
+        shown: ShownFolders | None = None,
+        direct: tuple[tuple[str, str], ...] = (),
+        uncounted: tuple[str, ...] = (),
     ) -> None:
+        self.uncounted = uncounted  # as in ``PodMaker``
+        self.shown = shown or ShownFolders()
+        self.direct = direct  # folders of the host that it shows as they are, and why
         self.handle = handle
         self.files = files
         self.ends = ends
@@ -210,6 +216,7 @@ class Pod:
                 await asyncio.sleep(0.01)  # a dead process leaves its group a moment after its parent heard of it
         os.close(self.handle.init_pidfd)
         os.close(self.handle.root)
+        self.shown.close()
         self.files.close()
 
 
@@ -219,10 +226,19 @@ def _number(pidfd: int) -> int:
         return int(next((line.split()[1] for line in lines if line.startswith("Pid:")), "-1"))
 
 
+def _find_shown(root: int, paths: Sequence[str]) -> ShownFolders:
+    """Before any code runs in the pod, which could put something else in the place of a folder above."""
+    found: list[int] = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # no descriptor left: it is shown all the same
+            found.append(open_in_root(root, path, os.O_PATH | os.O_DIRECTORY))
+    return ShownFolders(found)
+
+
 def _there(made: socket.socket | None) -> socket.socket:
     if made is None:
         raise SandboxLost(
-            "cannot make a socket in the sandbox: its pod says that an address is taken, and none was given"
+            "cannot make a socket in the sandbox: its pod reports that the address is in use, though none was given"
         )
     return made
 
@@ -252,25 +268,31 @@ async def wait_for_end(pidfd: int, seconds: float) -> bool:
         loop.remove_reader(pidfd)
 
 
-class PodMaker:
-    """Makes pods, and keeps a few of the usual kind ready."""
+async def _nothing() -> bool:
+    return False
 
-    def __init__(self, holder: Holder, broker: Broker, delegation: Delegation, ready: int) -> None:
+
+class PodMaker:
+    """Makes pods, and keeps a few ready in its pool. ``on_crowded`` gives up what others hold that was made ahead."""
+
+    def __init__(
+        self, holder: Holder, broker: Broker, delegation: Delegation, ready: int, walks: Walks | None = None
+    ) -> None:
         self._holder = holder
+        self._walks = walks or Walks()
         self._broker = broker
         self._delegation = delegation
-        self._ready = ready
-        self._expected = 0
-        self._expected_until = 0.0
-        self._shrinking: asyncio.Task[None] | None = None
         self._makers = asyncio.Semaphore(_MADE_AT_ONCE)
-        self._waiting = 0  # callers whom making things ahead would slow down
-        self._disturbed_until = 0.0
-        self._dead: list[asyncio.Task[None]] = []  # pods that died in the pool, on their way out
+        self.pool: PodPool[Pod] = PodPool(lambda kind: self._make_one(*kind), ready)
+        self.on_crowded: Callable[[], Awaitable[bool]] = _nothing
         self._numbers = itertools.count(1)
-        self._pool: dict[tuple[Interpreter, Limits], list[Pod]] = {}
-        self._refills: dict[tuple[Interpreter, Limits], asyncio.Task[None]] = {}
-        self._closed = False
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """System calls for shared memory that no limit of this host counts: sandboxes are refused them."""
+        if "memory" in self._delegation.folders:
+            return ()
+        return ("memfd_create",) if self._holder.bounds_ipc else ("memfd_create", "shmget", "semget", "msgget")
 
     async def take(
         self,
@@ -285,78 +307,17 @@ class PodMaker:
         pod = self.take_ready(interpreter, limits, mounts)
         if pod is None:
             pod = await self.make(interpreter, limits, mounts)
-            self._refill((interpreter, limits), _REFILL_AFTER_SECONDS)
+            self.pool.refill(PodKind(interpreter, limits))
         return pod
 
     def take_ready(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec]) -> Pod | None:
-        """A pod that waits in the pool, if there is one."""
-        pods = self._pool.setdefault((interpreter, limits), [])
-        while pods and not mounts:
-            pod = pods.pop()
-            if pod.alive:
-                self._refill((interpreter, limits), _REFILL_AFTER_SECONDS)
-                return pod
-            self._dead.append(asyncio.create_task(pod.close()))  # the host's kernel may kill anybody
-        return None
+        """A pod that waits in the pool, if there is one. None of them shows folders of the host."""
+        return None if mounts else self.pool.take(PodKind(interpreter, limits))
 
-    def _refill(self, key: tuple[Interpreter, Limits], after_seconds: float) -> None:
-        if not self._closed and (key not in self._refills or self._refills[key].done()):
-            self._refills[key] = asyncio.create_task(self._fill(key, after_seconds))
-
-    async def fill(self, interpreter: Interpreter, limits: Limits) -> None:
-        """Wait until the pool has its full number."""
-        self._pool.setdefault((interpreter, limits), [])
-        self._refill((interpreter, limits), 0.0)
-        await self._refills[interpreter, limits]
-
-    async def _fill(self, key: tuple[Interpreter, Limits], after_seconds: float) -> None:
-        pods = self._pool[key]
-        await asyncio.sleep(after_seconds)
-        # What cannot be made ahead is tried again, and told, when somebody asks for it.
-        with contextlib.suppress(Exception):
-            while len(pods) < self._wanted() and not self._closed:
-                if self._waiting or (len(pods) >= _LOW and not self.idle):
-                    await asyncio.sleep(_REFILL_AFTER_SECONDS / 2)
-                    continue
-                pods.append(await self.make(*key, ()))
-
-    @contextlib.contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Inside, and for a moment afterwards, nothing is made ahead of time."""
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            self._disturbed_until = asyncio.get_running_loop().time() + _REFILL_AFTER_SECONDS
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody has asked to be undisturbed for a moment: whoever got a sandbox is about to use it."""
-        return not self._waiting and asyncio.get_running_loop().time() >= self._disturbed_until
-
-    async def wait_until_idle(self) -> None:
-        while not self.idle:
-            await asyncio.sleep(_REFILL_AFTER_SECONDS / 2)
-
-    def _wanted(self) -> int:
-        expected = self._expected if asyncio.get_running_loop().time() < self._expected_until else 0
-        return max(self._ready, expected)
-
-    def expect(self, count: int) -> None:
-        """Somebody asks for so many pods of one kind at once and may do so again: keep as many ready, for a while."""
-        self._expected = max(self._wanted(), min(count, _MOST_READY))
-        self._expected_until = asyncio.get_running_loop().time() + _EXPECTED_SECONDS
-        if not self._closed and (self._shrinking is None or self._shrinking.done()):
-            self._shrinking = asyncio.create_task(self._shrink())
-
-    async def _shrink(self) -> None:
-        """Back to the usual number when nobody has asked for more for a while."""
-        while (left := self._expected_until - asyncio.get_running_loop().time()) > 0:
-            await asyncio.sleep(left)
-        for pods in tuple(self._pool.values()):
-            while len(pods) > self._wanted():
-                await pods.pop().close()
+    async def give_up_ready(self) -> bool:
+        """The host has no room: close what was made ahead. Whether that was anything."""
+        others = await self.on_crowded()
+        return await self.pool.give_up() or others
 
     async def make(
         self,
@@ -366,27 +327,48 @@ class PodMaker:
         boot: bool = False,
         image: FileImage | None = None,
     ) -> Pod:
+        """A new pod. Where the host has no room for it, what waits in the pool makes room, and it is tried again."""
+        try:
+            return await self._make_one(interpreter, limits, mounts, boot, image)
+        except (OSError, LimitReached) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM_ERRNOS:
+                raise
+            if not await self.give_up_ready():
+                raise
+        return await self._make_one(interpreter, limits, mounts, boot, image)
+
+    async def _make_one(
+        self,
+        interpreter: Interpreter,
+        limits: Limits,
+        mounts: Sequence[MountSpec] = (),
+        boot: bool = False,
+        image: FileImage | None = None,
+    ) -> Pod:
         layout = await self._holder.layout(interpreter)
-        opened: list[int] = []
+        opened: list[tuple[str, int]] = []  # lines of native/pod.h, each with its descriptor
         try:
             for mount in mounts:
-                opened.append(await self._broker.open(mount.source, "w" if mount.writable else "r"))
+                if mount.writable:
+                    opened.append((f"mount {mount.target}", await self._broker.open(mount.source, "w")))
+                    continue
+                parts = await self._broker.open_shown(mount.source)
+                opened += [(f"show-mount {mount.target.rstrip('/')}{place}", part) for place, part in parts]
             async with self._makers:
-                return await self._make(layout, limits, mounts, opened, boot, image)
+                return await self._make(layout, limits, opened, boot, image)
         finally:
-            for descriptor in opened:
+            for _, descriptor in opened:
                 os.close(descriptor)
 
     async def _make(
         self,
         layout: Layout,
         limits: Limits,
-        mounts: Sequence[MountSpec],
-        opened: Sequence[int],
+        opened: Sequence[tuple[str, int]],
         boot: bool,
         image: FileImage | None,
     ) -> Pod:
-        layers = await image.attach(self._holder) if image is not None else ()
+        layers = await image.attach(self._holder, self._walks) if image is not None else ()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
             group = None
             if self._delegation != NONE and not boot:
@@ -412,30 +394,29 @@ class PodMaker:
                 f"boot {int(boot)}",
                 f"given {len(ends.theirs) + len(doors)}",
                 f"upper {limits.disk_bytes} {inodes}",
-                f"shm {max(1 << 20, limits.disk_bytes // _SHM_SHARE)}",
+                f"shm {max(1 << 20, min(limits.disk_bytes // _SHM_SHARE, limits.memory_bytes))}",
+                f"memory {limits.memory_bytes}",
                 *(f"layer {number}" for number in layers),
                 *(f"image {kind}" for kind, _ in images),
-                *(f"mount {mount.target}" for mount in mounts),
+                *(line for line, _ in opened),
             ]
-            given = [theirs.fileno(), *ends.theirs, *doors, *(descriptor for _, descriptor in images), *opened]
+            given = [theirs.fileno(), *ends.theirs, *doors, *(descriptor for _, descriptor in (*images, *opened))]
             handle = await self._holder.make_pod(layout, lines, given)
             undo.pop_all()
         ends.sent()
         files = PodFiles(handle.upper, handle.shm, layout.overlays(), image)
-        return Pod(handle, files, ours, ends, group, limits)
+        shown = [line.removeprefix("show-mount ") for line, _ in opened if line.startswith("show-mount ")]
+        folders = _find_shown(handle.root, shown)
+        return Pod(handle, files, ours, ends, group, limits, folders, layout.direct, self.uncounted)
+
+    @property
+    def counts_memory(self) -> bool:
+        """Whether each pod has a group that counts its memory."""
+        return "memory" in self._delegation.folders
 
     def group_count(self) -> int:
         """How many group files the init of each pod holds."""
         return len(self._delegation.paths())
 
     async def close(self) -> None:
-        self._closed = True
-        if self._shrinking is not None:
-            self._shrinking.cancel()
-        for task in self._refills.values():
-            task.cancel()
-        await asyncio.gather(*self._refills.values(), return_exceptions=True)
-        pods = [pod for waiting in self._pool.values() for pod in waiting]
-        self._pool.clear()
-        await asyncio.gather(*self._dead, return_exceptions=True)
-        await asyncio.gather(*(pod.close() for pod in pods), return_exceptions=True)
+        await self.pool.close()

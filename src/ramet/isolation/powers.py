@@ -15,6 +15,8 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAPABILITIES_AT_MOST = 64
 
+CAP_SETFCAP = 31
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -24,6 +26,13 @@ class _Header(ctypes.Structure):
 
 class _Data(ctypes.Structure):
     _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process can use it now."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return bool(held >> number & 1)
 
 
 def drop_capabilities() -> None:

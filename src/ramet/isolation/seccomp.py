@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ramet.isolation.syscall_numbers import X86_64
@@ -47,26 +48,26 @@ _ALLOWED: tuple[tuple[str, str], ...] = (
     ("watch files (instances are bounded per pod)", "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"),
     (
         "pipes and small kernel objects",
-        "pipe pipe2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime memfd_create",
+        "pipe pipe2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime",
     ),
     (
-        "memory of the own process",
-        "mmap munmap mprotect mremap msync brk madvise mincore mlock mlock2 munlock mlockall munlockall "
+        "memory of the own process (mmap is checked below)",
+        "munmap mprotect mremap msync brk madvise mincore mlock mlock2 munlock mlockall munlockall "
         "remap_file_pages "
         "pkey_mprotect pkey_alloc pkey_free membarrier mbind set_mempolicy get_mempolicy "
         "set_mempolicy_home_node cachestat",
     ),
     (
-        "shared memory and queues of the pod's own ipc namespace",
-        "shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl",
+        "shared memory and queues of the pod's own ipc namespace (shmget is checked below)",
+        "shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl",
     ),
     (
         "message queues of the pod's own ipc namespace",
         "mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr",
     ),
     (
-        "sockets (families are checked below; the pod has a network of its own)",
-        "socketpair bind listen accept accept4 connect getsockname getpeername sendto recvfrom sendmsg recvmsg "
+        "sockets (those who make one are checked below; the pod has a network of its own)",
+        "bind listen accept accept4 connect getsockname getpeername sendto recvfrom sendmsg recvmsg "
         "sendmmsg recvmmsg setsockopt getsockopt shutdown",
     ),
     (
@@ -162,7 +163,22 @@ _RLIMIT_CORE = 4
 
 # Sockets that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel code are
 # not made.
-_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+_AF_UNIX, _AF_NETLINK = 1, 16
+_FAMILIES = (_AF_UNIX, 2, 10)  # AF_INET, AF_INET6; AF_NETLINK is asked for its protocol
+# What the C library speaks, and programs that list addresses and sockets. The others (packet filters, audit, connectors
+# of drivers, families that modules add) are kernel code that no program of a sandbox has a use for.
+_NETLINK_PROTOCOLS = (0, 4)  # NETLINK_ROUTE, NETLINK_SOCK_DIAG
+
+# Huge pages that the host's administrator has reserved: whoever takes one takes it from the program that it is for, and
+# no memory limit counts it. Refused as by a host that has reserved none; programs fall back.
+_HUGE_PAGES = {
+    "mmap": (3, 0x40000, errno.ENOMEM),  # which argument holds the flags; MAP_HUGETLB
+    "memfd_create": (1, 0x4, errno.ENOSYS),  # MFD_HUGETLB
+    "shmget": (2, 0o4000, errno.ENOMEM),  # SHM_HUGETLB
+}
+
+# The pod's init has the same user id as everybody in the pod: whoever set its limits could keep it from its work.
+_INIT = 1
 
 # A program with one of these bits in a writable folder of the host would lend the owner's power to whoever runs it
 # there.
@@ -231,8 +247,34 @@ def allowed_names() -> frozenset[str]:
     return frozenset(name for _, names in _ALLOWED for name in names.split())
 
 
-def compile_filter() -> bytes:
-    """The filter as an array of ``struct sock_filter``."""
+def _made_sockets() -> list[_Instruction]:
+    """What `socket` answers: by its family, and for netlink by its protocol."""
+    families = [
+        _Instruction(_JUMP_EQUAL, len(_FAMILIES) + 1 - index, 0, family) for index, family in enumerate(_FAMILIES)
+    ]
+    protocols = [
+        _Instruction(_JUMP_EQUAL, len(_NETLINK_PROTOCOLS) - index, 0, protocol)
+        for index, protocol in enumerate(_NETLINK_PROTOCOLS)
+    ]
+    return [
+        _load_argument(0),
+        *families,
+        _Instruction(_JUMP_EQUAL, 2, 0, _AF_NETLINK),
+        _answer(_RET_ERRNO | errno.EAFNOSUPPORT),
+        _answer(_RET_ALLOW),
+        _load_argument(2),
+        *protocols,
+        _answer(_RET_ERRNO | errno.EPROTONOSUPPORT),
+        _answer(_RET_ALLOW),
+    ]
+
+
+def compile_filter(uncounted: Collection[str] = ()) -> bytes:
+    """The filter as an array of ``struct sock_filter``.
+
+    ``uncounted``: calls that would give memory which no limit of this host counts; they find none left. For
+    ``memfd_create``, which a thaw makes too, that is as on a kernel without it.
+    """
     refuse = _RET_ERRNO | errno.EPERM
     program = [
         _load(_AT_ARCH),
@@ -242,6 +284,13 @@ def compile_filter() -> bytes:
         _Instruction(_JUMP_AT_LEAST, 0, 1, _X32_BIT),
         _answer(_RET_ERRNO | errno.ENOSYS),
     ]
+    for name in uncounted:
+        answer = _RET_TRACE if name == "memfd_create" else _RET_ERRNO | errno.ENOSPC
+        program += _when_number(X86_64[name], [_answer(answer)])
+    # First, because programs call mmap all the time, and the kernel remembers no answer that depends on arguments.
+    for name, (flags, bit, reason) in _HUGE_PAGES.items():
+        no_huge_page = [_Instruction(_JUMP_SET, 0, 1, bit), _answer(_RET_ERRNO | reason), _answer(_RET_ALLOW)]
+        program += _when_number(X86_64[name], [_load_argument(flags), *no_huge_page])
     for _, names in _ALLOWED:
         for number in _numbers(names):
             program += _when_number(number, [_answer(_RET_ALLOW)])
@@ -257,7 +306,9 @@ def compile_filter() -> bytes:
             _Instruction(_JUMP_SET, 0, 1, _CLONE_TRACED_ONLY),
             _answer(_RET_TRACE),
             _Instruction(_JUMP_SET, 0, 2, _CLONE_VM),
-            # Memory shared with a process of its own would outlive a freeze of the sandbox.
+            # Memory shared with a process of its own would outlive a freeze of the sandbox. (A vfork inside a vfork
+            # whose middle process is killed leaves one all the same, which a filter cannot see. A fork of the sandbox
+            # stops it like every other process of the pod, and the copy shares nothing with it.)
             _Instruction(_JUMP_SET, 1, 0, _CLONE_THREAD_OR_VFORK),
             _answer(refuse),
             _answer(_RET_ALLOW),
@@ -283,10 +334,12 @@ def compile_filter() -> bytes:
         for index, command in enumerate(_FCNTL_REFUSED)
     ]
     program += _when_number(X86_64["fcntl"], [_load_argument(1), *commands, _answer(_RET_ALLOW), _answer(refuse)])
-    families = [_Instruction(_JUMP_EQUAL, len(_FAMILIES) - index, 0, family) for index, family in enumerate(_FAMILIES)]
+    program += _when_number(X86_64["socket"], _made_sockets())
+    # For every other family the kernel makes two sockets before it says that it has no pairs of them.
+    pair = _Instruction(_JUMP_EQUAL, 1, 0, _AF_UNIX)
     program += _when_number(
-        X86_64["socket"],
-        [_load_argument(0), *families, _answer(_RET_ERRNO | errno.EAFNOSUPPORT), _answer(_RET_ALLOW)],
+        X86_64["socketpair"],
+        [_load_argument(0), pair, _answer(_RET_ERRNO | errno.EAFNOSUPPORT), _answer(_RET_ALLOW)],
     )
     pretend = _RET_ERRNO | 0
     for number in _numbers(_IGNORED):
@@ -299,9 +352,16 @@ def compile_filter() -> bytes:
         _load_high_half_of_argument(2),
         _Instruction(_JUMP_EQUAL, 0, 1, 0),
         _answer(_RET_ALLOW),
-        _answer(pretend),
     ]
-    program += _when_number(X86_64["prlimit64"], [_load_argument(1), is_core, _answer(_RET_ALLOW), *asks_only])
+    of_the_init = [_load_argument(0), _Instruction(_JUMP_EQUAL, 0, len(asks_only) + 1, _INIT), *asks_only]
+    program += _when_number(
+        X86_64["prlimit64"],
+        [
+            *(*of_the_init, _answer(refuse)),
+            *(_load_argument(1), is_core, _answer(_RET_ALLOW)),
+            *(*asks_only, _answer(pretend)),
+        ],
+    )
     for number in _numbers(_TRACED):
         program += _when_number(number, [_answer(_RET_TRACE)])
     program.append(_answer(_RET_ERRNO | errno.ENOSYS))

@@ -30,10 +30,10 @@ _FOLDERS = (
     "sys",
 )
 
-GUEST_FOLDER = "/opt/ramet/ramet_guest"
-LIBRARY_FOLDER = "/opt/ramet/site-packages"
-# Commands of ours that stand before those of the same name, in sandboxes that have a network.
-COMMAND_FOLDER = "/opt/ramet/bin"
+GUEST_FOLDER = "/.ramet/ramet_guest"
+LIBRARY_FOLDER = "/.ramet/site-packages"
+# Commands of ours that stand before those of the same name.
+COMMAND_FOLDER = "/.ramet/bin"
 
 # Copied from the host when everybody may read them: how programs find libraries, certificates, time zones and fonts.
 _COPIED = (
@@ -71,7 +71,10 @@ _WRITTEN = {
     "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost\n",
     "hostname": "sandbox\n",
     "resolv.conf": "nameserver 127.0.0.1\n",  # where the network answers, if there is one
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    # Where nobody answers at that address (UNAVAIL) the last word is that of the file, "not known". The resolver's own
+    # would be "temporary failure", after which programs try again.
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns [!UNAVAIL=return] files\nservices: files\n"
+    "protocols: files\n",
     "machine-id": "00000000000000000000000000000000\n",
     "shells": "/bin/sh\n/bin/bash\n",
 }
@@ -102,13 +105,26 @@ def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc"
         _copy(Path(host_etc) / name, root / "etc" / name)
     (root / "etc/mtab").symlink_to("/proc/self/mounts")
     _write_commands(root / COMMAND_FOLDER.lstrip("/"), interpreter)
-    major, minor = interpreter.version.split(".")[:2]
-    # A user site that does not exist when the interpreter starts would not be on its path after `pip install --user`.
-    (root / f"root/.local/lib/python{major}.{minor}/site-packages").mkdir(parents=True, exist_ok=True)
+    if has_user_site(interpreter.executable):
+        major, minor = interpreter.version.split(".")[:2]
+        # One that does not exist when the interpreter starts would not be on its path after `pip install --user`.
+        (root / f"root/.local/lib/python{major}.{minor}/site-packages").mkdir(parents=True, exist_ok=True)
     (root / "root").chmod(0o700)
     for name in ("tmp", "var/tmp"):
         (root / name).chmod(0o1777)
     (root / "var/run").symlink_to("/run")
+
+
+def has_user_site(executable: str) -> bool:
+    """Whether it looks for packages in the home folder. A virtual environment does not, unless it was made to."""
+    try:
+        lines = (Path(executable).parent.parent / "pyvenv.cfg").read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+    settings = {
+        name.strip().lower(): value.strip().lower() for name, _, value in (line.partition("=") for line in lines)
+    }
+    return settings.get("include-system-site-packages") == "true"
 
 
 def _write_commands(folder: Path, interpreter: Interpreter) -> None:

@@ -12,7 +12,11 @@ _AT_FDCWD = -100
 _OPEN_TREE = 428
 _OPEN_TREE_CLONE = 1
 _AT_RECURSIVE = 0x8000
+_FSCONFIG, _FSPICK = 431, 433
+_FSPICK_EMPTY_PATH, _FSPICK_CLOEXEC = 8, 1
+_SET_FLAG, _RECONFIGURE = 0, 7  # FSCONFIG_SET_FLAG, FSCONFIG_CMD_RECONFIGURE
 _OPENAT2 = 437
+_CLONE3 = 435
 # RESOLVE_NO_XDEV and so on, of openat2(2)
 _NO_OTHER_MOUNT, _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x01, 0x02, 0x04, 0x08, 0x10
 # openat2(2): EAGAIN when a rename or mount raced with "..": try again. A sandbox can race on purpose, so not for ever.
@@ -39,6 +43,15 @@ def _checked(what: str, result: int) -> int:
     return result
 
 
+def check_clone3() -> None:
+    """OSError where clone3 is refused as such. A C library that gets another answer than ENOSYS can start no thread."""
+    try:
+        _call("clone3", _CLONE3, ctypes.c_void_p(None), ctypes.c_size_t(0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # what the call itself says to arguments of no size
+            raise
+
+
 def clone_tree(path: str) -> int:
     """A detached copy of the mounts at and below `path`, as a descriptor."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
@@ -49,6 +62,22 @@ def clone_tree(path: str) -> int:
         ctypes.c_char_p(os.fsencode(path)),
         ctypes.c_uint(flags),
     )
+
+
+def forget_names(mount: int) -> None:
+    """Have the kernel forget the names that it remembers of a file system that is read-only, but for those in use.
+
+    By a remount that changes nothing: before each, the kernel drops what is in the file system's cache of names
+    (fs/super.c, reconfigure_super). `mount`: a descriptor of the top folder of a mount.
+    """
+    flags = ctypes.c_uint(_FSPICK_EMPTY_PATH | _FSPICK_CLOEXEC)
+    context = _call("fspick", _FSPICK, ctypes.c_int(mount), ctypes.c_char_p(b""), flags)
+    try:
+        nothing, zero = ctypes.c_char_p(None), ctypes.c_int(0)
+        for command, key in ((_SET_FLAG, ctypes.c_char_p(b"ro")), (_RECONFIGURE, nothing)):
+            _call("fsconfig", _FSCONFIG, ctypes.c_int(context), ctypes.c_uint(command), key, nothing, zero)
+    finally:
+        os.close(context)
 
 
 def open_in_root(root: int, path: str | bytes, flags: int, mode: int = 0, *, follow_links: bool = True) -> int:

@@ -84,7 +84,7 @@ def open_terminal(root: int, columns: int, rows: int) -> tuple[int, int]:
         if error.errno != errno.ENOSPC:
             raise
         raise LimitReached(
-            "the sandbox has no terminal left", hint="its own programs have taken them (64 in all): end some of them"
+            "the sandbox has no terminal left", hint="the programs in it use all 64: end some of them"
         ) from error
     finally:
         os.close(found)
@@ -113,7 +113,7 @@ def _check(descriptor: int, is_expected: Callable[[int], bool]) -> None:
         or not is_expected(status.st_rdev)
         or syscalls.file_system_type(descriptor) != _DEVPTS
     ):
-        raise SandboxLost("the pod's /dev/pts is not what it was made as")
+        raise SandboxLost("the sandbox has replaced its /dev/pts")
 
 
 class Entering:
@@ -141,7 +141,7 @@ class Entering:
             sent.callback(self._theirs.close)
             doors = self._pod.group.open_doors() if self._pod.group is not None else []
             files = []
-            for name, data in (("filter", compile_filter()), ("request", self._command.encode())):
+            for name, data in (("filter", compile_filter(self._pod.uncounted)), ("request", self._command.encode())):
                 files.append(os.memfd_create(name, os.MFD_CLOEXEC))
                 sent.callback(os.close, files[-1])
                 os.write(files[-1], data)
@@ -214,7 +214,7 @@ class Entering:
                     if await _ends(started.pidfd):
                         return
                     raise SandboxLost(
-                        f"cannot look at a program that was about to run on a terminal: {error}"
+                        f"cannot inspect a program that was about to run on a terminal: {error}"
                     ) from error
                 with contextlib.suppress(BrokenPipeError):
                     self._report.send(b"x")
@@ -223,7 +223,7 @@ class Entering:
         except TimeoutError:
             raise SandboxLost(
                 f"the program did not start within {_ENTER_SECONDS:.0f} seconds",
-                hint="another process of the sandbox may have stopped it, or the sandbox has used up its time",
+                hint="another process of the sandbox may have stopped it, or the sandbox is short of CPU time",
             ) from None
         except ConnectionResetError:
             return
@@ -232,11 +232,11 @@ class Entering:
         step, _, reason = why.partition(": ")
         if step == "run":
             return InvalidArgument(
-                f"command: cannot run {self._command.arguments[0]!r:.200}: {reason}", details={"argument": "command"}
+                f"command cannot be run: {self._command.arguments[0]!r:.200}: {reason}", details={"argument": "command"}
             )
         if step == "go to the folder":
             return InvalidArgument(
-                f"cwd: cannot go to {self._command.folder!r:.200}: {reason}", details={"argument": "cwd"}
+                f"cwd cannot be entered: {self._command.folder!r:.200}: {reason}", details={"argument": "cwd"}
             )
         return SandboxLost(f"cannot start a program in the sandbox: {why}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ramet.isolation.cgroups import Delegation
 from ramet.protocol.specs import Limits
@@ -10,18 +11,27 @@ from ramet.protocol.specs import Limits
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 
 
-def read_walls(repl: int | None, limits: Limits, delegation: Delegation) -> dict[str, object]:
-    """`repl` is the REPL's id in the engine's numbering, None when it is gone."""
+# Without a control group; `freezing.shared_memory` says why.
+_EACH_PROCESS = (
+    "for each process: rlimit on private memory, shared memory looked at twice a second; "
+    "not counted together with others, nor with files; no memfd_create"
+)
+
+
+def read_walls(
+    repl: int | None, limits: Limits, delegation: Delegation, direct: Sequence[tuple[str, str]] = ()
+) -> dict[str, object]:
+    """`repl` is the REPL's id in the engine's numbering, None when it is gone. `direct`: as in ``Pod``."""
     kept_by = f"cgroup v{delegation.version}"
     found: dict[str, object] = {
-        "memory": f"{limits.memory_bytes} bytes, "
-        + (kept_by if "memory" in delegation.folders else "rlimit on each process's data"),
+        "memory": f"{limits.memory_bytes} bytes, " + (kept_by if "memory" in delegation.folders else _EACH_PROCESS),
         "processes": f"{limits.pids}, " + (kept_by if "pids" in delegation.folders else "rlimit"),
         "cpu": f"{limits.cpus:g} CPUs, {kept_by}"
         if "cpu" in delegation.folders
         else "not limited: no writable cpu cgroup",
         "disk": f"{limits.disk_bytes} bytes, size of the writable layer",
         "network": "loopback only",
+        "files": "; ".join(["overlays", *(f"{path} as it is on the host ({why})" for path, why in direct)]),
     }
     if repl is None:
         return found

@@ -61,7 +61,7 @@ async def list_sandboxes(call: Call, given: arguments.ListSandboxes) -> Answer:
     snapshots = call.session.snapshot_ids
     lines += [f"snapshot {one}" for one in snapshots]
     structure = answers.ListedSandboxes(sandboxes=listed, snapshots=snapshots)
-    return answer(Shown("\n".join(lines) or "no sandboxes yet: the first call that needs one makes it"), structure)
+    return answer(Shown("\n".join(lines) or "no sandboxes yet; the first call that needs one creates it"), structure)
 
 
 async def close_sandbox(call: Call, given: arguments.CloseSandbox) -> Answer:
@@ -87,7 +87,7 @@ async def diff(call: Call, given: arguments.Diff) -> Answer:
 async def merge_into(call: Call, given: arguments.MergeInto) -> Answer:
     sandbox = await call.sandbox(given)
     await call.session.merge(sandbox, given.winner)
-    text = f"sandbox {sandbox.id} is now what {given.winner} was; {given.winner} is no more"
+    text = f"sandbox {sandbox.id} now has the state of {given.winner}; {given.winner} no longer exists"
     return answer(Shown(text), answers.MadeSandbox(sandbox=sandbox.id))
 
 
@@ -140,4 +140,4 @@ def _bytes(given: arguments.WriteFile) -> bytes:
     try:
         return base64.b64decode(given.content, validate=True)
     except binascii.Error as error:
-        raise InvalidArgument(f"content: is not base64: {error}") from error
+        raise InvalidArgument(f"content must be base64: {error}") from error

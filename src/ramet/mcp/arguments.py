@@ -12,7 +12,7 @@ _CHILDREN = 32
 
 Timeout = Annotated[
     float,
-    Field(gt=0, le=_LONGEST_SECONDS, description="Interrupt it after so many seconds. Variables are kept."),
+    Field(gt=0, le=_LONGEST_SECONDS, description="Interrupt the code after this many seconds. Variables are kept."),
 ]
 Path = Annotated[str, Field(min_length=1, description="Absolute, or relative to /root")]
 Encoding = Literal["text", "base64"]
@@ -64,7 +64,7 @@ class CreateSandbox(Arguments):
 
 class ListSandboxes(Arguments):
     sandbox: Annotated[
-        str | None, Field(description="Any one of yours. Needed only where you got no default sandbox.")
+        str | None, Field(description="Id of any of your sandboxes. Only needed if you have no default sandbox.")
     ] = None
 
 
@@ -74,7 +74,7 @@ class CloseSandbox(Arguments):
 
 class Fork(InSandbox):
     n: Annotated[int, Field(ge=1, le=_CHILDREN, description="How many copies")] = 1
-    reseed: Annotated[bool, Field(description="Start the random generators of each copy anew")] = False
+    reseed: Annotated[bool, Field(description="Give each copy different random numbers")] = False
 
 
 class Diff(InSandbox):
@@ -83,7 +83,7 @@ class Diff(InSandbox):
 
 
 class MergeInto(InSandbox):
-    winner: Annotated[str, Field(description="Id of the fork whose state is taken over; it is no more afterwards")]
+    winner: Annotated[str, Field(description="Id of the fork whose state is kept; the fork itself ends")]
 
 
 class Snapshot(InSandbox):
@@ -91,7 +91,7 @@ class Snapshot(InSandbox):
 
 
 class Restore(InSandbox):
-    snapshot: Annotated[str, Field(description="Id that snapshot gave")]
+    snapshot: Annotated[str, Field(description="Id of the snapshot")]
 
 
 class ListFiles(InSandbox):
@@ -100,8 +100,10 @@ class ListFiles(InSandbox):
 
 class ReadFile(InSandbox):
     path: Path
-    first_line: Annotated[int, Field(ge=1, description="Of a text")] = 1
-    line_count: Annotated[int | None, Field(ge=1, description="Of a text. Left out: to its end.")] = None
+    first_line: Annotated[int, Field(ge=1, description="First line to read of a text file")] = 1
+    line_count: Annotated[
+        int | None, Field(ge=1, description="Number of lines to read of a text file. Left out: to its end.")
+    ] = None
     encoding: Annotated[Encoding, Field(description="base64: the bytes of any file, whole, as a resource")] = "text"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from ramet import AsyncSandbox, ExitEvent, OutputEvent, Result, ResultEvent, RichResult
+from ramet import AsyncSandbox, ClearEvent, ExitEvent, Language, OutputEvent, Result, ResultEvent, RichResult
 from ramet.integrations.bounding import Bounded
 from ramet.integrations.results import OTHER_CHARACTERS, PRINTED_CHARACTERS, Shown, show
 
@@ -21,7 +21,7 @@ _REPORT_CHARACTERS = 4_000  # of one report, its end
 
 
 async def run_cell(
-    sandbox: AsyncSandbox, code: str, language: str, timeout_seconds: float, report: Report | None
+    sandbox: AsyncSandbox, code: str, language: Language, timeout_seconds: float, report: Report | None
 ) -> Shown:
     """Run it. Cancelling what awaits this interrupts the cell."""
     if report is None:
@@ -29,12 +29,20 @@ async def run_cell(
     stdout, stderr = Bounded(PRINTED_CHARACTERS), Bounded(OTHER_CHARACTERS)
     displayed: list[RichResult] = []
     result: Result | None = None
+    clears_next = False
     reporter = _Reporter(report)
     reporting = asyncio.create_task(reporter.run())
     try:
         events = sandbox.run_code_stream(code, language, timeout_seconds, on_disconnect="interrupt")
         async with aclosing(events):
             async for event in events:
+                if isinstance(event, ClearEvent) and event.wait:
+                    clears_next = True
+                    continue
+                if isinstance(event, ClearEvent) or (clears_next and not isinstance(event, ExitEvent)):
+                    stdout, stderr = Bounded(PRINTED_CHARACTERS), Bounded(OTHER_CHARACTERS)
+                    displayed.clear()
+                    clears_next = False
                 if isinstance(event, OutputEvent):
                     (stdout if event.type == "stdout" else stderr).add(event.data)
                     reporter.add(event.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import signal
 import socket
 import sys
@@ -17,8 +18,10 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +34,10 @@ PATH = "/mcp"
 _BODY_BYTES = 64 * 1024 * 1024  # of a request: files come as base64 in JSON
 _SESSIONS = 1000
 _GRACE_SECONDS = 5  # for requests under way when told to stop
+# What a browser says of requests that neither a page of ours nor the user themselves made.
+_FROM_OTHER_SITES = frozenset(("cross-site", "same-site"))
+_USUAL_PORTS = {"http": ":80", "https": ":443"}
+_HOST_PORT = re.compile(r":[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ def serve_http(settings: HttpSettings, sandboxes: SandboxSettings, announce: Cal
     """Serve until SIGTERM or Ctrl-C. ``announce`` is told the URL as soon as clients can connect."""
     if not settings.loopback and not settings.keys:
         raise InvalidArgument(
-            f"host: {settings.host} can be reached from other machines, and no key is set",
+            f"host {settings.host} can be reached from other machines, and no key protects it",
             hint="export RAMET_MCP_KEY=$(openssl rand -hex 32) and add --api-key-env RAMET_MCP_KEY",
         )
     with _listener(settings) as listener:
@@ -81,9 +88,7 @@ def _listener(settings: HttpSettings) -> socket.socket:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
-        raise InvalidArgument(
-            f"host, port: cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
-        ) from error
+        raise InvalidArgument(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
 
 
 def make_app(settings: HttpSettings, sandboxes: SandboxSettings) -> Starlette:
@@ -96,6 +101,8 @@ def make_app(settings: HttpSettings, sandboxes: SandboxSettings) -> Starlette:
         max_sessions=_SESSIONS,
     )
     endpoint: ASGIApp = _Watched(manager.handle_request, sessions)
+    if _names_are_known(settings):
+        endpoint = _OwnPages(endpoint, settings.allowed_hosts)
     middleware = []
     if settings.keys:
         endpoint = RequireAuthMiddleware(endpoint, required_scopes=[])
@@ -110,8 +117,9 @@ def _security(settings: HttpSettings) -> TransportSecuritySettings:
     """
     names = ["127.0.0.1", "localhost", "[::1]", *settings.allowed_hosts]
     return TransportSecuritySettings(
-        enable_dns_rebinding_protection=settings.loopback or bool(settings.allowed_hosts),
+        enable_dns_rebinding_protection=_names_are_known(settings),
         allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+        # Of any port: which of them is ours only the request can tell, see _OwnPages.
         allowed_origins=[
             form
             for name in names
@@ -119,6 +127,39 @@ def _security(settings: HttpSettings) -> TransportSecuritySettings:
             for form in (f"{scheme}://{name}", f"{scheme}://{name}:*")
         ],
     )
+
+
+def _names_are_known(settings: HttpSettings) -> bool:
+    return settings.loopback or bool(settings.allowed_hosts)
+
+
+class _OwnPages:
+    """Refuses requests of web pages that are not of the address that they ask.
+
+    Other programs of this machine have pages on loopback too, of which a sandbox may be the author (``expose``).
+    """
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str]) -> None:
+        self._app = app
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        # A picture or a script has no Origin, but browsers say that another site has asked for it.
+        foreign = any(site in _FROM_OTHER_SITES for site in headers.getlist("sec-fetch-site"))
+        origins, hosts = headers.getlist("origin"), headers.getlist("host")
+        if foreign or any(len(hosts) != 1 or not self._is_own(origin, hosts[0]) for origin in origins):
+            await PlainTextResponse("requests from other web pages are refused", 403)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        scheme, _, authority = origin.lower().partition("://")
+        # This server speaks no TLS; a proxy in front of it that gives it a name may.
+        if scheme == "https" and _HOST_PORT.sub("", host.lower()) not in self._allowed_hosts:
+            return False
+        usual = _USUAL_PORTS.get(scheme)
+        return usual is not None and authority.removesuffix(usual) == host.lower().removesuffix(usual)
 
 
 class _Keys:

@@ -110,12 +110,12 @@ class ManySessions:
                 if named in session and session.owner == owner:
                     return session
             raise InvalidArgument(
-                f"sandbox: there is no {named!r}, or not any more",
-                hint="leave it out to get a new one, whose id is in the answer",
+                f"there is no sandbox {named!r}; it may have ended",
+                hint="leave out `sandbox` to get a new one, whose id is in the answer",
             )
         if len(self._standing_alone) >= STANDING_ALONE:
             raise LimitReached(
-                f"{STANDING_ALONE} clients have sandboxes", hint="go on in one you have: name it in `sandbox`"
+                f"{STANDING_ALONE} clients have sandboxes", hint="continue in a sandbox you have: name it in `sandbox`"
             )
         session = Session(self._settings, owner, found_by_id=True)
         self._standing_alone.append(session)

@@ -134,7 +134,7 @@ def _tell_which(made: types.CallToolResult, call: Call, named: str | None) -> No
     facts = {} if made.meta is None else dict(made.meta.get("ramet", {}))
     made.meta = {"ramet": {**facts, "sandbox": call.sandbox_id}}
     if call.session.found_by_id and named is None:
-        note = f"(sandbox {call.sandbox_id}: give this id as `sandbox` in the next calls to go on with this state)"
+        note = f"(sandbox {call.sandbox_id}: give this id as `sandbox` in the next calls to continue with this state)"
         made.content.append(types.TextContent(text=note))
 
 

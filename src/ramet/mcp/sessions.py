@@ -174,20 +174,21 @@ class Session:
     def _check_room(self, n: int) -> None:
         if len(self._sandboxes) + n > SANDBOXES:
             raise LimitReached(
-                f"this session has {len(self._sandboxes)} sandboxes, and may have {SANDBOXES}",
+                f"this session has {len(self._sandboxes)} sandboxes; it may have at most {SANDBOXES}",
                 hint="close some with close_sandbox",
             )
 
     def _known(self, sandbox_id: str, argument: str = "sandbox") -> AsyncSandbox:
         if sandbox_id not in self._sandboxes:
             raise InvalidArgument(
-                f"{argument}: this session has no sandbox {sandbox_id!r}", hint="list_sandboxes shows those it has"
+                f"this session has no sandbox {sandbox_id!r} (argument {argument})",
+                hint="list_sandboxes shows those it has",
             )
         return self._sandboxes[sandbox_id]
 
     def _known_snapshot(self, snapshot_id: str) -> AsyncSnapshot:
         if snapshot_id not in self._snapshots:
             raise InvalidArgument(
-                f"snapshot: this session has no snapshot {snapshot_id!r}", hint="list_sandboxes shows those it has"
+                f"this session has no snapshot {snapshot_id!r}", hint="list_sandboxes shows those it has"
             )
         return self._snapshots[snapshot_id]

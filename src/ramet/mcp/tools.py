@@ -56,9 +56,9 @@ TOOLS = (
     Tool(
         "fork",
         "Fork a sandbox",
-        "Make copies of a sandbox as it is now: memory, variables, files, threads. Each goes its own way from here; "
+        "Make copies of a sandbox as it is now: memory, variables, files, threads. They are independent of each other; "
         "the original is not touched. Use it to try several approaches from the same prepared state, or to try "
-        "something risky. Gives the ids of the forks, for the argument `sandbox` of the other tools.",
+        "something risky. Returns the ids of the forks, for the argument `sandbox` of the other tools.",
         arguments.Fork,
         actions.fork,
         answers.Children,
@@ -66,7 +66,7 @@ TOOLS = (
     Tool(
         "diff",
         "Compare two sandboxes",
-        "Which variables and files of another sandbox differ from those of this one, for instance what a fork did.",
+        "Show which variables and files of another sandbox differ from this one, for instance what a fork changed.",
         arguments.Diff,
         actions.diff,
         answers.Differences,
@@ -75,8 +75,8 @@ TOOLS = (
     Tool(
         "merge_into",
         "Keep a fork",
-        "Let a sandbox become what one of its forks is: keep the best attempt under the original's id. What the "
-        "sandbox was is given up, and the winner's id is no more. Other forks stay; close those you do not need.",
+        "Replace a sandbox with the state of one of its forks: keep the best attempt under the original's id. The "
+        "sandbox's own state is lost, and the winner's id ends. Other forks stay; close those you do not need.",
         arguments.MergeInto,
         actions.merge_into,
         answers.MadeSandbox,
@@ -85,7 +85,7 @@ TOOLS = (
     Tool(
         "snapshot",
         "Take a snapshot",
-        "Freeze a sandbox as it is, to go back to with restore or to make others from with create_sandbox.",
+        "Save the state of a sandbox, to go back to it with restore or to start others from it with create_sandbox.",
         arguments.Snapshot,
         actions.snapshot,
         answers.TakenSnapshot,
@@ -93,7 +93,7 @@ TOOLS = (
     Tool(
         "restore",
         "Go back to a snapshot",
-        "Bring a sandbox back to the state of a snapshot, variables and files. What it was until now is given up.",
+        "Bring a sandbox back to the state of a snapshot, variables and files. Its current state is lost.",
         arguments.Restore,
         actions.restore,
         answers.TakenSnapshot,
@@ -122,8 +122,8 @@ TOOLS = (
     Tool(
         "create_sandbox",
         "Make a sandbox",
-        "Make another sandbox, empty or from a snapshot. The default one is made by itself: you need this only for "
-        "something that is to be kept apart.",
+        "Make another sandbox, empty or from a snapshot. The default one is made automatically: use this only for "
+        "work that must be kept apart.",
         arguments.CreateSandbox,
         actions.create_sandbox,
         answers.MadeSandbox,
@@ -131,7 +131,7 @@ TOOLS = (
     Tool(
         "close_sandbox",
         "Close a sandbox",
-        "End a sandbox or fork that is not needed any more. Its variables and files are gone.",
+        "End a sandbox or fork that you no longer need. Its variables and files are lost.",
         arguments.CloseSandbox,
         actions.close_sandbox,
         destroys=True,

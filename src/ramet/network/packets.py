@@ -17,7 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from ramet.errors import ProtocolError
+from ramet.errors import NO_ROOM_ERRNOS, ProtocolError
 
 PACKET_BYTES_AT_MOST = 160 * 1024
 MESSAGE_BYTES_AT_MOST = 16 * 1024 * 1024
@@ -25,6 +25,7 @@ DESCRIPTORS_AT_MOST = 64
 # So much is put into one packet; a host may be set to give a socket room for not much more.
 _SENT_BYTES_AT_MOST = 64 * 1024
 _PACKETS_AT_ONCE = 64
+_RETRY_SECONDS = 0.05
 
 Message = dict[str, object]
 
@@ -110,12 +111,21 @@ class Channel:
             except (BlockingIOError, InterruptedError):
                 self._loop.add_writer(self._socket.fileno(), self._writable)
                 return
-            except OSError:
-                self._end(None)
+            except OSError as error:
+                if error.errno in NO_ROOM_ERRNOS:
+                    # Too many descriptors are under way for this user. That passes, and the other side is there.
+                    self._loop.remove_writer(self._socket.fileno())
+                    self._loop.call_later(_RETRY_SECONDS, self._try_again)
+                else:
+                    self._end(None)
                 return
             self._waiting.popleft()
             close_all(descriptors)
         self._loop.remove_writer(self._socket.fileno())
+
+    def _try_again(self) -> None:
+        if not self._closed:
+            self._writable()
 
     def _readable(self) -> None:
         for _ in range(_PACKETS_AT_ONCE):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import ramet.network
-from ramet.errors import HostNotCapable, RametError
+from ramet.errors import RametError
 from ramet.network.packets import Channel
 from ramet.protocol import fields
 
@@ -76,8 +76,11 @@ class ProxyProcess:
                 await asyncio.shield(made._ready)
         except TimeoutError:
             made.close()
-            raise HostNotCapable(
-                f"the proxy of the sandboxes' network was not ready within {_START_SECONDS:.0f} seconds"
+            made.kill()
+            await made.ended()
+            raise RametError(
+                f"the machine is busy: the proxy of the network was not ready within {_START_SECONDS:.0f} seconds",
+                hint="try again when it is less so",
             ) from None
         except BaseException:
             made.close()

@@ -97,7 +97,7 @@ class Proxy:
             _secrets(message),
             self._of_host,
             Reports(number, self._report),
-            Lookups(self._resolver),
+            Lookups(self._resolver, fields.optional_text(message, "owner") or ""),
             fields.optional_whole(message, "used_bytes") or 0,
             self._descriptors,
         )

@@ -22,6 +22,9 @@ class Allowance:
     memory_bytes: int | None = None  # the sum of the sandboxes' limits
     templates: int | None = None  # of the owner's own: with a preload of its own, or saved from snapshots
     network: NetworkSpec | None = None  # the most that rules may ask for, see ``network.beyond``
+    # Of all owners together: what the operator of a server lets the machine be used for.
+    all_sandboxes: int | None = None
+    all_memory_bytes: int | None = None
 
     def header(self) -> dict[str, object]:
         return {
@@ -29,6 +32,8 @@ class Allowance:
             "memory_bytes": self.memory_bytes,
             "templates": self.templates,
             "network": network_header(self.network),
+            "all_sandboxes": self.all_sandboxes,
+            "all_memory_bytes": self.all_memory_bytes,
         }
 
     @classmethod
@@ -42,4 +47,6 @@ class Allowance:
             memory_bytes=fields.optional_whole(given, "memory_bytes"),
             templates=fields.optional_whole(given, "templates"),
             network=network_in(given),
+            all_sandboxes=fields.optional_whole(given, "all_sandboxes"),
+            all_memory_bytes=fields.optional_whole(given, "all_memory_bytes"),
         )

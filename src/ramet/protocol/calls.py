@@ -2,7 +2,8 @@
 
 A connection carries one call at a time: a request, then answers up to a final one.
 
-    RUN, FETCH ->  [OUTPUT, RICH ...] RESULT          READ   ->  CHUNK ... ANSWER
+    RUN, FETCH ->  [OUTPUT, RICH, CLEARED ...] RESULT READ   ->  CHUNK ... ANSWER
+    GET_VALUE  ->  CHUNK ... ANSWER
     DIFF       ->  CHANGES ... ANSWER                 WRITE, CHUNK ... END  ->  ANSWER
     REPLAY     ->  [OUTPUT, EXITED ...] ANSWER        WRITE, CHUNK ... ABORT  ->  ERROR
     WATCH      ->  NEWS ... for ever                  LIST   ->  ENTRIES ... ANSWER
@@ -11,9 +12,12 @@ A connection carries one call at a time: a request, then answers up to a final o
     TOOL_ANSWER [, CHUNK ... END | ABORT]  ->  ANSWER, or nothing if it is quiet
     others     ->  ANSWER
     anything   ->  ERROR instead of the final answer
+    CLAIM, then a call that makes something  ->  ANSWER, and then TAKEN from the client
 
 A client that closes the connection in the middle has gone away: what it has waiting is dropped, its running cell is
-interrupted unless it asked to keep it, and children nobody else knows of are closed.
+interrupted unless it asked to keep it, and children nobody else knows of are closed. Whether the client has learnt of
+them is a guess, unless it has sent CLAIM before its request: then it says TAKEN when it has put what was made where it
+will be closed from, and without that word everything is closed with the connection.
 
 A header may name an ``owner``: then only what belongs to that owner exists for the call. Who names none sees all.
 """
@@ -21,14 +25,14 @@ A header may name an ``owner``: then only what belongs to that owner exists for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from ramet.errors import ProtocolError, RametError, error_from_code
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 from ramet.protocol.guest import Rich, read_mimes
-from ramet.protocol.results import CellError, Result, RichResult, Truncated, decode_form
+from ramet.protocol.results import CellError, Result, RichResult, Truncated, decode_form, whole_bytes_of_cut
 from ramet.protocol.tool_records import read_records
 
 # client -> engine
@@ -87,6 +91,12 @@ NETWORK_CHANGE = 71  # rules that are allowed and denied from now on
 EXPOSE = 72  # a port of it, to the host
 UNEXPOSE = 73
 DIAL = 74  # a port of it: the answer brings a connected socket; only over a unix socket
+# values of names in a sandbox
+GET_VALUE = 75
+SET_VALUE = 76
+# what a client has learnt of; neither has an answer
+CLAIM = 80  # the next call makes something, and TAKEN will follow its answer
+TAKEN = 81  # what that call made has a handle
 # engine -> client
 ANSWER = 30
 ERROR = 31
@@ -100,6 +110,7 @@ TERMINAL_DATA = 38
 HEARTBEAT = 39  # nothing new; a server puts it between the frames of a silent answer
 EXITED = 48  # in a replay: a cell has ended
 TOOL_CALL = 49  # in the answer to a RUN: its code calls a tool
+CLEARED = 82  # in a stream: `clear_output()`, with "wait" when something new is shown
 TOOL_CANCELLED = 59  # nobody waits for that call any more
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
@@ -108,7 +119,11 @@ SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISC
 TERMINAL_CALLS = frozenset(
     (TERMINAL_OPEN, TERMINAL_ATTACH, TERMINAL_INPUT, TERMINAL_RESIZE, TERMINAL_KILL, TERMINAL_LIST, TERMINAL_READ)
 )
+VALUE_CALLS = frozenset((GET_VALUE, SET_VALUE))
 NETWORK_CALLS = frozenset((NETWORK, NETWORK_CHANGE, EXPOSE, UNEXPOSE, DIAL))
+# What these make has to be closed by whoever asked for it. CREATE and FORK make sandboxes, for instance.
+MAKING = frozenset((CREATE, FORK, SNAPSHOT, THAW, RESUME))
+KIND_AT = 5  # where the kind stands in a frame
 # After one of these the call is over.
 FINAL = frozenset((ANSWER, RESULT, ERROR))
 
@@ -198,18 +213,18 @@ def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
         results.append(read_rich(value, blob[start:end]))
         start = end
     error = fields.optional_mapping(header, "error")
-    truncated = fields.optional_mapping(header, "truncated")
+    value = next((result.text for result in reversed(results) if result.what == "value"), streamed_value)
     return Result(
         stdout=texts[0],
         stderr=texts[1],
         exit_code=fields.whole(header, "exit_code"),
-        value=next((result.text for result in reversed(results) if result.what == "value"), streamed_value),
+        value=value,
         results=tuple(results),
         interrupted="interrupted" in header,
         state="lost" if "state" in header else "kept",
         cause=fields.optional_text(header, "cause"),
         restarted="restarted" in header,
-        truncated=None if truncated is None else Truncated.read(truncated),
+        truncated=_truncated(header, lengths, whole_bytes_of_cut(value)),
         background=texts[2],
         error=None if error is None else CellError.read(error),
         duration_seconds=fields.number(header, "duration"),
@@ -217,6 +232,16 @@ def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
         tool_calls=read_records(blob, fields.natural(header, "tool_calls")) if "tool_calls" in header else (),
         tool_calls_dropped=fields.natural(header, "tool_calls_dropped") if "tool_calls_dropped" in header else 0,
     )
+
+
+def _truncated(header: Mapping[str, object], lengths: list[object], value_bytes: int) -> Truncated | None:
+    told = fields.optional_mapping(header, "truncated")
+    if told is not None:
+        return replace(Truncated.read(told), value_bytes=value_bytes)
+    if not value_bytes:
+        return None
+    stdout_bytes, stderr_bytes = (length if isinstance(length, int) else 0 for length in lengths[:2])
+    return Truncated(stdout_bytes, stderr_bytes, None, None, 0, value_bytes)
 
 
 def rich_header(rich: Rich) -> dict[str, object]:

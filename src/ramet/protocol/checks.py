@@ -10,13 +10,15 @@ import math
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
 
 from ramet.protocol.frames import TO_GUEST
 from ramet.protocol.network import check_network, check_secrets
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 from ramet.protocol.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
 
-LANGUAGES = ("python", "bash")
+Language = Literal["python", "bash"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 BUILTIN_TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -42,47 +44,46 @@ _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_code(code: object) -> bytes:
-    """The code as UTF-8."""
+    """The code as UTF-8. Characters that no code can have travel, too: they are a SyntaxError of the cell."""
     if not isinstance(code, str):
-        raise invalid("code", f"is a {type(code).__name__}", "a string")
-    if "\0" in code:
-        line = code.count("\n", 0, code.index("\0")) + 1
-        raise invalid("code", f"has a NUL character in line {line}", "text without NUL")
-    try:
-        data = code.encode("utf-8")
-    except UnicodeEncodeError as error:
-        line = code.count("\n", 0, error.start) + 1
-        raise invalid("code", f"has a lone surrogate in line {line}", "text that UTF-8 can hold") from None
+        raise must("code", "be a string", kind_of(code))
+    data = code.encode("utf-8", "surrogatepass")
     check_code_bytes(len(data))
     return data
 
 
 def check_code_bytes(length: int) -> None:
     if length > CODE_BYTES_AT_MOST:
-        raise invalid("code", f"is {length} bytes long", f"at most {CODE_BYTES_AT_MOST} bytes; upload data as a file")
+        raise must(
+            "code",
+            f"be at most {CODE_BYTES_AT_MOST} bytes long",
+            Words(f"{length} bytes"),
+            hint="upload data as a file",
+        )
 
 
 def check_language(language: object) -> None:
     if language not in LANGUAGES:
-        raise invalid("language", f"{language!r} is unknown", " or ".join(map(repr, LANGUAGES)))
+        raise must("language", f"be {' or '.join(map(repr, LANGUAGES))}", language)
 
 
 def check_timeout(timeout: object, argument: str = "timeout") -> None:
-    allowed = f"None, or 0 to {TIMEOUT_SECONDS_AT_MOST:.0f} seconds"
     if timeout is None:
         return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise invalid(argument, f"is a {type(timeout).__name__}", allowed)
-    if not 0 <= timeout <= TIMEOUT_SECONDS_AT_MOST:  # also false for NaN
-        raise invalid(argument, f"is {timeout}", allowed)
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        requirement = "be a number of seconds"
+    elif timeout > TIMEOUT_SECONDS_AT_MOST:
+        requirement = f"be at most {TIMEOUT_SECONDS_AT_MOST:.0f} seconds"
+    elif not timeout > 0:  # true for NaN, too
+        requirement = "be more than 0 seconds"
+    else:
+        return
+    raise must(argument, requirement, timeout, hint="leave it out, or give None, for no limit")
 
 
 def check_lifetime(lifetime: Lifetime) -> None:
     for argument in ("timeout_seconds", "idle_timeout_seconds"):
-        value = getattr(lifetime, argument)
-        check_timeout(value, argument)
-        if value == 0:
-            raise invalid(argument, "is 0", f"None, or more than 0 and at most {TIMEOUT_SECONDS_AT_MOST:.0f} seconds")
+        check_timeout(getattr(lifetime, argument), argument)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -91,24 +92,26 @@ def check_environment(environment: Mapping[str, str]) -> None:
     entries: Iterable[tuple[object, object]] = environment.items()
     for name, value in entries:
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise invalid("env", f"the name {name!r} is not allowed", "names that are not empty, without '=' and NUL")
+            raise must("env", "be a non-empty string without '=' and NUL", name, subject="each name in env")
         if not isinstance(value, str):
-            raise invalid("env", f"the value of {name!r} is a {type(value).__name__}", "strings")
+            raise must("env", "be a string", kind_of(value), subject=f"the value of {name!r:.100} in env")
         if "\0" in value:
-            raise invalid("env", f"the value of {name!r} has a NUL character", "values without NUL")
+            raise wrong_argument("env", f"the value of {name!r:.100} in env must not contain NUL characters")
         total += bytes_as_path("env", name) + bytes_as_path("env", value) + 2
     if total > ENVIRONMENT_BYTES_AT_MOST:
-        raise invalid("env", f"is {total} bytes long", f"at most {ENVIRONMENT_BYTES_AT_MOST} bytes together")
+        raise must("env", f"be at most {ENVIRONMENT_BYTES_AT_MOST} bytes long in all", Words(f"{total} bytes"))
 
 
 def check_path(path: object, argument: str = "path") -> None:
     """A path in a sandbox; a relative one is below /root."""
+    subject = f"a path in {argument}" if argument in ("mounts", "paths") else argument
     if not isinstance(path, str):
-        raise invalid(argument, f"is a {type(path).__name__}", "a path as a string")
+        raise must(argument, "be a string", kind_of(path), subject=subject)
     if not path or "\0" in path:
-        raise invalid(argument, "is empty" if not path else "has a NUL character", "a path without NUL")
-    if bytes_as_path(argument, path) > PATH_BYTES_AT_MOST:
-        raise invalid(argument, f"is {len(path)} characters long", f"at most {PATH_BYTES_AT_MOST} bytes")
+        raise wrong_argument(argument, f"{subject} must not {'be empty' if not path else 'contain NUL characters'}")
+    length = bytes_as_path(argument, path)
+    if length > PATH_BYTES_AT_MOST:
+        raise must(argument, f"be at most {PATH_BYTES_AT_MOST} bytes long", Words(f"{length} bytes"), subject=subject)
 
 
 def check_count(n: object) -> None:
@@ -117,18 +120,17 @@ def check_count(n: object) -> None:
 
 def check_flag(value: object, argument: str) -> None:
     if not isinstance(value, bool):
-        raise invalid(argument, f"is a {type(value).__name__}", "True or False")
+        raise must(argument, "be True or False", value)
 
 
 def check_compared_paths(paths: object) -> tuple[str, ...] | None:
     """Paths to compare, absolute and without detours; a relative one is below /root."""
-    allowed = f"None, or a list of at most {COMPARED_PATHS_AT_MOST} paths in the sandbox"
     if paths is None:
         return None
     if not isinstance(paths, list | tuple | set | frozenset):
-        raise invalid("paths", f"is a {type(paths).__name__}", allowed)
+        raise must("paths", "be None or a list of paths in the sandbox", kind_of(paths))
     if len(paths) > COMPARED_PATHS_AT_MOST:
-        raise invalid("paths", f"has {len(paths)} entries", allowed)
+        raise must("paths", f"have at most {COMPARED_PATHS_AT_MOST} entries", Words(f"{len(paths)}"))
     for path in paths:
         check_path(path, "paths")
     # normpath keeps two leading slashes, see check_mount.
@@ -141,15 +143,15 @@ def check_chunk(chunk: object) -> None:
 
 def check_template_name(name: object, argument: str = "name") -> None:
     if not isinstance(name, str) or not _TEMPLATE_NAME.fullmatch(name):
-        raise invalid(argument, f"{name!r:.100} is not a name", "1 to 64 letters, digits, '.', '_' or '-'")
+        raise must(argument, "be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit", name)
 
 
 def check_preload(preload: Iterable[object]) -> None:
     if isinstance(preload, str):
-        raise invalid("preload", "is a string", "a list of module names")
+        raise must("preload", "be a list of module names", Words("a string"), hint=f"write preload=[{preload!r:.100}]")
     for module in preload:
         if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
-            raise invalid("preload", f"{module!r:.100} is not a module name", "names as in an import statement")
+            raise must("preload", "be a module name as in an import statement", module, subject="each entry of preload")
 
 
 def check_template(spec: TemplateSpec) -> None:
@@ -157,9 +159,13 @@ def check_template(spec: TemplateSpec) -> None:
     check_preload(spec.preload)
     if spec.builtin != (spec.name in BUILTIN_TEMPLATES):
         names = ", ".join(map(repr, BUILTIN_TEMPLATES))
-        raise invalid("template", f"{spec.name!r} is the name of a built-in template", f"a name other than {names}")
+        raise must("template", f"have another name than the built-in templates ({names})", spec.name)
     if spec.builtin and spec.preload != BUILTIN_TEMPLATES[spec.name]:
-        raise invalid("preload", f"is not what {spec.name!r} preloads", "a template with a name of its own")
+        raise wrong_argument(
+            "preload",
+            f"preload must not change what the built-in template {spec.name!r} preloads",
+            hint="give the template another name",
+        )
     links = spec.interpreter.links
     for path in (
         spec.python,
@@ -169,28 +175,29 @@ def check_template(spec: TemplateSpec) -> None:
     ):
         check_path(path, "python")
         if "\n" in path:
-            raise invalid("python", f"{path!r} has a line break", "paths without line breaks")
+            raise must("python", "not contain line breaks", path, subject="a path of the interpreter in python")
         if not posixpath.isabs(path):
-            raise invalid("python", f"{path!r} is relative", "an absolute path of a Python interpreter")
+            raise must("python", "be absolute", path, subject="a path of the interpreter in python")
 
 
 def check_mount(mount: MountSpec) -> None:
     check_path(mount.source, "mounts")
     check_path(mount.target, "mounts")
     if not posixpath.isabs(mount.source):
-        raise invalid("mounts", f"the source {mount.source!r} is relative", "an absolute path of a host folder")
+        raise must("mounts", "be an absolute path of a host folder", mount.source, subject="a source in mounts")
     if not posixpath.isabs(mount.target):
-        raise invalid("mounts", f"the target {mount.target!r} is relative", "an absolute path in the sandbox")
+        raise must("mounts", "be an absolute path in the sandbox", mount.target, subject="a target in mounts")
     if "\n" in mount.target:
         # A pod is described line by line to the program that makes it.
-        raise invalid("mounts", f"the target {mount.target!r} has a line break", "a path without line breaks")
+        raise must("mounts", "not contain line breaks", mount.target, subject="a target in mounts")
     # normpath keeps two leading slashes, which POSIX lets mean something; Linux does not.
     target = "/" + posixpath.normpath(mount.target).lstrip("/")
     if ".." in mount.target.split("/"):
-        raise invalid("mounts", f"the target {mount.target!r} has a part '..'", "a path without '..'")
+        raise must("mounts", "not contain '..'", mount.target, subject="a target in mounts")
     if target == "/" or any(target == taken or target.startswith(taken + "/") for taken in _RESERVED_TARGETS):
-        allowed = f"a folder other than / and not in {', '.join(_RESERVED_TARGETS)}"
-        raise invalid("mounts", f"the target {mount.target!r} belongs to the sandbox itself", allowed)
+        raise must(
+            "mounts", f"not be / or below {', '.join(_RESERVED_TARGETS)}", mount.target, subject="a target in mounts"
+        )
 
 
 def check_limits(limits: Limits) -> None:
@@ -213,11 +220,10 @@ def check_disk_mib(disk_mib: object) -> None:
 
 
 def check_cpus(cpus: object) -> None:
-    allowed = "a number of CPUs from 0.01 to 4096"
     if isinstance(cpus, bool) or not isinstance(cpus, int | float):
-        raise invalid("cpus", f"is a {type(cpus).__name__}", allowed)
+        raise must("cpus", "be a number", cpus)
     if not math.isfinite(cpus) or not 0.01 <= cpus <= 4096:
-        raise invalid("cpus", f"is {cpus}", allowed)
+        raise must("cpus", "be from 0.01 to 4096", cpus)
 
 
 def check_sandbox(spec: SandboxSpec) -> None:
@@ -232,7 +238,7 @@ def check_sandbox(spec: SandboxSpec) -> None:
         check_mount(mount)
         target = posixpath.normpath(mount.target)
         if target in targets:
-            raise invalid("mounts", f"the target {target!r} is given twice", "each target once")
+            raise must("mounts", "be given once", Words(f"{target!r:.100} twice"), subject="each target in mounts")
         targets.add(target)
     if spec.network is not None:
         check_network(spec.network)
@@ -257,16 +263,16 @@ def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
 
 
 def _check_whole(argument: str, value: object, least: int, most: int) -> None:
-    allowed = f"a whole number from {least} to {most}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(argument, f"is a {type(value).__name__}", allowed)
+        raise must(argument, "be a whole number", value)
     if not least <= value <= most:
-        raise invalid(argument, f"is {value}", allowed)
+        raise must(argument, f"be at least {least}" if value < least else f"be at most {most}", value)
 
 
 def bytes_as_path(argument: str, value: str) -> int:
     try:
         return len(value.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
-        allowed = "text that UTF-8 can hold, or bytes as os.fsdecode gives them"
-        raise invalid(argument, "has a lone surrogate", allowed) from None
+        raise wrong_argument(
+            argument, f"{argument} must be text that UTF-8 can hold, or come from os.fsdecode; it has a lone surrogate"
+        ) from None

@@ -23,7 +23,7 @@ class FileState:
     type: FileType
     size_bytes: int
     mode: int  # permission bits
-    digest: str | None = None  # SHA-256 of the content, in hexadecimal; files only
+    digest: str | None = None  # SHA-256 of the content, in hexadecimal; files only, and None for one that is too large
     target: str | None = None  # where it points to; links only
 
     @classmethod
@@ -39,12 +39,17 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One path that differs: what one sandbox has there (`before`), and what the other has (`after`)."""
+    """One path that differs: what one sandbox has there (`before`), and what the other has (`after`).
+
+    `approximate`: both have a file of that size and mode there, with more content than a comparison reads. Whether it
+    differs is not known.
+    """
 
     path: str  # absolute; bytes that are no UTF-8 as os.fsdecode shows them
     change: ChangeKind
     before: FileState | None  # None: added
     after: FileState | None  # None: removed
+    approximate: bool = False
 
     @property
     def type(self) -> FileType:
@@ -62,6 +67,7 @@ class FileChange:
             change=kind,
             before=_optional_state(header, "before"),
             after=_optional_state(header, "after"),
+            approximate=header.get("approximate") is True,  # an older engine does not tell
         )
 
 

@@ -118,13 +118,15 @@ def _file_line(change: FileChange) -> str:
     # A path of the sandbox may hold anything; it must not move a terminal's cursor.
     path = change.path if change.path.isprintable() else ascii(change.path)
     told = " -> ".join(_file_state(state) for state in (change.before, change.after) if state is not None)
-    return f"{_MARKS[change.change]} {path}: {told}"
+    return f"{_MARKS[change.change]} {path}: {told}{' (too large to compare)' if change.approximate else ''}"
 
 
 def _file_state(state: FileState) -> str:
     if state.type == "link":
         return f"link to {ascii(state.target)}"
-    return f"{state.type}, {state.size_bytes} bytes" if state.type == "file" else state.type
+    if state.type != "file":
+        return state.type
+    return f"file, {state.size_bytes} {'byte' if state.size_bytes == 1 else 'bytes'}"
 
 
 def read_file_change(header: object) -> FileChange:

@@ -33,6 +33,7 @@ class Frame(NamedTuple):
     kind: int
     header: Mapping[str, object]
     blob: bytes
+    header_bytes: int = 0  # as it came
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class Bounds:
 
 # A cell may be 64 MiB of code; beside it travels a small header (the environment in CONFIGURE is the largest).
 TO_GUEST = Bounds(header_bytes=8 * _MIB, blob_bytes=64 * _MIB)
-FROM_GUEST = Bounds(header_bytes=1 * _MIB, blob_bytes=32 * _MIB)
+# A header has to be decoded and kept by the engine, which all sandboxes share: the guest keeps its texts short.
+FROM_GUEST = Bounds(header_bytes=64 * _KIB, blob_bytes=32 * _MIB)
 TO_ENGINE = Bounds(header_bytes=8 * _MIB, blob_bytes=64 * _MIB)
 # A result carries two streams of 10 MiB, the background output and 64 MiB of rich results at most.
 FROM_ENGINE = Bounds(header_bytes=16 * _MIB, blob_bytes=128 * _MIB)
@@ -98,7 +100,8 @@ class FrameDecoder:
                 # Exactly one frame, as a small answer nearly always comes: nothing to buffer, nothing to copy twice.
                 self._check_prefix(length, version, header_length)
                 blob_start = _PREFIX.size + header_length
-                return iter((Frame(kind, _header(data[_PREFIX.size : blob_start]), data[blob_start:]),))
+                header = _header(data[_PREFIX.size : blob_start])
+                return iter((Frame(kind, header, data[blob_start:], header_length),))
         self._buffer += data
         return self._complete()
 
@@ -116,7 +119,7 @@ class FrameDecoder:
             blob = bytes(memoryview(buffer)[blob_start:end]) if end > blob_start else b""
             del buffer[:end]
             self._wanted = _PREFIX.size
-            yield Frame(kind, header, blob)
+            yield Frame(kind, header, blob, header_length)
 
     def _check_prefix(self, length: int, version: int, header_length: int) -> None:
         if version != VERSION:

@@ -21,6 +21,12 @@ ASK_LOOPS = 4
 ASK_NAMES = 5
 WAKE = 6  # to a copy that nobody has given a cell yet; no answer
 TOOLS = 7  # what code may call from now on, and where; no answer
+VALUE_GET = 9  # the value of a name; answered with its first part
+VALUE_NEXT = 10  # the next part of it
+VALUE_SET = 11  # a name gets a value, which is in the frame or in a file
+VALUE_DROP = 12  # nobody wants the rest of the value; no answer
+TAKEN = 13  # behind the RUN of a cell: a result that the guest has numbered was taken; no answer
+INTERRUPT = 8  # behind the RUN of a cell, before the signal: for a cell that has not begun yet; no answer
 # guest -> engine
 READY = 1
 CONFIGURED = 2
@@ -28,6 +34,7 @@ RESULT = 3
 DONE = 4
 LOOPS = 5
 NAMES = 6
+VALUE = 7
 
 # To the REPL's main process only. A real-time signal that nothing else uses: the guest raises its own exception.
 HARD_INTERRUPT_SIGNAL = 62
@@ -38,8 +45,13 @@ _MIMES_AT_MOST = 64
 _MIME_CHARACTERS_AT_MOST = 255
 NAMES_AT_MOST = 10_000
 _NAMES_BYTES_AT_MOST = 8 * 1024 * 1024
+_NAME_LINE_BYTES_AT_MOST = 8 * 1024
+_DISPLAY_ID_CHARACTERS_AT_MOST = 200
 _NAME_CHARACTERS_AT_MOST = 200  # of a name, of its type, of its short value
 _SIZE_AT_MOST = 2**62
+VALUE_REFUSALS = ("unknown", "unsupported", "large", "format", "failed")
+_REFUSAL_CHARACTERS_AT_MOST = 1000
+_NUMBER_AT_MOST = 2**53
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
 
 
@@ -59,6 +71,9 @@ class Rich:
     display_id: str | None
     mimes: tuple[tuple[str, str, int], ...]  # name, form ("s" text, "b" bytes, "j" JSON), length in bytes
     blob: bytes
+    header_bytes: int = 0  # of the frame it came in
+    number: int = 0  # the guest waits until it is told that this one was taken; 0: it does not
+    wait: bool = False  # of a clear: not before something new is shown
 
 
 class Done(NamedTuple):
@@ -94,7 +109,23 @@ class Names:
     omitted: int
 
 
-Message = Configured | Rich | Done | Loops | Names
+@dataclass(frozen=True, slots=True)
+class NamesTold:
+    """The same as it came: one line of JSON for each name, to be decoded a few at a time by ``read_name``."""
+
+    lines: tuple[bytes, ...]
+    omitted: int
+
+
+class ValueTold(NamedTuple):
+    """A part of a value, or why there is none: a kind and a message."""
+
+    data: bytes
+    more: bool
+    refusal: tuple[str, str] | None
+
+
+Message = Configured | Rich | Done | Loops | NamesTold | ValueTold
 
 
 def thawed(reseed: bool, stir: bool) -> bytes:
@@ -129,14 +160,45 @@ def configure(
     return encode(CONFIGURE, header)
 
 
-def run(cell_id: int, language: str, code: bytes) -> bytes:
-    """``language`` is one of those that ``checks`` knows: nothing that JSON would have to escape."""
-    return encode_text(RUN, f'{{"id":{cell_id},"language":"{language}"}}', code)
+def run(cell_id: int, language: str, code: bytes, live: bool = False) -> bytes:
+    """``language`` is one of those that ``checks`` knows: nothing that JSON would have to escape.
+
+    ``live``: somebody watches, and should see text and displays in the order in which they were made.
+    """
+    more = ',"live":true' if live else ""
+    return encode_text(RUN, f'{{"id":{cell_id},"language":"{language}"{more}}}', code)
 
 
-def tools(socket_name: str, encoded: bytes) -> bytes:
-    """The tools of the cells to come, and the abstract name of the socket that calls are made at."""
-    return encode(TOOLS, {"socket": socket_name}, encoded)
+def taken(number: int) -> bytes:
+    return encode_text(TAKEN, f'{{"number":{number}}}')
+
+
+def interrupt(cell_id: int) -> bytes:
+    return encode(INTERRUPT, {"id": cell_id})
+
+
+def get_value(name: str) -> bytes:
+    return encode(VALUE_GET, {"name": name})
+
+
+def next_of_value() -> bytes:
+    return encode(VALUE_NEXT, {})
+
+
+def drop_value() -> bytes:
+    return encode(VALUE_DROP, {})
+
+
+def set_value(name: str, path: str | None, data: bytes) -> bytes:
+    return encode(VALUE_SET, {"name": name, "path": path}, data)
+
+
+def tools(socket_name: str, encoded: bytes, anew: bool = False) -> bytes:
+    """The tools of the cells to come, and the abstract name of the socket that calls are made at.
+
+    ``anew``: their owner has just given them, so their names lead to them again.
+    """
+    return encode(TOOLS, {"socket": socket_name, "anew": anew}, encoded)
 
 
 def read(frame: Frame) -> Message:
@@ -148,16 +210,21 @@ def read(frame: Frame) -> Message:
         return Rich(
             cell_id=fields.whole(header, "id"),
             what=_one_of(_WHATS, fields.text(header, "what")),
-            display_id=fields.optional_text(header, "display_id"),
+            display_id=_display_id(fields.optional_text(header, "display_id")),
             mimes=read_mimes(fields.array(header, "mimes"), len(frame.blob)),
             blob=frame.blob,
+            header_bytes=frame.header_bytes,
+            number=_number(header.get("number", 0)),
+            wait=header.get("wait") is True,
         )
     if frame.kind == CONFIGURED:
         return Configured(fields.optional_text(header, "error"))
     if frame.kind == LOOPS:
         return Loops(fields.flag(header, "running"))
     if frame.kind == NAMES:
-        return Names(_names(frame.blob), fields.natural(header, "omitted"))
+        return NamesTold(_name_lines(frame.blob), fields.natural(header, "omitted"))
+    if frame.kind == VALUE:
+        return _value(header, frame.blob)
     raise ProtocolError(f"frame of unknown kind {frame.kind}")
 
 
@@ -182,17 +249,31 @@ def _done(header: Mapping[str, object], blob: bytes) -> Done:
     return Done(cell_id, exit_code, failure, fields.flag(header, "interrupted"))
 
 
-def _names(blob: bytes) -> dict[str, Named]:
-    """An array of [name, type, short value, size, fingerprint or null]."""
+def _value(header: Mapping[str, object], blob: bytes) -> ValueTold:
+    error = fields.optional_mapping(header, "error")
+    if error is None:
+        return ValueTold(blob, fields.flag(header, "more"), None)
+    message = "\n".join(map(_printable, fields.text(error, "message")[:_REFUSAL_CHARACTERS_AT_MOST].split("\n")))
+    return ValueTold(b"", False, (_one_of(VALUE_REFUSALS, fields.text(error, "kind")), message))
+
+
+def _name_lines(blob: bytes) -> tuple[bytes, ...]:
     if len(blob) > _NAMES_BYTES_AT_MOST:
         raise ProtocolError(f"names of {len(blob)} bytes, at most {_NAMES_BYTES_AT_MOST} allowed")
+    if blob.count(b"\n") >= NAMES_AT_MOST:
+        raise ProtocolError(f"more than {NAMES_AT_MOST} names")
+    return tuple(blob.split(b"\n")) if blob else ()
+
+
+def read_name(line: bytes) -> tuple[str, Named]:
+    """An array of name, type, short value, size, and fingerprint or null."""
+    if len(line) > _NAME_LINE_BYTES_AT_MOST:
+        raise ProtocolError(f"a name in {len(line)} bytes, at most {_NAME_LINE_BYTES_AT_MOST} allowed")
     try:
-        rows = json.loads(blob.decode("ascii"))
+        row = json.loads(line.decode("ascii"))
     except (ValueError, RecursionError):
-        raise ProtocolError("names that are not JSON in ASCII") from None
-    if not isinstance(rows, list) or len(rows) > NAMES_AT_MOST:
-        raise ProtocolError(f"names are an array of at most {NAMES_AT_MOST} entries")
-    return dict(_named(row) for row in rows)
+        raise ProtocolError("a name that is not JSON in ASCII") from None
+    return _named(row)
 
 
 def _named(row: object) -> tuple[str, Named]:
@@ -210,9 +291,25 @@ def _one_line(text: object) -> str:
     """Text that can be printed anywhere: no control characters, no halves of characters."""
     if not isinstance(text, str) or len(text) > _NAME_CHARACTERS_AT_MOST:
         raise ProtocolError(f"an entry of names has texts of at most {_NAME_CHARACTERS_AT_MOST} characters")
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _NUMBER_AT_MOST:
+        raise ProtocolError("the number of a result is zero or more, and not beyond reason")
+    return value
+
+
+def _display_id(text: str | None) -> str | None:
+    if text is not None and len(text) > _DISPLAY_ID_CHARACTERS_AT_MOST:
+        raise ProtocolError(f"a display id of {len(text)} characters, at most {_DISPLAY_ID_CHARACTERS_AT_MOST} allowed")
+    return text
 
 
 def _mime(value: object) -> tuple[str, str, int]:

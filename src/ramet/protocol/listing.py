@@ -23,6 +23,7 @@ class SandboxRow:
     waiting: int
     memory_limit_bytes: int
     persistent: bool
+    key: str | None = None  # the name of the key whose it is; a server tells it to operators
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SandboxRow:
@@ -38,4 +39,5 @@ class SandboxRow:
             waiting=fields.natural(header, "waiting"),
             memory_limit_bytes=fields.natural(header, "memory_limit_bytes"),
             persistent=fields.flag(header, "persistent"),
+            key=fields.optional_text(header, "key"),
         )

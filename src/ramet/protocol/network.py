@@ -6,13 +6,14 @@ Rules are about names and addresses; see ``rules``. Secrets hide themselves in `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Self, get_args
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, must, wrong_argument
 from ramet.protocol.rules import Rule, host_address, host_name, parse_rule
+from ramet.protocol.secret_places import SecretPlaces, check_places
 
 RULES_AT_MOST = 500
 SECRETS_AT_MOST = 100
@@ -96,12 +97,14 @@ class SecretSpec:
     name: str  # of the variable that holds the placeholder
     value: str
     hosts: tuple[Rule, ...]
+    places: SecretPlaces = field(default_factory=SecretPlaces)  # of a request, that may carry it
 
     def __repr__(self) -> str:
         return f"<SecretSpec {self.name} for {', '.join(map(str, self.hosts))}>"
 
     def header(self) -> dict[str, object]:
-        return {"name": self.name, "value": self.value, "hosts": [str(host) for host in self.hosts]}
+        hosts = [str(host) for host in self.hosts]
+        return {"name": self.name, "value": self.value, "hosts": hosts, **self.places.header()}
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SecretSpec:
@@ -109,6 +112,7 @@ class SecretSpec:
             name=fields.text(header, "name"),
             value=fields.text(header, "value"),
             hosts=read_rules(fields.texts(header, "hosts"), "secrets"),
+            places=SecretPlaces.read(header),
         )
 
 
@@ -135,7 +139,7 @@ class Attempt:
     def read(cls, header: Mapping[str, object]) -> Self:
         kind = fields.text(header, "kind")
         if kind not in get_args(Kind):
-            raise ProtocolError(f"{kind!r:.40} is no kind of connection")
+            raise ProtocolError(f"unknown kind of connection: {kind!r:.40}")
         return cls(
             time=fields.number(header, "time"),
             kind=kind,  # type: ignore[arg-type]
@@ -159,14 +163,16 @@ def check_network(network: NetworkSpec) -> None:
     """Raise InvalidArgument for what no sandbox can have."""
     count = len(network.allow) + len(network.deny)
     if count > RULES_AT_MOST:
-        raise invalid("network", f"has {count} rules", f"at most {RULES_AT_MOST}")
+        raise must("network", f"have at most {RULES_AT_MOST} rules", Words(f"{count}"))
     if len(network.addresses) > RULES_AT_MOST:
-        raise invalid("addresses", f"has {len(network.addresses)} names", f"at most {RULES_AT_MOST}")
+        raise must("addresses", f"have at most {RULES_AT_MOST} names", Words(f"{len(network.addresses)}"))
     for name, address in network.addresses:
         if host_name(name) != name:
-            raise invalid("addresses", f"{name!r:.100} is not the name of a host in lower case", "names of hosts")
+            raise must("addresses", "be a host name in lower case", name, subject="each key of addresses")
         if str(host_address(address)) != address:  # whoever connects reads it without the brackets that some write
-            raise invalid("addresses", f"{address!r:.100} is not an address", "an IPv4 or IPv6 address for each name")
+            raise must(
+                "addresses", "be an IPv4 or IPv6 address", address, subject=f"the value of {name!r:.100} in addresses"
+            )
     _check_count("connections", network.connections, CONNECTIONS_AT_MOST)
     if network.bytes_per_second is not None:
         _check_count("bytes_per_second", network.bytes_per_second, BYTES_AT_MOST)
@@ -178,9 +184,8 @@ def check_network(network: NetworkSpec) -> None:
 
 def _check_certificates(pem: str) -> None:
     """One that cannot be read would break every program that is given the whole file."""
-    allowed = f"certificates as PEM, at most {CA_BYTES_AT_MOST} bytes"
     if len(pem) > CA_BYTES_AT_MOST or not pem.isascii() or "-----BEGIN CERTIFICATE-----" not in pem:
-        raise invalid("ca_pem", "holds no certificate", allowed)
+        raise wrong_argument("ca_pem", f"ca_pem must hold certificates in PEM, at most {CA_BYTES_AT_MOST} bytes")
     import ssl  # takes a while, and few need it
 
     try:
@@ -190,24 +195,27 @@ def _check_certificates(pem: str) -> None:
             one = f"-----BEGIN CERTIFICATE-----{body}-----END CERTIFICATE-----\n"
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=one)
     except (ssl.SSLError, ValueError) as error:
-        raise invalid("ca_pem", f"holds a certificate that cannot be read: {error}", allowed) from None
+        raise wrong_argument("ca_pem", f"ca_pem holds a certificate that cannot be read: {error}") from None
 
 
 def check_secrets(secrets: Iterable[SecretSpec], network: NetworkSpec | None) -> None:
     """Raise InvalidArgument for secrets that could never be used, or not safely. Values are in no message."""
     given = tuple(secrets)
     if len(given) > SECRETS_AT_MOST:
-        raise invalid("secrets", f"has {len(given)} entries", f"at most {SECRETS_AT_MOST}")
+        raise must("secrets", f"have at most {SECRETS_AT_MOST} entries", Words(f"{len(given)}"))
     for secret in given:
         check_secret_name(secret.name)
-        check_secret_value(secret.value, "secrets", f"the value of {secret.name}")
+        check_secret_value(secret.value, "secrets", f"the value of {secret.name} in secrets")
+        check_places(secret.places, "secrets", secret.name)
         if not secret.hosts:
-            raise invalid("secrets", f"{secret.name} has no hosts", "the hosts that may be told the value")
+            raise wrong_argument(
+                "secrets", f"{secret.name} in secrets must name the hosts that may receive its value, got none"
+            )
         if network is None:
-            raise invalid(
+            raise wrong_argument(
                 "secrets",
-                f"{secret.name} is given to a sandbox without a network",
-                'a network too: network=[...], or over HTTP "egress": [...]',
+                f"{secret.name} in secrets needs a sandbox with a network",
+                hint='give the sandbox a network: network=[...], or over HTTP "egress": [...]',
             )
         for host in secret.hosts:
             _check_host(secret, host, network)
@@ -215,32 +223,56 @@ def check_secrets(secrets: Iterable[SecretSpec], network: NetworkSpec | None) ->
 
 def check_secret_name(name: str) -> None:
     if not name.isidentifier() or not name.isascii() or len(name) > 200:
-        raise invalid("secrets", f"{name!r:.100} is not the name of a variable", "letters, digits and '_'")
+        raise must(
+            "secrets",
+            "be a variable's name of letters, digits and '_', at most 200",
+            name,
+            subject="each name in secrets",
+        )
     if name.upper() in RESERVED_NAMES:
-        raise invalid("secrets", f"{name} is a variable that has a meaning of its own", "another name")
+        raise wrong_argument(
+            "secrets", f"{name} in secrets must have another name: this variable already has a meaning"
+        )
 
 
 def check_secret_value(value: str, argument: str, what: str) -> None:
     least, most = SECRET_CHARACTERS_AT_LEAST, SECRET_CHARACTERS_AT_MOST
     if len(value) < least:
-        allowed = f"{least} to {most} characters: one that is masked in answers could be guessed if it is shorter"
-        raise invalid(argument, f"{what} is too short", allowed)
+        raise must(
+            argument,
+            f"have at least {least} characters",
+            Words("fewer"),
+            subject=what,
+            hint="use a longer value; one that is masked in answers could be guessed if it is shorter",
+        )
     if len(value) > most or not value.isprintable():
-        allowed = f"{least} to {most} printable characters: it may have to go into a header"
-        raise invalid(argument, f"{what} cannot be used", allowed)
+        raise must(
+            argument,
+            f"have at most {most} characters, all printable",
+            Words("more" if len(value) > most else "others"),
+            subject=what,
+        )
 
 
 def _check_host(secret: SecretSpec, host: Rule, network: NetworkSpec) -> None:
     if host.block is not None:
-        raise invalid("secrets", f"{secret.name} is for the address {host}", "names of hosts: TLS is checked by name")
+        raise must(
+            "secrets",
+            "be host names, because TLS is checked by name",
+            Words(f"the address {host}"),
+            subject=f"the hosts of {secret.name} in secrets",
+        )
     if not network.open and not any(rule.covers(host) for rule in network.allow):
-        allowed = f"hosts that the rules allow; add {str(host)!r} to its rules"
-        raise invalid("secrets", f"{secret.name} is for {host}, which the sandbox may not reach", allowed)
+        raise wrong_argument(
+            "secrets",
+            f"{secret.name} in secrets is for {host}, which the sandbox may not reach",
+            hint=f"add {str(host)!r} to the rules of its network",
+        )
 
 
 def _check_count(argument: str, value: int, at_most: int) -> None:
     if not 1 <= value <= at_most:
-        raise invalid(argument, f"is {value}", f"1 to {at_most}")
+        raise must(argument, f"be from 1 to {at_most}", value)
 
 
 def beyond(network: NetworkSpec, most: NetworkSpec) -> str | None:

@@ -2,9 +2,11 @@
 
     network   false or null: none; true or "open": all that is public; an array of rules; or an object with
               rules (as before) or "open": true, and deny, addresses, connections, bytes_per_second, total_bytes, ca_pem
-    secrets   an object of names of variables, each with {"value": "...", "hosts": ["..."]}
+    secrets   an object of names of variables, each with {"value": "...", "hosts": ["..."]}, and the places of a request
+              that may carry the value beside the usual headers: "headers": [names], "query": [names], "path": true,
+              "body": true
 
-Errors name the argument and what is allowed; values of secrets are in none of them.
+Errors name the argument and what it must be; values of secrets are in none of them.
 """
 
 from __future__ import annotations
@@ -12,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ramet.protocol.network import NetworkSpec, SecretSpec, check_network, read_rules
-from ramet.protocol.refusing import invalid, kind_of
+from ramet.protocol.refusing import kind_of, must, wrong_argument
 from ramet.protocol.rules import NONE, OPEN, Rule, host_address, host_name
+from ramet.protocol.secret_places import FIELDS as _PLACES
+from ramet.protocol.secret_places import make_places
 
-_RULES = f"{OPEN!r}, or a list of rules: names of hosts, names below one ('*.example'), addresses, with ':PORT' or not"
-_NETWORK = f"false, {OPEN!r}, an array of rules, or an object with rules"
-_SECRETS = 'an object of names, each with {"value": "...", "hosts": ["..."]}'
+_RULES = (
+    f"{OPEN!r} or a list of rules: host names, names below one ('*.example') or addresses, each with or without ':PORT'"
+)
+_NETWORK = f"false, {OPEN!r}, an array of rules or an object with rules"
+_SECRET = f'an object {{"value": "...", "hosts": ["..."]}}, optionally with {", ".join(_PLACES)}'
+_SECRETS = f"an object of names, each with {_SECRET}"
 _COUNTS = ("connections", "bytes_per_second", "total_bytes")
 _FIELDS = ("open", "rules", "deny", "addresses", *_COUNTS, "ca_pem")
 
@@ -30,7 +37,7 @@ def read_network(name: str, value: object) -> NetworkSpec | None:
         return _read_object(name, value)
     if value is True or isinstance(value, str | list):
         return make_network(OPEN if value is True else value, argument=name)
-    raise invalid(name, f"is {kind_of(value)}", _NETWORK)
+    raise must(name, f"be {_NETWORK}", kind_of(value))
 
 
 def read_secrets(name: str, value: object) -> tuple[SecretSpec, ...]:
@@ -38,7 +45,7 @@ def read_secrets(name: str, value: object) -> tuple[SecretSpec, ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        raise invalid(name, f"is {kind_of(value)}", _SECRETS)
+        raise must(name, f"be {_SECRETS}", kind_of(value))
     return tuple(_read_secret(name, variable, entry) for variable, entry in value.items())
 
 
@@ -63,7 +70,10 @@ def rule_texts(network: NetworkSpec) -> list[str]:
 
 def secrets_request(secrets: Iterable[SecretSpec]) -> dict[str, object]:
     """What ``read_secrets`` reads as these."""
-    return {secret.name: {"value": secret.value, "hosts": [str(host) for host in secret.hosts]} for secret in secrets}
+    return {
+        secret.name: {"value": secret.value, "hosts": [str(host) for host in secret.hosts], **secret.places.request()}
+        for secret in secrets
+    }
 
 
 def make_network(
@@ -80,7 +90,7 @@ def make_network(
     """A network from what a person wrote, or InvalidArgument. ``argument`` is what the rules are called in errors."""
     opened, allowed = _split(rules, argument)
     if ca_pem is not None and not isinstance(ca_pem, str):
-        raise invalid("ca_pem", f"is {kind_of(ca_pem)}", "certificates as PEM, in a string")
+        raise must("ca_pem", "be a string of certificates in PEM", kind_of(ca_pem))
     network = NetworkSpec(
         open=opened,
         allow=allowed,
@@ -97,22 +107,28 @@ def make_network(
 
 def read_hosts(hosts: object, argument: str, secret: str = "") -> tuple[Rule, ...]:
     """The hosts of a secret, which may have a name."""
-    allowed = "a list of hosts that may be told the value: ['api.example']"
+    allowed = "a list of the hosts that may receive the value: ['api.example']"
     given = _several(hosts, argument, allowed)
     if not given:
-        raise invalid(argument, f"{secret} names no hosts".strip(), allowed)
+        raise wrong_argument(
+            argument,
+            f"{secret or argument} must name the hosts that may receive the value, got none",
+            hint="write a list: ['api.example']",
+        )
     return read_rules(given, argument)
 
 
 def _read_object(name: str, value: Mapping[str, object]) -> NetworkSpec:
     for field in value:
         if field not in _FIELDS:
-            raise invalid(name, f"{field!r:.100} is unknown", ", ".join(_FIELDS))
+            raise wrong_argument(
+                name, f"{name} has the unknown field {field!r:.100}", hint=f"fields: {', '.join(_FIELDS)}"
+            )
     opened = value.get("open", False)
     if not isinstance(opened, bool):
-        raise invalid(name, f"its open is {kind_of(opened)}", "true or false")
+        raise must(name, "be true or false", opened, subject=f"open in {name}")
     if not opened and value.get("rules") is None:
-        raise invalid(name, "has neither rules nor open", '{"rules": [...]} or {"open": true}')
+        raise wrong_argument(name, f"{name} must have rules or open", hint='write {"rules": [...]} or {"open": true}')
     rules = value.get("rules")
     if rules is None:
         rules = []
@@ -124,14 +140,20 @@ def _read_object(name: str, value: Mapping[str, object]) -> NetworkSpec:
 
 def _read_secret(name: str, variable: object, entry: object) -> SecretSpec:
     if not isinstance(entry, dict):
-        raise invalid(name, f"{variable!r:.100} is {kind_of(entry)}", _SECRETS)
-    unknown = [field for field in entry if field not in ("value", "hosts")]
+        raise must(name, f"be {_SECRET}", kind_of(entry), subject=f"{variable!r:.100} in {name}")
+    unknown = [field for field in entry if field not in ("value", "hosts", *_PLACES)]
     if unknown:  # not told: somebody may have written the value in its place
-        raise invalid(name, f"{variable!r:.100} has fields that are unknown", _SECRETS)
+        raise wrong_argument(
+            name, f"{variable!r:.100} in {name} has unknown fields", hint=f"fields: value, hosts, {', '.join(_PLACES)}"
+        )
     value = entry.get("value")
     if not isinstance(value, str):
-        raise invalid(name, f"the value of {variable!r:.100} is {kind_of(value)}", "a string")
-    return SecretSpec(str(variable), value, read_hosts(entry.get("hosts", []), name, f"{variable!r:.100}"))
+        raise must(name, "be a string", kind_of(value), subject=f"the value of {variable!r:.100} in {name}")
+    hosts = read_hosts(entry.get("hosts", []), name, f"{variable!r:.100}")
+    places = make_places(
+        {field: entry[field] for field in _PLACES if entry.get(field) is not None}, name, f"{variable!r:.100}"
+    )
+    return SecretSpec(str(variable), value, hosts, places)
 
 
 def _split(rules: object, argument: str) -> tuple[bool, tuple[Rule, ...]]:
@@ -140,9 +162,11 @@ def _split(rules: object, argument: str) -> tuple[bool, tuple[Rule, ...]]:
         if rules != OPEN:
             nothing = rules.strip().lower() in ("", NONE)
             hint = (
-                "an empty list for no host yet; leave it out for no network" if nothing else f"a list: [{rules!r:.100}]"
+                "give an empty list to allow no host yet, or leave it out for no network"
+                if nothing
+                else f"write a list: [{rules!r:.100}]"
             )
-            raise invalid(argument, f"is the string {rules!r:.100}", f"{OPEN!r}, or {hint}")
+            raise must(argument, f"be {OPEN!r} or a list of rules", rules, hint=hint)
         return True, ()
     given = _several(rules, argument, _RULES)
     listed = [rule for rule in given if rule != OPEN]
@@ -152,24 +176,25 @@ def _split(rules: object, argument: str) -> tuple[bool, tuple[Rule, ...]]:
 def _several(values: object, argument: str, allowed: str) -> list[object]:
     # Letters of a string, or keys of a mapping, are hardly what was meant.
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise invalid(argument, f"is {kind_of(values)}", allowed)
+        raise must(argument, f"be {allowed}", kind_of(values))
     return list(values)
 
 
 def _pinned(addresses: object) -> tuple[tuple[str, str], ...]:
     if addresses is None:
         return ()
-    allowed = "a mapping of names of hosts to addresses: {'data.example': '10.0.0.5'}"
     if not isinstance(addresses, Mapping):
-        raise invalid("addresses", f"is {kind_of(addresses)}", allowed)
+        raise must("addresses", "map host names to addresses, such as {'data.example': '10.0.0.5'}", kind_of(addresses))
     pinned = []
     for name, address in addresses.items():
         known = host_name(name) if isinstance(name, str) else None
         found = host_address(str(address))
         if known is None:
-            raise invalid("addresses", f"{name!r:.100} is not the name of a host", allowed)
+            raise must("addresses", "be a host name", name, subject="each key of addresses")
         if found is None:
-            raise invalid("addresses", f"{address!r:.100} is not an address", allowed)
+            raise must(
+                "addresses", "be an IPv4 or IPv6 address", address, subject=f"the value of {name!r:.100} in addresses"
+            )
         pinned.append((known, str(found)))
     return tuple(pinned)
 
@@ -177,5 +202,5 @@ def _pinned(addresses: object) -> tuple[tuple[str, str], ...]:
 def _count(argument: str, value: object) -> int:
     # bool is an int in Python; True connections are hardly what was meant.
     if type(value) is not int:
-        raise invalid(argument, f"is {kind_of(value)}", "a whole number above 0")
+        raise must(argument, "be a whole number above 0", value)
     return value

@@ -1,16 +1,63 @@
-"""How an argument is refused: what is wrong with it, and what is allowed."""
+"""Errors for wrong arguments, as plain sentences: what an argument must be, and what was given."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ramet.errors import InvalidArgument
 
-
-def kind_of(value: object) -> str:
-    """What it is, in words: 'a str', 'an int', 'None'."""
-    name = type(value).__name__
-    return "None" if value is None else f"an {name}" if name[0] in "aeiou" else f"a {name}"
+_SHOWN_CHARACTERS = 80
+_SHOWN_BITS = 256
 
 
-def invalid(argument: str, problem: str, allowed: str) -> InvalidArgument:
-    """The error for one argument: its name, what is wrong with it, and what is allowed."""
-    return InvalidArgument(f"{argument}: {problem}", hint=f"allowed: {allowed}", details={"argument": argument})
+class Words(str):
+    """What was given, in words: "a folder", "3 items"."""
+
+
+def kind_of(value: object) -> Words:
+    """What it is, in words: 'a str', 'an int', 'None'. Says nothing of the value, which may be a secret."""
+    name = type(value).__name__[:_SHOWN_CHARACTERS]
+    return Words("None" if value is None else f"an {name}" if name[0] in "aeiouAEIO" else f"a {name}")
+
+
+def must(
+    argument: str, requirement: str, got: object, *, subject: str | None = None, hint: str | None = None
+) -> InvalidArgument:
+    """The error for one argument as a sentence: ``must("memory_mib", "be at least 64", 1)``.
+
+    ``got`` is shown as Python writes it, shortened; give a ``Words`` for something that is better said in words, and
+    ``kind_of(value)`` where the value may be a secret. ``subject`` begins the sentence if it is about a part of the
+    argument. ``hint`` says what to do next.
+    """
+    sentence = f"{argument if subject is None else subject} must {requirement}, got {_shown(got)}"
+    return wrong_argument(argument, sentence, hint=hint)
+
+
+def wrong_argument(argument: str, sentence: str, *, hint: str | None = None) -> InvalidArgument:
+    """The error for one argument, where "must ..., got ..." does not fit."""
+    return InvalidArgument(sentence, hint=hint, details={"argument": argument})
+
+
+def unknown_field(name: str, known: Iterable[str]) -> InvalidArgument:
+    """The error for a field of a request that nobody knows. ``known`` are the fields there are."""
+    shown, fields = shorten(name), ", ".join(known)
+    return wrong_argument(
+        shown, f"unknown field {shown!r}", hint=f"fields: {fields}" if fields else "there are no fields"
+    )
+
+
+def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _shown(value: object) -> str:
+    """Bounded, whatever it is: ``repr`` of somebody's object may be long, slow or fail."""
+    if isinstance(value, Words):
+        return str(value)
+    if isinstance(value, str | bytes):
+        return shorten(repr(value[:_SHOWN_CHARACTERS]))  # its quotes make a cut one longer than what is shown
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if value.bit_length() <= _SHOWN_BITS else f"a number of {value.bit_length()} bits"
+    return kind_of(value)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from ramet.errors import ProtocolError
 from ramet.protocol.network import NetworkSpec, SecretSpec
 from ramet.protocol.network_requests import network_request, read_network, read_secrets, secrets_request
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, kind_of, must, unknown_field
 from ramet.protocol.specs import MountSpec
 
 Value = TypeVar("Value")
@@ -62,7 +62,7 @@ class SandboxRequest:
         """What someone wrote by hand, perhaps: a field that is unknown or of another type is an InvalidArgument."""
         for name in header:
             if name not in _READERS:
-                raise invalid(f"{name!s:.100}", "is unknown", ", ".join(_READERS))
+                raise unknown_field(str(name), _READERS)
         return cls(**{name: _READERS[name](name, value) for name, value in header.items()})
 
 
@@ -104,7 +104,7 @@ def _mounts(name: str, value: object) -> tuple[MountSpec, ...]:
         try:
             mounts.append(MountSpec.read(entry if isinstance(entry, dict) else {}))
         except ProtocolError:
-            raise invalid(name, "holds something else", allowed) from None
+            raise must(name, f"be {allowed}", Words("something else in it")) from None
     return tuple(mounts)
 
 
@@ -113,7 +113,7 @@ def _optional(read: Callable[[str, object], Value]) -> Callable[[str, object], V
 
 
 def _wrong(name: str, value: object, allowed: str) -> NoReturn:
-    raise invalid(name, f"is a {type(value).__name__}", allowed)
+    raise must(name, f"be {allowed}", kind_of(value))  # never the value: it may be that of a secret or a variable
 
 
 _READERS: Mapping[str, Callable[[str, object], Any]] = {

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from ramet.protocol import fields
+from ramet.protocol import fields, result_texts
 from ramet.protocol.specs import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class CellError:
-    """The exception that ended a cell."""
+    """The exception that ended a cell; ``PythonEnded`` if the REPL itself ended in it."""
 
     name: str
     message: str
@@ -25,9 +27,10 @@ class CellError:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """More was printed, or displayed, than a result keeps.
+    """More was printed or displayed than a result keeps, or the value of the cell is longer.
 
     The counts are of all bytes that the cell wrote; a path names the file in the sandbox that holds the whole stream.
+    ``value_bytes`` is the length of the value's whole text if that was cut, else 0.
     """
 
     stdout_bytes: int
@@ -35,6 +38,7 @@ class Truncated:
     stdout_path: str | None
     stderr_path: str | None
     results_dropped: int
+    value_bytes: int = 0
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> Truncated:
@@ -44,12 +48,17 @@ class Truncated:
             stdout_path=fields.optional_text(header, "stdout_path"),
             stderr_path=fields.optional_text(header, "stderr_path"),
             results_dropped=fields.natural(header, "results_dropped"),
+            value_bytes=fields.natural(header, "value_bytes") if "value_bytes" in header else 0,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RichResult:
-    """A value or a displayed object, in each form it has, by MIME type."""
+    """A value or a displayed object, in each form it has, by MIME type. A notebook shows it as what it is.
+
+    ``what`` is "value" or "display", ``data`` holds all forms. ``text``, ``html``, ``svg``, ``latex`` (strings),
+    ``png`` (bytes) and ``json`` are short for the usual ones, None where there is no such form.
+    """
 
     what: Literal["value", "display"]
     data: Mapping[str, object] = field(repr=False)
@@ -59,28 +68,42 @@ class RichResult:
 
     @property
     def text(self) -> str | None:
+        """The plain text."""
         return self._text("text/plain")
 
     @property
     def html(self) -> str | None:
+        """As HTML. It comes from the sandbox: show it only where its scripts can do no harm."""
         return self._text("text/html")
 
     @property
     def svg(self) -> str | None:
+        """As SVG. The same holds for it."""
         return self._text("image/svg+xml")
 
     @property
     def latex(self) -> str | None:
+        """As LaTeX."""
         return self._text("text/latex")
 
     @property
     def png(self) -> bytes | None:
+        """As a picture: the bytes of a PNG file."""
         value = self.data.get("image/png")
         return value if isinstance(value, bytes) else None
 
     @property
     def json(self) -> object:
+        """As JSON, decoded."""
         return self.data.get("application/json")
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, object]:
+        """For notebooks: pictures, texts, and HTML in a frame in which no script runs."""
+        from ramet.protocol import result_bundles  # only notebooks need it
+
+        return result_bundles.bundle_of_one(self, include, exclude)
 
     def _text(self, mime: str) -> str | None:
         value = self.data.get(mime)
@@ -98,9 +121,13 @@ class ToolCallRecord:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """How a cell ended, and all it printed and showed."""
+    """How a cell ended, and all it printed and showed.
+
+    ``print(result)`` shows what the cell printed, its value and its error; a notebook shows its plots and tables, too.
+    ``result.text`` is the same for a model, at most 20,000 characters long.
+    """
 
     stdout: str
     stderr: str
@@ -124,6 +151,59 @@ class Result:
         """The cell ended by itself with exit code 0."""
         return self.exit_code == 0 and self.state == "kept" and not self.interrupted
 
+    @property
+    def text(self) -> str:
+        """Output, value and error in one text of at most 20,000 characters, to be given to a model.
+
+        Of what is longer the middle is left out, marked by a line "... N characters left out ...". A cell that printed
+        and returned nothing gives "(no output)".
+        """
+        return result_texts.bounded_text(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """All fields, with nothing in them that JSON does not know: bytes are ``{"base64": "..."}``."""
+        return {
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "exit_code": self.exit_code,
+            "value": self.value,
+            "results": [{"what": one.what, "data": json_forms(one)} for one in self.results],
+            "interrupted": self.interrupted,
+            "state": self.state,
+            "cause": self.cause,
+            "restarted": self.restarted,
+            "truncated": None if self.truncated is None else asdict(self.truncated),
+            "background": self.background,
+            "error": None if self.error is None else asdict(self.error),
+            "duration_seconds": self.duration_seconds,
+            "cell_id": self.cell_id,
+            "tool_calls": [asdict(call) for call in self.tool_calls],
+            "tool_calls_dropped": self.tool_calls_dropped,
+        }
+
+    def __str__(self) -> str:
+        return result_texts.whole_text(self)
+
+    def __repr__(self) -> str:
+        ended = "ok" if self.ok else self.error.name if self.error is not None else f"exit code {self.exit_code}"
+        shown = [ended, *([self.cause] if self.cause is not None and not self.ok else [])]
+        if self.state == "lost":
+            shown.append("state lost")
+        for name, text in (("stdout", self.stdout), ("stderr", self.stderr), ("value", self.value)):
+            if text:
+                shown.append(f"{name}={_shortened(text)}")
+        if self.results:
+            shown.append(f"{len(self.results)} result{'s' if len(self.results) > 1 else ''}")
+        return f"<Result {', '.join(shown)}>"
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, object]:
+        """For notebooks: the text, and a page with plots and tables if there are any."""
+        from ramet.protocol import result_bundles  # as above
+
+        return result_bundles.bundle_of_all(self, include, exclude)
+
 
 OutputStream = Literal["stdout", "stderr"]
 
@@ -145,6 +225,14 @@ class ResultEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearEvent:
+    """The cell called ``clear_output()``: remove what it has shown so far; with ``wait``, when the next event comes."""
+
+    wait: bool
+    type: Literal["clear"] = "clear"
+
+
+@dataclass(frozen=True, slots=True)
 class ExitEvent:
     """The cell has ended: the last event of a stream. Its result holds none of the text that was streamed."""
 
@@ -153,7 +241,7 @@ class ExitEvent:
     type: Literal["exit"] = "exit"
 
 
-Event = OutputEvent | ResultEvent | ExitEvent
+Event = OutputEvent | ResultEvent | ClearEvent | ExitEvent
 
 
 FileType = Literal["file", "folder", "link", "other"]
@@ -234,3 +322,29 @@ def decode_form(form: str, data: bytes) -> object:
         except (ValueError, RecursionError):
             return text
     return text
+
+
+# How the guest ends a text that it has cut to a mebibyte.
+_CUT_TEXT_BYTES = 1024 * 1024
+_CUT_TEXT = re.compile(r"\n\.\.\. \[([1-9][0-9]{0,15}) bytes left out\]\Z")
+
+
+def whole_bytes_of_cut(text: str | None) -> int:
+    """How long the text of a value was before it was cut; 0 if it was not."""
+    if text is None or len(text) < _CUT_TEXT_BYTES // 4:
+        return 0
+    found = _CUT_TEXT.search(text, len(text) - 60)
+    return 0 if found is None else _CUT_TEXT_BYTES + int(found[1])
+
+
+def json_forms(shown: RichResult) -> dict[str, object]:
+    """By MIME type: text as text, JSON as JSON, bytes as {"base64": ...}."""
+    return {
+        mime: {"base64": base64.b64encode(form).decode("ascii")} if isinstance(form, bytes) else form
+        for mime, form in shown.data.items()
+    }
+
+
+def _shortened(text: str) -> str:
+    shown = repr(text if len(text) <= 60 else text[:60])
+    return shown if len(text) <= 60 else f"{shown}... ({len(text)} characters)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.refusing import invalid, kind_of
+from ramet.protocol.refusing import kind_of, must, wrong_argument
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Block = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -18,11 +18,11 @@ USUAL_PORTS = (80, 443)
 OPEN = "open"
 NONE = "none"
 
-_ALLOWED = (
-    "a name ('api.example'), names below one ('*.example'), an address, or a block of them ('10.0.0.0/8'), each with "
-    "':PORT', ':FIRST-LAST' or ':*' behind it if it is not about ports 80 and 443"
+_HOW_TO_WRITE = (
+    "write a host name ('api.example'), all names below one ('*.example'), an address, or a block of addresses "
+    "('10.0.0.0/8'), followed by ':PORT', ':FIRST-LAST' or ':*' for other ports than 80 and 443"
 )
-_ALLOWED_INSTEAD_OF_ALL = f"{OPEN!r} alone for all that is public, when the sandbox is made; here: {_ALLOWED}"
+_INSTEAD_OF_ALL = f"to allow every public host, give {OPEN!r} alone when the sandbox is made; here, {_HOW_TO_WRITE}"
 # What host names are made of in practice; underscores are in names of services.
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 # To be told apart from names at once: the library takes its time to say that something is no address.
@@ -84,7 +84,7 @@ class Rule:
 def parse_rule(text: object, argument: str = "network") -> Rule:
     """A rule from what somebody wrote, or InvalidArgument that says what to write instead."""
     if not isinstance(text, str):
-        raise invalid(argument, f"a rule is {kind_of(text)}", _ALLOWED)
+        raise must(argument, "be a string", kind_of(text), subject=f"each rule in {argument}", hint=_HOW_TO_WRITE)
     return _parsed(text, argument)
 
 
@@ -94,30 +94,42 @@ def _parsed(text: str, argument: str) -> Rule:
     if not written or len(written) > 300:
         raise _wrong(argument, text, "is empty" if not written else "is too long")
     if "://" in written or written.startswith("//"):
-        raise _wrong(argument, text, "is a URL: rules are about hosts and ports, not paths")
+        raise _wrong(argument, text, "is a URL; a rule names a host and ports, not a path")
     if written == OPEN:
-        raise invalid(argument, f"the rule {text!r} would mean every host", _ALLOWED_INSTEAD_OF_ALL)
+        raise wrong_argument(argument, f"the rule {text!r} in {argument} would match every host", hint=_INSTEAD_OF_ALL)
     if written.lower() == NONE:  # a word of ours elsewhere, and of no host
-        raise invalid(argument, f"the rule {text!r} would mean a host of that name", "no rule at all for no host")
+        raise wrong_argument(
+            argument,
+            f"the rule {text!r} in {argument} would match a host of that name",
+            hint="leave the list empty to allow no host",
+        )
     host, ports = _split(written, argument, text)
     if host == "*":
-        raise invalid(argument, f"the rule {text!r:.100} would mean every host", _ALLOWED_INSTEAD_OF_ALL)
+        raise wrong_argument(
+            argument, f"the rule {text!r:.100} in {argument} would match every host", hint=_INSTEAD_OF_ALL
+        )
     if host.lower() == OPEN:
-        raise invalid(argument, f"{OPEN!r} in {text!r:.100} is no host, and has no ports", _ALLOWED_INSTEAD_OF_ALL)
+        raise wrong_argument(
+            argument,
+            f"the rule {text!r:.100} in {argument} is wrong: {OPEN!r} is not a host and takes no port",
+            hint=_INSTEAD_OF_ALL,
+        )
     block = _block(host)
     if block is not None:
         _check_block(host, block, argument, text)
         return Rule(None, False, block, _ranges(ports))
     if "/" in host:
-        raise _wrong(argument, text, "has a path, or is not a block of addresses")
+        raise _wrong(argument, text, "contains a path, or is not a valid block of addresses")
     below = host.startswith("*.")
     name = host_name(host[2:] if below else host)
     if name is None:
-        problem = "has a '*' that is not the whole first part" if "*" in host else "is not the name of a host"
+        problem = "uses '*' other than as its whole first part" if "*" in host else "is not a valid host name"
         raise _wrong(argument, text, problem)
     if not below and name in (OPEN, NONE):
         # However it was spelled ('open.'): written as a rule is, it would be read as that word where it arrives.
-        raise invalid(argument, f"the rule {text!r:.100} would mean a host called {name!r}", _ALLOWED)
+        raise wrong_argument(
+            argument, f"the rule {text!r:.100} in {argument} would match a host called {name!r}", hint=_HOW_TO_WRITE
+        )
     return Rule(name, below, None, _ranges(ports))
 
 
@@ -156,13 +168,17 @@ def _split(written: str, argument: str, text: object) -> tuple[str, tuple[int, i
     if written.startswith("["):
         host, bracket, rest = written.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise _wrong(argument, text, "has a bracket that is not closed, or something odd behind it")
+            raise _wrong(argument, text, "has a bracket that is not closed, or unexpected text after it")
         return host + bracket, _port_range(rest[1:], argument, text) if rest else None
     if written.count(":") > 1:  # IPv6 needs brackets only where a port follows
         before, _, last = written.rpartition(":")
         if last in ("", "*") or "-" in last or (last.isdigit() and host_address(before) is not None):
-            hint = f"'[{before}]:{last}' for a port of an address, '[{written}]' for the address alone"
-            raise invalid(argument, f"the rule {text!r:.100} may be an address, or one and a port", hint)
+            hint = f"write '[{before}]:{last}' for the address and a port, or '[{written}]' for the address alone"
+            raise wrong_argument(
+                argument,
+                f"the rule {text!r:.100} in {argument} is ambiguous: an address, or an address and a port",
+                hint=hint,
+            )
         return written, None
     host, colon, ports = written.partition(":")
     return host, _port_range(ports, argument, text) if colon else None
@@ -175,7 +191,7 @@ def _port_range(text: str, argument: str, whole: object) -> tuple[int, int]:
     first = int(match["first"]) if match else 0
     last = int(match["last"]) if match and match["last"] else first
     if not 1 <= first <= last <= 65535:
-        raise _wrong(argument, whole, f"has {text!r:.40} for a port")
+        raise _wrong(argument, whole, f"has the invalid port {text!r:.40}")
     return first, last
 
 
@@ -200,9 +216,11 @@ def _check_block(host: str, block: _Block, argument: str, text: object) -> None:
         whole, one = str(block), address
         if block.version == 6:
             whole, one = f"[{block}]", f"[{address}]"
-        hint = f"{whole!r} for the whole block, {one!r} for the address"
-        raise invalid(argument, f"the rule {text!r:.100} is neither a block nor one address of it", hint)
+        hint = f"write {whole!r} for the whole block, or {one!r} for the address"
+        raise wrong_argument(
+            argument, f"the rule {text!r:.100} in {argument} is neither a whole block nor a single address", hint=hint
+        )
 
 
 def _wrong(argument: str, text: object, problem: str) -> InvalidArgument:
-    return invalid(argument, f"the rule {text!r:.100} {problem}", _ALLOWED)
+    return wrong_argument(argument, f"the rule {text!r:.100} in {argument} {problem}", hint=_HOW_TO_WRITE)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ramet.protocol import checks, fields
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 
 TERMINALS_AT_MOST = 16  # that run, in one sandbox
 RING_BYTES = 1024 * 1024  # of its output, kept of each
@@ -41,25 +41,29 @@ class TerminalInfo:
 
 def check_arguments(arguments: object) -> tuple[str, ...]:
     """A program and its arguments."""
-    allowed = "a program's name and its arguments, as strings without NUL"
     if not isinstance(arguments, list | tuple):
-        raise invalid("command", f"is a {type(arguments).__name__}", allowed)
+        raise must("command", "be a list of strings: a program and its arguments", kind_of(arguments))
     if not arguments or len(arguments) > ARGUMENTS_AT_MOST:
-        raise invalid("command", f"has {len(arguments)} arguments", f"1 to {ARGUMENTS_AT_MOST}")
+        raise must("command", f"have 1 to {ARGUMENTS_AT_MOST} entries", Words(f"{len(arguments)}"))
     total = 0
     for argument in arguments:
         if not isinstance(argument, str):
-            raise invalid("command", f"has a {type(argument).__name__} in it", allowed)
+            raise must("command", "be a string", kind_of(argument), subject="each entry of command")
         if "\0" in argument:
-            raise invalid("command", "has a NUL character", allowed)
+            raise wrong_argument("command", "command must not contain NUL characters")
         length = checks.bytes_as_path("command", argument)
         if length > ARGUMENT_BYTES_AT_MOST:
-            raise invalid("command", f"has an argument of {length} bytes", f"at most {ARGUMENT_BYTES_AT_MOST} bytes")
+            raise must(
+                "command",
+                f"be at most {ARGUMENT_BYTES_AT_MOST} bytes long",
+                Words(f"{length} bytes"),
+                subject="each entry of command",
+            )
         total += length + 1
     if not arguments[0]:
-        raise invalid("command", "is empty", allowed)
+        raise wrong_argument("command", "command must begin with a program's name, got an empty string")
     if total > ARGUMENTS_BYTES_AT_MOST:
-        raise invalid("command", f"is {total} bytes long", f"at most {ARGUMENTS_BYTES_AT_MOST} bytes together")
+        raise must("command", f"be at most {ARGUMENTS_BYTES_AT_MOST} bytes long in all", Words(f"{total} bytes"))
     return tuple(arguments)
 
 
@@ -68,14 +72,13 @@ def check_size(columns: object, rows: object) -> tuple[int, int]:
 
 
 def _check_size(name: str, value: object) -> int:
-    allowed = f"a whole number from 1 to {SIZE_AT_MOST}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(name, f"is a {type(value).__name__}", allowed)
+        raise must(name, "be a whole number", value)
     if not 1 <= value <= SIZE_AT_MOST:
-        raise invalid(name, f"is {value}", allowed)
+        raise must(name, f"be from 1 to {SIZE_AT_MOST}", value)
     return value
 
 
 def check_input(length: int) -> None:
     if length > INPUT_BYTES_AT_MOST:
-        raise invalid("data", f"is {length} bytes long", f"at most {INPUT_BYTES_AT_MOST} bytes in one call")
+        raise must("data", f"be at most {INPUT_BYTES_AT_MOST} bytes long in one call", Words(f"{length} bytes"))

@@ -27,6 +27,7 @@ from ramet.protocol.tool_tables import Attachment, Cells
 Container = TypeVar("Container")
 
 MARK = "$ramet"
+FRAME = "frame"  # a format of frames that only guests of this version read; tools use Arrow, which others know
 # A JSON parser inside has to follow, in a stack that may be deep already.
 _LEVELS_AT_MOST = 400
 _LENGTH = Struct("<I")
@@ -48,8 +49,11 @@ class CannotCross(Exception):
         self._steps: list[str] = []
 
     def __str__(self) -> str:
-        place = "result" + "".join(reversed(self._steps))
-        return f"the tool returned something that cannot cross: {place} {self._problem}"
+        return f"the tool returned something that cannot cross: {self.told('result')}"
+
+    def told(self, name: str) -> str:
+        """What is wrong with which part of the value, which goes by this name."""
+        return f"{name}{''.join(reversed(self._steps))} {self._problem}"
 
     def inside(self, key: object) -> CannotCross:
         """Seen from one level further out."""
@@ -83,9 +87,12 @@ class EncodedValue(NamedTuple):
             yield b"".join(held)
 
 
-def encode_value(value: object, accepts: Collection[str] = ()) -> EncodedValue:
-    """A value for a caller that can read these formats. Raises CannotCross."""
-    writer = _Writer(accepts)
+def encode_value(value: object, accepts: Collection[str] = (), any_keys: bool = False) -> EncodedValue:
+    """A value for a caller that can read these formats. Raises CannotCross.
+
+    With ``any_keys`` numbers, truth values and None can be keys of a dict, too.
+    """
+    writer = _Writer(accepts, any_keys)
     try:
         plain = writer.plain(value)
         text = _text({"value": plain, "attachments": writer.described()})
@@ -96,7 +103,7 @@ def encode_value(value: object, accepts: Collection[str] = ()) -> EncodedValue:
     buffers = (_LENGTH.pack(len(text)), text, *(one.data for one in writer.attachments))
     size_bytes = sum(map(len, buffers))
     if size_bytes > VALUE_BYTES_AT_MOST:
-        raise CannotCross(f"has {size_bytes} bytes, and at most {VALUE_BYTES_AT_MOST} are possible")
+        raise CannotCross(f"has {size_bytes} bytes, but at most {VALUE_BYTES_AT_MOST} are allowed")
     return EncodedValue(buffers, size_bytes)
 
 
@@ -110,8 +117,9 @@ def _text(value: object) -> bytes:
 class _Writer:
     """Turns one value into JSON and attachments."""
 
-    def __init__(self, accepts: Collection[str]) -> None:
+    def __init__(self, accepts: Collection[str], any_keys: bool = False) -> None:
         self._accepts = accepts
+        self._any_keys = any_keys
         self._above: set[int] = set()  # identities of the containers around the one in hand
         self.attachments: list[Attachment] = []
 
@@ -162,10 +170,11 @@ class _Writer:
         return written
 
     def _mapping(self, values: Mapping[Any, object]) -> object:
-        for key in values:
-            if not isinstance(key, str):
+        other_keys = [key for key in values if not isinstance(key, str)]
+        for key in other_keys:
+            if not self._any_keys or type(key) not in _PLAIN:
                 raise CannotCross(f"has the key {key!r:.80}, which is {_a(key)} and not a str")
-        if MARK in values:
+        if MARK in values or other_keys:
             return {MARK: "dict", "items": [[key, self._item(key, value)] for key, value in values.items()]}
         return {key: self._item(key, value) for key, value in values.items()}
 
@@ -192,6 +201,10 @@ class _Writer:
         dump = getattr(type(value), "model_dump", None)
         if dump is not None and hasattr(type(value), "model_fields"):
             return self.plain(dump(value, mode="json"))
+        if FRAME in self._accepts:
+            described = self._described(value)
+            if described is not None:
+                return self._attach(Attachment("frame", described))
         table = tool_tables.attachment(value, self._accepts, self._cells)
         if isinstance(table, Attachment):
             return self._attach(table)
@@ -199,12 +212,23 @@ class _Writer:
             return self.plain(table.values)
         raise CannotCross(f"is {_a(value)}")
 
+    def _described(self, value: object) -> bytes | None:
+        """A frame or a series of pandas, as a value within the value."""
+        # Imported when needed: tools do without.
+        from ramet.protocol.frame_columns import NotDescribed, described
+
+        try:
+            told = described(value)
+        except NotDescribed as error:
+            raise CannotCross(str(error)) from None
+        return None if told is None else encode_value(told, self._accepts, any_keys=True).whole()
+
     def _cells(self, rows: object) -> bytes:
         """The JSON of a table's cells, in which there are no attachments."""
         writer = _Writer(())
         plain = writer.plain(rows)
         if writer.attachments:
-            raise CannotCross("is a table with bytes in it, which cross only where both sides have pyarrow")
+            raise CannotCross("is a table with bytes in it, which needs pyarrow on both sides")
         return _text(plain)
 
     def _attach(self, attachment: Attachment) -> object:

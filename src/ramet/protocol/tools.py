@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ramet.errors import InvalidArgument, ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.checks import check_timeout
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, must, wrong_argument
 
 TOOLS_AT_MOST = 1000
 TOOLS_BYTES_AT_MOST = 1024 * 1024
@@ -121,16 +121,16 @@ def read_tools(data: bytes) -> tuple[ToolSpec, ...]:
 def check_tools(tools: Sequence[ToolSpec]) -> None:
     """Raise InvalidArgument for a tool that no sandbox can be given."""
     if len(tools) > TOOLS_AT_MOST:
-        raise invalid("tools", f"are {len(tools)}", f"at most {TOOLS_AT_MOST}")
+        raise must("tools", f"have at most {TOOLS_AT_MOST} entries", Words(f"{len(tools)}"))
     taken: dict[str, str] = {}
     for tool in tools:
         _check(tool)
         function = python_name(tool.name)
         if function in taken:
-            raise invalid(
+            raise wrong_argument(
                 "tools",
-                f"{taken[function]!r} and {tool.name!r} would be the same function",
-                "names that differ in Python too",
+                f"the tools {taken[function]!r} and {tool.name!r} would be the same function in Python, {function}()",
+                hint="rename one of them",
             )
         taken[function] = tool.name
 
@@ -151,14 +151,19 @@ def python_name(name: str) -> str:
 
 def _check(tool: ToolSpec) -> None:
     if _NAME.fullmatch(tool.name) is None:
-        raise invalid("tools", f"the name {tool.name!r:.80} is not possible", "1 to 64 letters, digits, _ and -")
+        raise must("tools", "be 1 to 64 letters, digits, '_' and '-'", tool.name, subject="the name of a tool")
     kind = tool.input_schema.get("type", "object")
     if kind != "object":
-        raise invalid("tools", f"the schema of {tool.name!r} is of type {kind!r:.80}", "a schema of type 'object'")
+        raise must("tools", "have the type 'object'", kind, subject=f"the input schema of the tool {tool.name!r}")
     if tool.calls_per_cell is not None and not 0 <= tool.calls_per_cell <= _CALLS_AT_MOST:
-        raise invalid("tools", f"calls_per_cell of {tool.name!r} is {tool.calls_per_cell}", f"0 to {_CALLS_AT_MOST}")
+        raise must(
+            "tools",
+            f"be from 0 to {_CALLS_AT_MOST}",
+            tool.calls_per_cell,
+            subject=f"calls_per_cell of the tool {tool.name!r}",
+        )
     check_timeout(tool.timeout_seconds, f"timeout_seconds of tool {tool.name!r}")
 
 
 def _too_large(count: int) -> InvalidArgument:
-    return invalid("tools", f"are {count} bytes of JSON", f"at most {TOOLS_BYTES_AT_MOST} bytes")
+    return must("tools", f"be at most {TOOLS_BYTES_AT_MOST} bytes of JSON", Words(f"{count} bytes"))

@@ -11,11 +11,11 @@ from ramet.errors import ExecutionUnknown, SandboxClosed
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.checks import BUILTIN_TEMPLATES
 from ramet.protocol.network import NetworkSpec, SecretSpec, check_network, check_secrets
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.specs import Interpreter, Lifetime, ThawSpec, network_header, network_in, secrets_in
 from ramet.server.settings import ServerSettings
-from ramet.transport.resolving import resolve
+from ramet.transport.resolving import check_memory_mib, resolve
 
 _SANDBOX_ID = re.compile(r"sbx_[0-9a-f]{32}")
 _EXECUTION_ID = re.compile(r"exe_[0-9a-f]{32}")
@@ -33,6 +33,7 @@ ALLOWED = frozenset(
         calls.FACTS,
         *calls.FILE_CALLS,
         *calls.FORK_CALLS,
+        *calls.VALUE_CALLS,
         *calls.TERMINAL_CALLS,
         calls.SANDBOXES,
         calls.EXTEND,
@@ -49,8 +50,8 @@ ALLOWED = frozenset(
         calls.UNEXPOSE,
     )
 )
-# Calls that make sandboxes: a repetition of one must not make them twice.
-MAKING = frozenset((calls.CREATE, calls.FORK, calls.THAW, calls.RESUME))
+# Calls that make sandboxes or a snapshot: a repetition of one must not make them twice.
+MAKING = calls.MAKING
 
 
 def new_execution_id() -> str:
@@ -59,7 +60,7 @@ def new_execution_id() -> str:
 
 def check_execution_id(execution: object) -> str:
     if not isinstance(execution, str) or not _EXECUTION_ID.fullmatch(execution):
-        raise invalid("execution", f"{execution!r:.100} is not an id", "exe_ and 32 random hexadecimal digits")
+        raise must("execution", "be exe_ and 32 random hexadecimal digits", execution)
     return execution
 
 
@@ -79,7 +80,7 @@ def check_sandbox_id(sandbox_id: str) -> str:
 
 def check_on_disconnect(wish: object) -> str:
     if wish not in ON_DISCONNECT:
-        raise invalid("on_disconnect", f"{wish!r:.100} is unknown", " or ".join(map(repr, ON_DISCONNECT)))
+        raise must("on_disconnect", f"be {' or '.join(map(repr, ON_DISCONNECT))}", wish)
     return str(wish)
 
 
@@ -112,13 +113,14 @@ class Creation:
         if request.mounts:
             raise _only_embedded("mounts")
         if request.preload is not None:
-            raise invalid("preload", "a snapshot has its own", "no preload with a snapshot")
+            raise wrong_argument("preload", "preload cannot be given with a snapshot, which has its own")
         return {**self._thaw_spec(request, snapshot, None).header(), "owner": owner}
 
     def _thaw_spec(self, request: SandboxRequest, snapshot: str | None, name: str | None) -> ThawSpec:
         checks.check_template_name(request.template, "template")
+        if request.memory_mib is not None:
+            check_memory_mib(request.memory_mib)
         for check, value in (
-            (checks.check_memory_mib, request.memory_mib),
             (checks.check_pids, request.pids),
             (checks.check_cpus, request.cpus),
             (checks.check_disk_mib, request.disk_mib),
@@ -149,6 +151,8 @@ class Creation:
         spec = ThawSpec.read(header)
         if spec.mounts:
             raise _only_embedded("mounts")
+        if spec.memory_bytes is not None:
+            check_memory_mib(spec.memory_bytes // checks.MIB)
         _check_network(spec.network, spec.secrets)
         wanted = spec.lifetime or Lifetime()
         lifetime = self._lifetime_of(wanted.timeout_seconds, wanted.idle_timeout_seconds)
@@ -185,4 +189,4 @@ def _check_network(network: NetworkSpec | None, secrets: Iterable[SecretSpec]) -
 
 
 def _only_embedded(argument: str) -> Exception:
-    return invalid(argument, "is not possible over HTTP", f"no {argument}; an embedded sandbox may have it")
+    return wrong_argument(argument, f"{argument} is for embedded sandboxes only, not over HTTP")

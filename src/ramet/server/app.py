@@ -9,6 +9,7 @@ from ramet.errors import RametError, SandboxClosed
 from ramet.protocol.network import NetworkSpec
 from ramet.server import admission, bounds, calling, errors, exposed
 from ramet.server.admission import Creation
+from ramet.server.audit import ROUTE_ACTIONS, Audit
 from ramet.server.errors import Refused
 from ramet.server.exchange import JSON, ClientGone, Exchange, Handler, Receive, Route, Scope, Send
 from ramet.server.gate import Door, Gate
@@ -25,7 +26,7 @@ __all__ = ["Application", "Exchange", "Handler"]
 # In the log, for a request that nobody waited to see answered; nginx and others use the same number.
 _CLIENT_GONE = 499
 # What needs no key: it tells nothing of anybody, or has a token of its own in its path.
-_PUBLIC = frozenset(("/", "/docs", "/v1/healthz", "/v1/openapi.json", exposed.TEMPLATE))
+_PUBLIC = frozenset(("/", "/docs", "/v1/healthz", "/v1/livez", "/v1/readyz", "/v1/openapi.json", exposed.TEMPLATE))
 # What a key of the scope "metrics" opens.
 _FOR_METRICS = frozenset(("/metrics", "/v1/whoami"))
 _HEAD_AS_GET = _PUBLIC | {"/metrics", "/v1/whoami", "/v1/sandboxes", "/v1/sandboxes/{sandbox_id}", "/v1/snapshots"}
@@ -40,6 +41,7 @@ class Application:
         link: Link,
         records: Records,
         log: Log,
+        audit: Audit,
         metrics: Metrics,
         creation: Creation,
         routes: Iterable[Route],
@@ -59,6 +61,7 @@ class Application:
         self._bound = None if settings.network is None else bounds.read_bound(settings.network)
         self.heart = Heart(settings.heartbeat_seconds)
         self.log = log
+        self.audit = audit
         self._door = Door(settings, records)
         self._router = Router(routes)
         self._background: set[asyncio.Task[None]] = set()
@@ -97,12 +100,13 @@ class Application:
             self.log.event("request failed", level="error", route=log.route, error=_in_one_line(error))
             if exchange.started:
                 raise  # uvicorn breaks the connection off: the client must not take half an answer for a whole
-            await self._fail(exchange, RametError("the server failed at this"))
+            await self._fail(exchange, RametError("the server failed at this request"))
         finally:
             if exchange.counted:
                 self.gate.leave(exchange.owner, exchange.held_bytes)
             self.metrics.request(log.method, log.route, log.status, log.seconds)
             self.log.request(log)
+            self.audit.request(log)
 
     async def _answer(self, exchange: Exchange) -> None:
         scope, log = exchange.scope, exchange.log
@@ -134,6 +138,7 @@ class Application:
             raise Refused(
                 405, f"{log.method[:20]} is not allowed here", code="wrong_method", headers={"allow": found.allowed}
             )
+        log.action = ROUTE_ACTIONS.get((log.method, found.template))
         sandbox_id = found.parameters.get("sandbox_id")
         if sandbox_id is not None:
             log.sandbox = sandbox_id[:64]
@@ -145,11 +150,12 @@ class Application:
 
     def _let_in(self, exchange: Exchange, template: str | None) -> None:
         exchange.owner, exchange.key = self._door.identify(exchange.headers)
+        exchange.log.owner = exchange.owner
         key = exchange.key
         if key is not None:
             exchange.log.key = key.name
             if key.scope == "metrics" and template not in _FOR_METRICS:
-                raise Refused(403, "this key opens the metrics only", code="unauthorized")
+                raise Refused(403, "this key is for the metrics only", code="unauthorized")
         self.gate.enter(exchange.owner)
         exchange.counted = True
 
@@ -163,6 +169,7 @@ class Application:
         else:
             error = self.explain(exchange, error)
             status, headers = errors.status_of(error), []
+        exchange.log.error = error.code
         headers += errors.retry_headers(status)
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))

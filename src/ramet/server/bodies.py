@@ -1,4 +1,4 @@
-"""JSON that a client sent: read strictly, so that a mistake is told instead of guessed at."""
+"""JSON that a client sent: read strictly, so that a mistake is reported instead of guessed at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NoReturn
 
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, must, unknown_field, wrong_argument
 
 _SHOWN_CHARACTERS = 80
 
@@ -29,13 +29,15 @@ def parse_object(data: bytes) -> dict[str, object]:
     try:
         value = _parse(data.decode("utf-8"), few_values=len(data) > _LONG_BYTES)
     except RecursionError:
-        raise invalid("body", "is nested too deeply", "a JSON object") from None
+        raise wrong_argument("body", "the body is nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise invalid("body", f"is not UTF-8 at byte {error.start}", "a JSON object in UTF-8") from None
+        raise wrong_argument(
+            "body", f"the body must be a JSON object in UTF-8; byte {error.start} is not UTF-8"
+        ) from None
     except ValueError as error:
-        raise invalid("body", f"is not JSON: {error}", "a JSON object") from None
+        raise wrong_argument("body", f"the body must be a JSON object; it is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise invalid("body", f"is a JSON {_kind(value)}", "a JSON object")
+        raise must("body", "be a JSON object", _kind(value), subject="the body")
     if b"\\u" in data:
         _check_text(value)
     return value
@@ -61,7 +63,7 @@ def _parse(text: str, few_values: bool) -> object:
         at = following.end()
         if following[1] == "}":
             if at < len(text):
-                raise ValueError(f"something follows it at character {at}")
+                raise ValueError(f"unexpected text after it, at character {at}")
             return _unique(pairs)
     raise ValueError("it has too many fields for its length")
 
@@ -69,7 +71,7 @@ def _parse(text: str, few_values: bool) -> object:
 def _found(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     found = pattern.match(text, at)
     if found is None:
-        raise ValueError(f"character {at} is not what belongs there in a long body: fields with texts and numbers")
+        raise ValueError(f"unexpected character {at}; a long body may only have fields with texts and numbers")
     return found
 
 
@@ -89,11 +91,16 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check_text(value: object) -> None:
-    """Half a surrogate pair is no text; those that stand for a byte of a file name (PEP 383) are let through."""
+    """Half a surrogate pair is no text; those that stand for a byte of a file name (PEP 383) are let through.
+
+    In code it is an error of the cell, not of the request.
+    """
+    if isinstance(value, dict) and isinstance(value.get("code"), str):
+        value = {**value, "code": ""}
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise invalid("body", "has a lone surrogate", "text that UTF-8 can hold") from None
+        raise wrong_argument("body", "the body must be text that UTF-8 can hold; it has a lone surrogate") from None
 
 
 class Body:
@@ -110,9 +117,7 @@ class Body:
     def done(self) -> None:
         unknown = self.rest()
         if unknown:
-            name = next(iter(unknown))
-            allowed = ", ".join(sorted(self._known)) or "no fields"
-            raise invalid(name[:_SHOWN_CHARACTERS], "is not a field of this request", allowed)
+            raise unknown_field(next(iter(unknown)), sorted(self._known))
 
     def text(self, name: str) -> str:
         value = self._take(name)
@@ -126,7 +131,7 @@ class Body:
         if value is None:
             return default
         if value not in allowed:
-            raise invalid(name, f"{value[:_SHOWN_CHARACTERS]!r} is unknown", " or ".join(map(repr, allowed)))
+            raise must(name, f"be {' or '.join(map(repr, allowed))}", value)
         return value
 
     def whole(self, name: str) -> int:
@@ -144,7 +149,11 @@ class Body:
         value = self._take(name)
         if type(value) is int and abs(value) < 2**63:
             return value
-        return value if type(value) is float and math.isfinite(value) else _wrong(name, value, "a number")
+        return (
+            value
+            if type(value) is float and math.isfinite(value)
+            else _wrong(name, value, "a finite number below 2**63")
+        )
 
     def flag(self, name: str, default: bool) -> bool:
         if not self._given(name):
@@ -170,16 +179,19 @@ class Body:
 
 
 def _wrong(name: str, value: object, allowed: str) -> NoReturn:
-    raise invalid(name, "is missing" if value is None else f"is a JSON {_kind(value)}", allowed)
-
-
-def _kind(value: object) -> str:
     if value is None:
-        return "null"
+        raise wrong_argument(name, f"{name} is missing; it must be {allowed}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    raise must(name, f"be {allowed}", value if number else _kind(value))
+
+
+def _kind(value: object) -> Words:
+    if value is None:
+        return Words("null")
     if isinstance(value, bool):
-        return "true or false"
+        return Words("true" if value else "false")
     if isinstance(value, dict):
-        return "object"
+        return Words("an object")
     if isinstance(value, list):
-        return "array"
-    return "string" if isinstance(value, str) else "number"
+        return Words("an array")
+    return Words("a string" if isinstance(value, str) else "a number")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ramet.protocol.network import NetworkSpec, check_network, read_rules
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import wrong_argument
 from ramet.protocol.rules import NONE, OPEN, Rule
 
 NOTHING = NetworkSpec()
@@ -22,7 +22,9 @@ def read_bound(words: Iterable[str], argument: str = "network") -> NetworkSpec:
     """The bound that somebody wrote, or InvalidArgument. ``rule_texts`` gives such words again, none for nothing."""
     given = list(words)
     if NONE in given and len(given) > 1:
-        raise invalid(argument, f"{NONE!r} is given beside others", f"{NONE!r} alone, or {OPEN!r} and rules")
+        raise wrong_argument(
+            argument, f"{NONE!r} in {argument} must be given alone", hint=f"give {NONE!r} alone, or {OPEN!r} and rules"
+        )
     bound = NetworkSpec(
         open=OPEN in given, allow=read_rules((word for word in given if word not in (NONE, OPEN)), argument)
     )

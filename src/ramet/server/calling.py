@@ -7,14 +7,16 @@ the first frame is read here, and written anew with its owner; what follows it, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.tool_frames import VALUE_BYTES_AT_MOST
 from ramet.protocol.tools import TOOLS_BYTES_AT_MOST
-from ramet.server import admission, errors, idempotency, making, outcomes, ports
+from ramet.protocol.values import INLINE_BYTES
+from ramet.server import admission, errors, idempotency, making, operating, outcomes, ports
+from ramet.server.audit import CALL_ACTIONS
 from ramet.server.departures import ask, ends_with_client, tells_of_departure
 from ramet.server.errors import Headers
 from ramet.server.exchange import ClientGone, Exchange, Route, too_large
@@ -44,6 +46,7 @@ _LARGE_HEADERS = {
 _LARGEST_FRAME_BYTES = _PREFIX_BYTES + TO_ENGINE.header_bytes + TO_ENGINE.blob_bytes
 # Kinds whose frames are shorter than that, and those of which more frames follow.
 _FRAME_BYTES = {
+    calls.SET_VALUE: _PREFIX_BYTES + _HEADER_BYTES + INLINE_BYTES,
     calls.SET_TOOLS: _PREFIX_BYTES + _HEADER_BYTES + TOOLS_BYTES_AT_MOST,
     calls.TOOL_ANSWER: _PREFIX_BYTES + _HEADER_BYTES + calls.CHUNK_BYTES,
 }
@@ -60,6 +63,7 @@ async def call(exchange: Exchange) -> None:
     kind = frame.kind
     if kind not in admission.ALLOWED:
         raise ProtocolError(f"a call of kind {kind} is not possible over HTTP")
+    exchange.log.action = CALL_ACTIONS.get(kind)
     sandbox = frame.header.get("sandbox")
     if isinstance(sandbox, str):
         exchange.log.sandbox = sandbox[:64]
@@ -77,6 +81,9 @@ async def call(exchange: Exchange) -> None:
             return
         if kind in (calls.EXPOSE, calls.UNEXPOSE):
             await _expose(exchange, frame)
+            return
+        if exchange.operates and kind in operating.CALLS:
+            await _operate(exchange, frame)
             return
         header = exchange.gate.header(exchange, frame.header)
         if kind == calls.NETWORK_CHANGE:
@@ -101,6 +108,7 @@ async def _run(exchange: Exchange, frame: Frame, body: _Body) -> None:
     keep = admission.check_on_disconnect(header.setdefault("on_disconnect", "keep")) == "keep"
     owner = exchange.owner
     exchange.gate.begin_cell(owner, exchange.limits)
+    exchange.application.audit.begins(exchange.log)
     outcome = outcomes.CANCELLED
     try:
         async with exchange.link.call() as engine:
@@ -114,6 +122,7 @@ async def _run(exchange: Exchange, frame: Frame, body: _Body) -> None:
             outcome = outcomes.of_last_frame(last)
     finally:
         exchange.gate.end_cell(owner)
+        exchange.log.outcome = outcome
         exchange.metrics.cell_ended(owner, str(header.get("language")), exchange.log.seconds, outcome)
 
 
@@ -152,6 +161,7 @@ async def _make(exchange: Exchange, frame: Frame) -> None:
 async def _tell(exchange: Exchange, error: RametError, headers: Headers = _FRAMES) -> bytes:
     """An error as a frame; as the whole answer it has a status of its own."""
     error = exchange.application.explain(exchange, error)
+    exchange.log.error = error.code
     data = calls.encode_error(error)
     if exchange.started:
         await exchange.write(data, more=False)
@@ -165,6 +175,21 @@ async def _save(exchange: Exchange, frame: Frame) -> None:
     header = making.allowed(exchange, exchange.gate.header(exchange, frame.header))
     answer = await ask(exchange, calls.SAVE, header)
     await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
+
+
+# What an operator may do to the sandboxes of all keys
+
+
+async def _operate(exchange: Exchange, frame: Frame) -> None:
+    if frame.kind == calls.SANDBOXES:
+        own = await ask(exchange, frame.kind, exchange.gate.header(exchange, frame.header))
+        # Snapshots and templates are its own.
+        told: Mapping[str, object] = {**own.header, "sandboxes": await operating.rows(exchange)}
+    else:
+        operating.note(exchange, frame.header.get("sandbox"))
+        answer = await ask(exchange, frame.kind, exchange.gate.seeing_header(exchange, frame.header))
+        told = answer.header
+    await exchange.respond(200, _FRAMES, encode(calls.ANSWER, told))
 
 
 # Ports
@@ -338,6 +363,7 @@ class _Body:
         data: bytes = message.get("body", b"")
         self._more = message.get("more_body", False)
         self._taken += len(data)
+        self._exchange.log.received_bytes += len(data)
         if self._limit_bytes is not None and self._taken > self._limit_bytes:
             raise too_large(self._limit_bytes)
         return data

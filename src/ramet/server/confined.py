@@ -1,6 +1,6 @@
 """The worker's process: it gives up all powers, then serves HTTP on a socket that it was given.
 
-    python -m ramet.server.confined --parent PID --socket FD --settings JSON
+    python -m ramet.server.confined --parent PID --socket FD [--audit FD] --settings JSON
 
 Started by ``supervising`` as a fresh interpreter, not as a fork: after a crash a worker has another memory layout than
 the one before, and nothing of the supervisor's is in it.
@@ -22,6 +22,7 @@ from ramet.isolation.python_files import LIBRARIES, python_folders
 from ramet.server.introductions import start_introducer
 from ramet.server.logs import Log
 from ramet.server.settings import ServerSettings
+from ramet.transport import resolving
 from ramet.transport.keeper import SOCKET_NAME
 
 _SMALL_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom")
@@ -69,19 +70,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="ramet.server.confined", description=__doc__)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--audit", type=int)
     parser.add_argument("--settings", type=json.loads, required=True)
     chosen = parser.parse_args(arguments)
     powers.die_with_parent(chosen.parent)
     settings = ServerSettings(**chosen.settings)
-    line = start_introducer(f"{settings.state}/{SOCKET_NAME}", chosen.socket)
+    kept = (chosen.socket,) if chosen.audit is None else (chosen.socket, chosen.audit)
+    line = start_introducer(f"{settings.state}/{SOCKET_NAME}", *kept)
     # Before the walls are up: most of what will be needed is loaded then.
     from ramet.server.worker import run_worker
 
     listener = socket.socket(fileno=chosen.socket)
     os.set_inheritable(chosen.socket, False)
-    interpreter.find(sys.executable)  # for the sandboxes to come; remembered, as /etc/passwd is out of sight later
+    if chosen.audit is not None:
+        os.set_inheritable(chosen.audit, False)
+    # For the sandboxes to come; remembered, as /etc/passwd and control groups are out of sight later.
+    interpreter.find(sys.executable)
+    resolving.default_memory_mib()
     lock_down(settings.state).tell(Log(settings.log_format))
-    run_worker(settings, listener, line)
+    run_worker(settings, listener, line, chosen.audit)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ async def dial(link: Link, header: Mapping[str, object]) -> socket.socket:
     except TimeoutError:
         raise Unreachable("the sandbox does not answer", hint="try again in a moment") from None
     except OSError as error:
-        raise EngineLost("the engine ended before it had answered", hint="try again in a moment") from error
+        raise EngineLost("the engine ended before it answered", hint="try again in a moment") from error
     finally:
         connection.close()
 

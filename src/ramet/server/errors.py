@@ -17,6 +17,7 @@ from ramet.errors import (
     HostNotCapable,
     InvalidArgument,
     LimitReached,
+    NameUnknown,
     NotPermitted,
     ProtocolError,
     RametError,
@@ -25,6 +26,7 @@ from ramet.errors import (
     TemplateFailed,
     Unauthorized,
     Unreachable,
+    ValueUnsupported,
 )
 
 Headers = list[tuple[bytes, bytes]]
@@ -38,11 +40,13 @@ _STATUSES: dict[str, int] = {
     FileForbidden.code: 403,
     NotPermitted.code: 403,
     ExecutionUnknown.code: 404,
+    NameUnknown.code: 404,
     FileNotFound.code: 404,
     ExecutionCancelled.code: 409,
     ForkFailed.code: 409,
     SandboxLost.code: 409,
     TemplateFailed.code: 422,
+    ValueUnsupported.code: 422,
     LimitReached.code: 429,
     Unreachable.code: 502,  # in a sandbox: nothing listens on a port
     EngineLost.code: 503,

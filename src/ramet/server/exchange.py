@@ -97,6 +97,11 @@ class Exchange:
         return self._application.settings
 
     @property
+    def operates(self) -> bool:
+        """The caller may see and end the sandboxes of all keys."""
+        return self.key is not None and self.key.operates
+
+    @property
     def limits(self) -> KeyLimits:
         """How much the caller may have."""
         return self._application.local_limits if self.key is None else self.key.limits
@@ -151,6 +156,7 @@ class Exchange:
         message = await self.receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             body: bytes = message.get("body", b"")
+            self.log.received_bytes += len(body)
             if len(body) > limit:
                 raise too_large(limit)
             return body
@@ -159,6 +165,7 @@ class Exchange:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece: bytes = message.get("body", b"")
+            self.log.received_bytes += len(piece)
             self.hold(len(piece))
             parts += piece
             if len(parts) > limit:

@@ -13,20 +13,21 @@ from contextlib import nullcontext
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.refusing import invalid
-from ramet.protocol.results import RichResult
+from ramet.protocol.refusing import must
+from ramet.protocol.results import RichResult, json_forms
 from ramet.server import admission, outcomes
 from ramet.server.answers import answer_json
 from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers
 from ramet.server.exchange import JSON, Exchange, Route
-from ramet.server.formats import ChunkFormat, Format, LineFormat, forms, result_fields, to_json
+from ramet.server.formats import ChunkFormat, Format, LineFormat, to_json
 from ramet.server.lines import STREAMS, LineCutter
 from ramet.server.link import EngineCall
 
 _NDJSON: Headers = [(b"content-type", b"application/x-ndjson")]
 _FORMATS = ("lines", "chunks", "json")
 _REPLAYED_EVENTS = 1000
+_SHOWN = frozenset((calls.OUTPUT, calls.RICH, calls.CLEARED))
 
 
 async def _execute(exchange: Exchange, sandbox_id: str) -> None:
@@ -55,6 +56,7 @@ async def _execute(exchange: Exchange, sandbox_id: str) -> None:
     marked = [(b"ramet-execution", execution.encode("ascii"))]
     owner, outcome = exchange.owner, outcomes.CANCELLED
     exchange.gate.begin_cell(owner, exchange.limits)
+    exchange.application.audit.begins(exchange.log)
     try:
         async with exchange.link.call() as engine:
             engine.send_nowait(encode(calls.RUN, header, code))
@@ -69,6 +71,7 @@ async def _execute(exchange: Exchange, sandbox_id: str) -> None:
         raise
     finally:
         exchange.gate.end_cell(owner)
+        exchange.log.outcome = outcome
         exchange.metrics.cell_ended(owner, language, exchange.log.seconds, outcome)
 
 
@@ -86,7 +89,7 @@ async def _gathered(exchange: Exchange, engine: EngineCall, execution: str) -> t
         pieces.append(piece)
     data = b"".join(pieces)
     frame = _final(next(FrameDecoder(FROM_ENGINE).feed(data)))
-    answer = {"execution_id": execution, **result_fields(calls.read_result(frame))}
+    answer = {"execution_id": execution, **calls.read_result(frame).to_dict()}
     return to_json(answer), outcomes.of_result(frame.header)
 
 
@@ -105,6 +108,8 @@ async def _stream(exchange: Exchange, engine: EngineCall, written: Format, execu
                     pieces.append(written.output(_stream_of(frame), frame.blob))
                 elif frame.kind == calls.RICH:
                     pieces.append(written.rich(frame))
+                elif frame.kind == calls.CLEARED:
+                    pieces.append(written.cleared(frame))
                 elif frame.kind == calls.RESULT:
                     pieces.append(written.result(frame, execution))
                     outcome = outcomes.of_result(frame.header)
@@ -158,7 +163,14 @@ async def _fetched(exchange: Exchange, sandbox_id: str, execution: str, wait: bo
     printed = (bytearray(), bytearray())
     shown: list[RichResult] = []
     dropped_bytes = 0
+    clears_next = False
     async for frame in _frames(exchange, calls.FETCH, header):
+        if frame.kind == calls.CLEARED and fields.flag(frame.header, "wait"):
+            clears_next = True
+            continue
+        if frame.kind == calls.CLEARED or (clears_next and frame.kind in _SHOWN):
+            printed, clears_next = (bytearray(), bytearray()), False
+            shown.clear()
         if frame.kind == calls.OUTPUT:
             printed[_stream_of(frame)].extend(frame.blob)
             dropped_bytes += fields.optional_whole(frame.header, "dropped_bytes") or 0
@@ -167,10 +179,10 @@ async def _fetched(exchange: Exchange, sandbox_id: str, execution: str, wait: bo
         elif frame.kind == calls.ANSWER:
             return to_json({"execution_id": execution, "state": fields.text(frame.header, "state")})
     result = calls.read_result(frame)
-    answer = result_fields(result)
+    answer = result.to_dict()
     for name, text in zip(STREAMS, printed, strict=True):
         answer[name] = text.decode("utf-8", "replace") + str(answer[name])
-    answer["results"] = [{"what": one.what, "data": forms(one)} for one in (*shown, *result.results)]
+    answer["results"] = [{"what": one.what, "data": json_forms(one)} for one in (*shown, *result.results)]
     answer["value"] = next((one.text for one in reversed(shown) if one.what == "value"), result.value)
     more = {"dropped_bytes": dropped_bytes} if dropped_bytes else {}
     return to_json({"execution_id": execution, "state": "finished", "result": answer, **more})
@@ -179,7 +191,7 @@ async def _fetched(exchange: Exchange, sandbox_id: str, execution: str, wait: bo
 def _wait(query: Mapping[str, str]) -> bool:
     value = query.get("wait", "false").lower()
     if value not in ("", "0", "1", "true", "false"):
-        raise invalid("wait", f"{value!r:.40} is unknown", "true or false")
+        raise must("wait", "be true or false", value)
     return value in ("", "1", "true")
 
 

@@ -14,7 +14,8 @@ from ramet.server.dialling import dial
 from ramet.server.errors import Refused
 from ramet.server.exchange import ClientGone, Connection, Exchange
 from ramet.server.exposed_answers import SandboxAnswer
-from ramet.server.exposed_heads import Place, RequestHead
+from ramet.server.exposed_heads import RequestHead
+from ramet.server.exposed_links import Place
 from ramet.server.records import Exposure
 from ramet.server.sandbox_streams import SandboxStream
 
@@ -49,7 +50,7 @@ class Relays:
         relays = self._open.setdefault(place, set())
         if len(relays) >= self._at_most:
             raise LimitReached(
-                f"{len(relays)} requests to this port are under way, and no more may be",
+                f"{len(relays)} requests to this port are in progress, which is the limit",
                 hint="wait for some of them to end",
                 details={"limit": "exposed_requests", "allowed": self._at_most},
             )
@@ -81,7 +82,7 @@ async def answer(exchange: Exchange, rest: bytes) -> None:
     exchange.counted = True
     exchange.gate.check_open()
     _check_alive(exchange, exposure)
-    place = Place(exposure.port, PREFIX + token)
+    place = Place(exposure.port, PREFIX + token, b"/" + path, exchange.headers.get(b"host", b""))
     method = exchange.log.method
     if not slash and method in ("GET", "HEAD") and b"text/html" in exchange.headers.get(b"accept", b""):
         # A page is wanted, perhaps: its links are relative to the last slash.
@@ -210,7 +211,11 @@ class Relay:
         if piece:
             return self._answer.feed(piece)
         if self._cut is not None or stream.broken or not self._answer.end():
-            raise Refused(502, "the server in the sandbox broke off", code=Unreachable.code)
+            raise Refused(
+                502,
+                "the server in the sandbox closed the connection in the middle of its answer",
+                code=Unreachable.code,
+            )
         return b""
 
     async def _read(self, stream: SandboxStream) -> bytes:

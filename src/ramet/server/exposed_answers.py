@@ -47,25 +47,25 @@ class SandboxAnswer:
             self._switch(data[upgrade.args[0] :])
         except HttpParserError as error:
             if not self.complete:
-                raise _bad("what it answered is not HTTP") from error
+                raise _bad("its answer is not HTTP") from error
         if not self.status and self._head_bytes > _HEAD_BYTES:
             raise _bad("the head of its answer is too large")
         if self._between_bytes > _HEAD_BYTES and not self.complete:
-            raise _bad("what follows its answer does not end")  # the parser keeps a trailer until it is whole
+            raise _bad("it does not stop sending after its answer")  # the parser keeps a trailer until it is whole
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def end(self) -> bool:
         """Nothing more will come. Whether that is all of the answer."""
         if not self.status:
-            raise _bad("it hung up without an answer")
+            raise _bad("it closed the connection without an answer")
         if self._until_end:
             self.complete = True
         return self.complete
 
     def _switch(self, behind: bytes) -> None:
         if self._parser.get_status_code() != _SWITCHING or not self._websocket:
-            raise _bad("it wants to speak another protocol")
+            raise _bad("it switched to another protocol")
         self.status, self.switched, self.behind = _SWITCHING, True, behind
 
     # What the parser tells

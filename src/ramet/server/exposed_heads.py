@@ -3,7 +3,7 @@
 Neither side is trusted with the other. A client's key and cookies are for this server and not for code in a sandbox.
 What that code answers comes from the address that the API has too, where a browser would let it act for its user: so
 pages of a sandbox get an origin of their own (``Content-Security-Policy: sandbox``), and headers with which a server
-speaks for its whole address do not get through.
+speaks for its whole address do not get through; those that lead a client on lead to no other part of this server.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ramet.server.errors import Headers, Refused
+from ramet.server.exposed_links import Place, moved_header
 
 # Of one connection and not of the message (RFC 9110, 7.6.1), with those of old proxies.
 _HOP_BY_HOP = frozenset(
@@ -91,14 +92,6 @@ _NO_BODY = (204, 304)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a request goes: a port of a sandbox, and what the path begins with that leads there."""
-
-    port: int
-    prefix: bytes  # "/v1/exposed/TOKEN"
-
-
-@dataclass(frozen=True, slots=True)
 class RequestHead:
     """A request as a server in a sandbox gets it."""
 
@@ -121,11 +114,11 @@ def request_head(
     named = _named_by_connection(given)
     websocket = b"upgrade" in named and found.get(b"upgrade", b"").strip().lower() == _WEBSOCKET
     if b"upgrade" in named and (not websocket or method != "GET"):
-        raise Refused(501, "only websockets are passed on, no other protocol", code="http")
+        raise Refused(501, "the only protocol that can be passed on is websocket", code="http")
     length = found.get(b"content-length")
     chunked = b"transfer-encoding" in found
     if chunked and found[b"transfer-encoding"].strip().lower() != b"chunked":
-        raise Refused(400, "the body comes in an encoding that cannot be passed on", code="http")
+        raise Refused(400, "the body has a transfer encoding that cannot be passed on", code="http")
     lines = [
         b"%s %s HTTP/1.1" % (verb, target),
         b"host: localhost:%d" % place.port,
@@ -161,7 +154,8 @@ def answer_headers(place: Place, status: int, headers: Iterable[tuple[bytes, byt
     given = [(name.lower(), value) for name, value in headers]
     found = dict(given)
     passed = list(_passed(given, _named_by_connection(given) | _NOT_FROM_SANDBOXES))
-    kept = [(name, _moved(place, value) if name == b"location" else value) for name, value in passed]
+    moved = [(name, moved_header(place, name, value)) for name, value in passed]
+    kept = [(name, value) for name, value in moved if value is not None]
     length = found.get(b"content-length")
     if length is not None and b"transfer-encoding" not in found and status not in _NO_BODY:
         kept.append((b"content-length", length))
@@ -204,13 +198,3 @@ def _passed(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]) -
     for name, value in headers:
         if name not in dropped and _NAME.fullmatch(name) and not _FORBIDDEN_IN_VALUES.search(value):
             yield name, value
-
-
-def _moved(place: Place, location: bytes) -> bytes:
-    """A redirect to a path of the same server stays below the prefix."""
-    for own in (b"http://localhost:%d" % place.port, b"http://127.0.0.1:%d" % place.port):
-        if location == own or location.startswith(own + b"/"):
-            location = location[len(own) :] or b"/"
-    if location.startswith(b"/") and not location.startswith((b"//", b"/\\")):
-        return place.prefix + location
-    return location

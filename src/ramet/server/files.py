@@ -156,6 +156,7 @@ async def _pieces(exchange: Exchange) -> AsyncIterator[bytes]:
         if message["type"] == "http.disconnect":
             raise ClientGone
         if piece := message.get("body", b""):
+            exchange.log.received_bytes += len(piece)
             yield piece
         if not message.get("more_body"):
             return

@@ -5,17 +5,15 @@ Both are NDJSON in ASCII with the same four keys in each event: type, data, seq,
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
 import time
-from dataclasses import asdict
 from typing import Protocol
 
 from ramet.errors import RametError
-from ramet.protocol import calls
+from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame
-from ramet.protocol.results import Result, RichResult
+from ramet.protocol.results import json_forms
 from ramet.server.lines import STREAMS, LineEvents
 
 # What a client sees as the exit code of a cell whose end we do not know.
@@ -27,6 +25,7 @@ class Format(Protocol):
 
     def output(self, stream: int, data: bytes) -> bytes: ...
     def rich(self, frame: Frame) -> bytes: ...
+    def cleared(self, frame: Frame) -> bytes: ...
     def result(self, frame: Frame, execution: str) -> bytes: ...
     def error(self, error: RametError) -> bytes: ...
 
@@ -43,12 +42,11 @@ class LineFormat:
     def rich(self, frame: Frame) -> bytes:
         return b""
 
+    def cleared(self, frame: Frame) -> bytes:
+        return b""
+
     def result(self, frame: Frame, execution: str) -> bytes:
-        result = calls.read_result(frame)
-        told = b""
-        if result.state == "lost":
-            told = self._events.message(f"the sandbox lost its state: {result.cause or 'its REPL ended'}")
-        return told + self._events.exit(result.exit_code)
+        return self._events.exit(calls.read_result(frame).exit_code)
 
     def error(self, error: RametError) -> bytes:
         return self._events.message(error.message) + self._events.exit(_UNKNOWN_EXIT_CODE)
@@ -67,12 +65,14 @@ class ChunkFormat:
 
     def rich(self, frame: Frame) -> bytes:
         shown = calls.read_rich(frame.header, frame.blob)
-        return self._event("result", forms(shown), what=shown.what)
+        return self._event("result", json_forms(shown), what=shown.what)
+
+    def cleared(self, frame: Frame) -> bytes:
+        return self._event("clear", None, wait=fields.flag(frame.header, "wait"))
 
     def result(self, frame: Frame, execution: str) -> bytes:
         result = calls.read_result(frame)
-        told = result_fields(result)
-        return self._left() + self._event("exit", result.exit_code, execution_id=execution, result=told)
+        return self._left() + self._event("exit", result.exit_code, execution_id=execution, result=result.to_dict())
 
     def error(self, error: RametError) -> bytes:
         told = self._event("error", error.message, code=error.code, hint=error.hint, details=error.details)
@@ -86,36 +86,6 @@ class ChunkFormat:
         number, self._next = self._next, self._next + 1
         event = {"type": kind, "data": data, "seq": number, "ts": time.time_ns() // 1_000_000, **more}
         return to_json(event) + b"\n"
-
-
-def result_fields(result: Result) -> dict[str, object]:
-    """A result as JSON."""
-    return {
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "exit_code": result.exit_code,
-        "value": result.value,
-        "results": [{"what": shown.what, "data": forms(shown)} for shown in result.results],
-        "interrupted": result.interrupted,
-        "state": result.state,
-        "cause": result.cause,
-        "restarted": result.restarted,
-        "truncated": None if result.truncated is None else asdict(result.truncated),
-        "background": result.background,
-        "error": None if result.error is None else asdict(result.error),
-        "duration_seconds": result.duration_seconds,
-        "cell_id": result.cell_id,
-        "tool_calls": [asdict(call) for call in result.tool_calls],
-        "tool_calls_dropped": result.tool_calls_dropped,
-    }
-
-
-def forms(shown: RichResult) -> dict[str, object]:
-    """By MIME type: text as text, JSON as JSON, bytes as {"base64": ...}."""
-    return {
-        mime: {"base64": base64.b64encode(form).decode("ascii")} if isinstance(form, bytes) else form
-        for mime, form in shown.data.items()
-    }
 
 
 def to_json(value: object) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
 from ramet.errors import EngineClosed, LimitReached, Unauthorized
+from ramet.server.database import now_ms
 from ramet.server.errors import Refused
 from ramet.server.keys import LOCAL, KeyLimits, KeyRow
 from ramet.server.records import Records
@@ -24,6 +26,13 @@ class Owned(Protocol):
     owner: str
 
 
+class Operating(Owned, Protocol):
+    """Somebody who may be an operator."""
+
+    @property
+    def operates(self) -> bool: ...
+
+
 class Door:
     """Tells callers apart by their keys. Holds no state: keys may be made and revoked at any time."""
 
@@ -35,15 +44,15 @@ class Door:
         """The owner of what this request makes and sees, and the key it came with."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
-            scheme, _, secret = authorization.partition(b" ")
-            key = self._records.find_key(secret.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
-            if key is None:
-                raise Unauthorized("invalid api key", hint="make one with: ramet keys create --name NAME")
-            return key.id, key
-        if not self._keyless:
-            raise Unauthorized(
-                "missing Authorization: Bearer <key>", hint="make a key with: ramet keys create --name NAME"
-            )
+            key = self._found(authorization)
+            if key is not None:
+                return key.id, key
+            # Programs that were written for another server send the key that they have there. Where nobody was ever
+            # given one, that means nothing; where there are keys, a wrong one must not open what no key opens.
+            if not self._keyless or self._records.keys.any_for_sandboxes:
+                raise Unauthorized("invalid api key", hint=_HINT)
+        elif not self._keyless:
+            raise Unauthorized("missing Authorization: Bearer <key>", hint=_HINT)
         # Without a key, all that keeps a web page in the user's browser out is that its requests say where from they
         # come: a page of another site has its own Origin, and one that made its name point to us has its own Host.
         host, origin = headers.get(b"host"), headers.get(b"origin")
@@ -53,6 +62,28 @@ class Door:
         if foreign or (origin is not None and origin != b"http://" + host):
             raise Refused(403, "without a key, requests of other web pages are refused", code=Unauthorized.code)
         return LOCAL, None
+
+    def _found(self, authorization: bytes) -> KeyRow | None:
+        scheme, _, secret = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        key = self._records.keys.find(secret.strip().decode("latin-1"))
+        if key is None:
+            return None
+        if key.expired(now_ms()):
+            raise Unauthorized(
+                f"this api key expired on {_day(key.expires_ms)}",
+                hint=f"the server's operator can renew it: ramet keys set {key.name} --expires 30d",
+            )
+        self._records.keys.used(key)
+        return key
+
+
+_HINT = "set RAMET_API_KEY to a key of this server; its operator makes one with: ramet keys create --name NAME"
+
+
+def _day(moment_ms: int | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime((moment_ms or 0) / 1000))
 
 
 def _without_port(host: bytes) -> bytes:
@@ -77,6 +108,16 @@ class Gate:
         """A header for the engine that sees only what is the caller's."""
         return {**fields, "owner": exchange.owner}
 
+    @staticmethod
+    def seeing_header(exchange: Operating, fields: Mapping[str, object]) -> dict[str, object]:
+        """The same for what an operator may do to the sandboxes of all keys: list, look at and end them."""
+        return {**fields, "owner": None if exchange.operates else exchange.owner}
+
+    @property
+    def closing(self) -> bool:
+        """The server is about to stop."""
+        return self._closing
+
     @property
     def busy(self) -> int:
         """Cells that run or wait, of all owners."""
@@ -97,12 +138,12 @@ class Gate:
         settings, of_owner = self._settings, self._requests[owner]
         if of_owner >= settings.requests_of_an_owner:
             raise LimitReached(
-                f"{of_owner} requests of this key are being answered, and no more may be",
+                f"this key has {of_owner} requests in progress, which is its limit",
                 hint="wait for some of them to end",
                 details={"limit": "requests", "allowed": settings.requests_of_an_owner},
             )
         if self._all_requests >= settings.requests:
-            raise Refused(503, "the server answers as many requests as it can", code="busy")
+            raise Refused(503, "the server has as many requests in progress as it can handle", code="busy")
         self._requests[owner] = of_owner + 1
         self._all_requests += 1
 
@@ -137,7 +178,7 @@ class Gate:
         running, most = self._cells[owner], limits.concurrent_cells
         if most is not None and running >= most:
             raise LimitReached(
-                f"this key has {running} cells running or waiting, and may have {most}",
+                f"this key has {running} cells running or waiting; its limit is {most}",
                 hint="wait for some of them to end",
                 details={"limit": "concurrent_cells", "allowed": most},
             )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import wrong_argument
 from ramet.server.records import Records, StoredAnswer
 
 __all__ = ["StoredAnswer", "once"]
@@ -32,7 +32,7 @@ async def once(
     if key is None:
         return await work()
     if not _KEY.fullmatch(key):
-        raise invalid(_HEADER, "is not a key", "1 to 255 visible ASCII characters")
+        raise wrong_argument(_HEADER, f"{_HEADER} must be 1 to 255 visible ASCII characters")
     name = (owner, key)
     # With a key: a request may hold secrets, and short ones could be found out from a plain hash.
     print_of_request = records.secret.fingerprint(fingerprint)
@@ -63,7 +63,7 @@ async def _over(done: asyncio.Future[None]) -> None:
 def _check_same(before: bytes, now: bytes) -> None:
     if before != now:
         raise InvalidArgument(
-            f"{_HEADER}: was used for a different request before",
+            f"this {_HEADER} was used for a different request before",
             hint="send the same request again, or use a new key for a new one",
             details={"argument": _HEADER, "status": 409},
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import array  # noqa: F401 - send_fds imports it late, when there is no file to be read any more
 import asyncio
 import os
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -42,6 +43,10 @@ def start_introducer(socket_path: str, *not_for_it: int) -> socket.socket:
 
 
 def _introduce(line: socket.socket, socket_path: str, parent: int) -> NoReturn:
+    # The kernel refuses to send descriptors while more of this user are under way than the sender's soft limit, and
+    # sandboxes of an ordinary user count as that user.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     powers.die_with_parent(parent)
     powers.drop_capabilities()
     powers.hide_memory()

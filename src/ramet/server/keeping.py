@@ -19,6 +19,7 @@ from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.requests import SandboxRequest
 from ramet.transport import keeper
+from ramet.transport.builds import build
 from ramet.transport.locking import holder
 from ramet.transport.resolving import resolve
 
@@ -125,7 +126,7 @@ class Keeping:
         while True:
             found = await EngineLink.connect(self._state)
             if found is not None:
-                self._check_version(found)
+                self._check_build(found)
                 return found, False
             starting()
             news = await self._start()
@@ -138,19 +139,21 @@ class Keeping:
             if asyncio.get_running_loop().time() > until:
                 told = holder(self._state / keeper.PID_NAME) or "unknown"
                 raise EngineLost(
-                    f"the keeper of {self._state} (process {told}) neither serves nor ends",
+                    f"the keeper of {self._state} (process {told}) neither answers nor ends",
                     hint=f"end it, and with it its sandboxes: kill {told.partition(' ')[0]}",
                 )
             await asyncio.sleep(_BUSY_RETRY_SECONDS)
 
-    def _check_version(self, link: EngineLink) -> None:
+    def _check_build(self, link: EngineLink) -> None:
         told = holder(self._state / keeper.PID_NAME)
         theirs = told.partition(" ")[2]
-        if theirs and theirs != keeper.package_version():
+        if theirs and theirs != build():
             link.close()
             raise EngineLost(
-                f"the engine that runs for {self._state} is of Ramet {theirs}, this is {keeper.package_version()}",
-                hint=f"end it, and with it its sandboxes: kill {link.keeper_pid}",
+                f"the engine of {self._state} belongs to Ramet {_named(theirs)}, but this is {_named(build())}; "
+                "its sandboxes keep running, but another build cannot take them over",
+                hint="start the build that they belong to, or end the engine and "
+                f"with it its sandboxes: kill {link.keeper_pid}",
             )
 
     async def _start(self) -> Mapping[str, object]:
@@ -238,6 +241,12 @@ async def _read_line(descriptor: int) -> bytes:
     finally:
         loop.remove_reader(descriptor)
     return line
+
+
+def _named(told: str) -> str:
+    """A version and a build, for people."""
+    version, _, one = told.partition(" ")
+    return f"{version} (build {one})" if one else version
 
 
 def _error(news: Mapping[str, object]) -> RametError:

@@ -13,12 +13,13 @@ from ramet.protocol import fields
 from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import MIB
 from ramet.protocol.network import NetworkSpec
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 from ramet.server.bounds import NOTHING
 
-# "sandboxes": all of its own sandboxes. "metrics": /metrics and nothing else.
-Scope = Literal["sandboxes", "metrics"]
-SCOPES: Mapping[str, Scope] = {"sandboxes": "sandboxes", "metrics": "metrics"}
+# "sandboxes": all of its own sandboxes. "operator": its own, /metrics, and it lists and ends the sandboxes of all keys,
+# but runs nothing in them and reads nothing out of them. "metrics": /metrics and nothing else.
+Scope = Literal["sandboxes", "operator", "metrics"]
+SCOPES: Mapping[str, Scope] = {"sandboxes": "sandboxes", "operator": "operator", "metrics": "metrics"}
 
 # The owner of what was made without a key, which a server allows on loopback only.
 LOCAL = "local"
@@ -68,6 +69,16 @@ class KeyRow:
     created_ms: int
     revoked_ms: int | None = None
     network: NetworkSpec = NOTHING  # the most that its sandboxes may reach
+    expires_ms: int | None = None  # None: never
+    last_used_ms: int | None = None  # to the minute; None: never
+
+    def expired(self, now_ms: int) -> bool:
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
+    @property
+    def operates(self) -> bool:
+        """It may see and end the sandboxes of all keys."""
+        return self.scope == "operator"
 
 
 def new_secret() -> str:
@@ -85,16 +96,16 @@ def digest(secret: str) -> str:
 
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid("name", f"{name!r:.100} is not a name", "1 to 64 letters, digits, '.', '_', '@' or '-'")
+        raise must("name", "be 1 to 64 letters, digits, '.', '_', '@' or '-', and begin with a letter or digit", name)
     if name == LOCAL:
-        raise invalid("name", f"{LOCAL!r} is what callers without a key are called", "another name")
+        raise wrong_argument("name", f"{LOCAL!r} is the name for callers without a key; choose another one")
     return name
 
 
 def check_scope(scope: object) -> Scope:
     known = SCOPES.get(scope) if isinstance(scope, str) else None
     if known is None:
-        raise invalid("scope", f"{scope!r:.100} is unknown", " or ".join(map(repr, SCOPES)))
+        raise must("scope", f"be {' or '.join(map(repr, SCOPES))}", scope)
     return known
 
 
@@ -103,5 +114,5 @@ def check_limits(limits: KeyLimits) -> KeyLimits:
         if value is None:
             continue
         if type(value) is not int or not 0 <= value <= _LIMIT_AT_MOST:
-            raise invalid(name, f"is {value!r:.100}", "None, or a whole number that is not negative")
+            raise must(name, "be a whole number that is not negative, or None for no limit", value)
     return limits

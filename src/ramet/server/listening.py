@@ -53,7 +53,7 @@ def _bind_error(host: str, port: int, error: OSError) -> RametError:
 
 
 def _refused(argument: str, message: str, hint: str) -> InvalidArgument:
-    return InvalidArgument(f"{argument}: {message}", hint=hint, details={"argument": argument})
+    return InvalidArgument(message, hint=hint, details={"argument": argument})
 
 
 def address_of(listener: socket.socket) -> tuple[str, int]:

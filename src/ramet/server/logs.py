@@ -11,6 +11,7 @@ import os
 import re
 import select
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -18,6 +19,7 @@ from typing import Literal
 _LINE_BYTES_AT_MOST = 4096
 _TEXT_CHARACTERS_AT_MOST = 600
 _PLAIN = re.compile(r"[A-Za-z0-9_./:{}+@\[\]-]+")
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)  # json.dumps would make one for each line
 # version, trace id, parent id, flags; a later version may have more behind them.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
@@ -37,13 +39,20 @@ class RequestLog:
     """What is known of one request so far. Its line is written when it is over."""
 
     __slots__ = (
+        "action",
         "client",
+        "error",
         "execution",
         "key",
+        "made",
         "method",
+        "outcome",
+        "owner",
         "received_at",
+        "received_bytes",
         "route",
         "sandbox",
+        "sandbox_key",
         "sent_bytes",
         "status",
         "trace",
@@ -60,6 +69,14 @@ class RequestLog:
         self.execution: str | None = None
         self.status = 0
         self.sent_bytes = 0
+        # For the audit log only.
+        self.action: str | None = None  # None: nothing that is audited
+        self.owner = ""  # the key's id
+        self.sandbox_key: str | None = None  # whose the sandbox is, if it is not the caller's
+        self.outcome: str | None = None  # of a cell
+        self.error: str | None = None  # the code of the error that was answered
+        self.received_bytes = 0
+        self.made: Sequence[str] = ()  # the children of a fork
 
     @property
     def seconds(self) -> float:
@@ -83,6 +100,10 @@ class Log:
         """Something that happened to the server itself."""
         fields: dict[str, object] = {"level": level, "event": event, **values}
         self._write(self._json_line(fields) if self._json else self._text_line(fields))
+
+    def record(self, fields: Mapping[str, object]) -> None:
+        """A line of JSON with these fields, without those that are None."""
+        self._write(self._json_line(fields))
 
     def request(self, request: RequestLog) -> None:
         """A request is over."""
@@ -127,9 +148,9 @@ class Log:
         told = "".join(f" {name}={_word(value)}" for name, value in rest if value is not None)
         return f"{self._time()} {level[1]} {_word(event[1])}{told}"
 
-    def _json_line(self, fields: dict[str, object]) -> str:
+    def _json_line(self, fields: Mapping[str, object]) -> str:
         shown = {name: _bounded(value) for name, value in fields.items() if value is not None}
-        return json.dumps({"time": self._time(), **shown}, separators=(",", ":"), default=str)
+        return _ENCODER.encode({"time": self._time(), **shown})
 
     def _time(self) -> str:
         now_ms = time.time_ns() // 1_000_000

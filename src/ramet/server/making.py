@@ -1,13 +1,14 @@
-"""Calls that make sandboxes: asked for as frames or as JSON, they come together here."""
+"""Calls that make sandboxes or snapshots: asked for as frames or as JSON, they come together here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ramet.errors import RametError
 from ramet.protocol import calls, fields
+from ramet.protocol.checks import MIB
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.requests import SandboxRequest
 from ramet.server.departures import ends_with_client
@@ -39,6 +40,9 @@ def from_frame(exchange: Exchange, frame: Frame) -> Making:
         return Making(calls.THAW, creation.thaw_header(header, exchange.owner))
     if frame.kind == calls.RESUME:
         return resuming(exchange, header)
+    if frame.kind == calls.SNAPSHOT:
+        header = {"sandbox": fields.text(header, "sandbox")}
+        return Making(calls.SNAPSHOT, exchange.gate.header(exchange, header))
     count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
     inherit_secrets = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
     return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets)
@@ -70,8 +74,9 @@ async def make(exchange: Exchange, making: Making) -> bytes:
         raise EngineSaid(calls.read_error(answer.header))
     ids = _ids(answer)
     if making.kind == calls.FORK:
+        exchange.log.made = ids
         exchange.metrics.fork_ended(exchange.owner, len(ids), exchange.log.seconds)
-    else:
+    elif making.kind != calls.SNAPSHOT:
         exchange.log.sandbox = ids[0]
         exchange.metrics.created(exchange.owner, exchange.log.seconds)
     return data
@@ -79,7 +84,13 @@ async def make(exchange: Exchange, making: Making) -> bytes:
 
 def allowed(exchange: Exchange, header: Mapping[str, object]) -> dict[str, object]:
     """A header that says how much the caller may have: the engine counts, since only it knows what there is."""
-    return {**header, "allowance": exchange.limits.allowance(exchange.network).header()}
+    settings = exchange.settings
+    allowance = replace(
+        exchange.limits.allowance(exchange.network),
+        all_sandboxes=settings.all_sandboxes,
+        all_memory_bytes=None if settings.all_memory_mib is None else settings.all_memory_mib * MIB,
+    )
+    return {**header, "allowance": allowance.header()}
 
 
 async def _ask(exchange: Exchange, making: Making) -> bytes:

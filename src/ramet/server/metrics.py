@@ -177,7 +177,7 @@ def _whole(values: Mapping[str, object], name: str) -> int:
 
 
 async def _exposition(exchange: Exchange) -> None:
-    if exchange.key is not None and exchange.key.scope != "metrics":
+    if exchange.key is not None and exchange.key.scope == "sandboxes":
         raise Refused(
             403,
             "this key does not see the metrics of the server; one that does: ramet keys create --metrics",

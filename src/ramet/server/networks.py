@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ramet.protocol import calls, fields
 from ramet.protocol.network import NetworkSpec, read_rules
 from ramet.protocol.network_requests import rule_texts
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import wrong_argument
 from ramet.server import answers, making
 from ramet.server.bodies import Body
 from ramet.server.departures import ask
@@ -36,7 +36,7 @@ async def _change(exchange: Exchange, sandbox_id: str) -> None:
     allow, deny = _texts(body, "allow"), _texts(body, "deny")
     body.done()
     if not allow and not deny:
-        raise invalid("allow", "neither allow nor deny has a rule", _RULES)
+        raise wrong_argument("allow", "allow or deny must have a rule", hint=f"give {_RULES}")
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "allow": allow, "deny": deny})
     answer = await ask(exchange, calls.NETWORK_CHANGE, making.allowed(exchange, header))
     await answers.answer_json(exchange, _rules(answer.header))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from ramet.errors import LimitReached, SandboxClosed, Unreachable
 from ramet.protocol import calls
 from ramet.protocol.network import OWN_PORTS
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must
 from ramet.server import answers
 from ramet.server.admission import check_sandbox_id
 from ramet.server.departures import ask
@@ -26,7 +26,7 @@ async def expose(exchange: Exchange, sandbox_id: str, port: int) -> Exposure:
     exposure = exchange.records.expose(exchange.owner, sandbox_id, port, at_most)
     if exposure is None:
         raise LimitReached(
-            f"the sandbox has {at_most} exposed ports, and may have no more",
+            f"the sandbox has {at_most} exposed ports, which is the limit",
             hint="close some of them: DELETE .../ports/PORT",
             details={"limit": "exposed_ports", "allowed": at_most},
         )
@@ -38,7 +38,7 @@ async def unexpose(exchange: Exchange, sandbox_id: str, port: int) -> None:
     _check_port(port)
     await _check_sandbox(exchange, sandbox_id)
     if exchange.records.unexpose(exchange.owner, sandbox_id, port):
-        over = SandboxClosed("the port is not exposed any more", details={"cause": "closed"})
+        over = SandboxClosed("the port is no longer exposed", details={"cause": "closed"})
         exchange.application.relays.cut(over, sandbox_id, port)
 
 
@@ -48,7 +48,7 @@ def path_of(exposure: Exposure) -> str:
 
 def _check_port(port: int) -> None:
     if not 1 <= port <= 65535:
-        raise invalid("port", f"is {port}", "1 to 65535")
+        raise must("port", "be from 1 to 65535", port)
 
 
 async def _check_sandbox(exchange: Exchange, sandbox_id: str) -> None:
@@ -90,7 +90,7 @@ async def _list(exchange: Exchange, sandbox_id: str) -> None:
 async def _close(exchange: Exchange, sandbox_id: str, port: str) -> None:
     """DELETE /v1/sandboxes/{sandbox_id}/ports/{port}: also of one that is not exposed."""
     if not port.isdecimal() or len(port) > 5:
-        raise invalid("port", f"{port!r:.40} is not a number", "1 to 65535")
+        raise must("port", "be a number from 1 to 65535", port)
     await unexpose(exchange, check_sandbox_id(sandbox_id), int(port))
     await answers.answer_nothing(exchange)
 

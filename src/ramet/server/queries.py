@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, must, unknown_field, wrong_argument
 
 _FIELDS_AT_MOST = 1100
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -19,7 +19,7 @@ class Query:
     def __init__(self, raw: bytes) -> None:
         parts = raw.split(b"&") if raw else []
         if len(parts) > _FIELDS_AT_MOST:
-            raise invalid("query", f"has {len(parts)} fields", f"at most {_FIELDS_AT_MOST}")
+            raise must("query", f"have at most {_FIELDS_AT_MOST} fields", Words(f"{len(parts)}"))
         self._values: dict[str, list[str]] = {}
         for part in parts:
             name, _, value = part.replace(b"+", b" ").partition(b"=")
@@ -30,7 +30,7 @@ class Query:
         unknown = self._values.keys() - self._known
         if unknown:
             name = ascii(min(unknown))[1:-1][:80]
-            raise invalid(name, "is not a field of this query", ", ".join(sorted(self._known)) or "no fields")
+            raise unknown_field(name, sorted(self._known))
 
     def texts(self, name: str) -> list[str]:
         """Every value of a field that may be given several times."""
@@ -40,13 +40,13 @@ class Query:
     def optional_text(self, name: str) -> str | None:
         values = self.texts(name)
         if len(values) > 1:
-            raise invalid(name, f"is given {len(values)} times", "one value")
+            raise must(name, "be given once", Words(f"{len(values)} values"))
         return values[0] if values else None
 
     def text(self, name: str) -> str:
         value = self.optional_text(name)
         if value is None:
-            raise invalid(name, "is missing", f"?{name}=...")
+            raise wrong_argument(name, f"{name} is missing in the query", hint=f"?{name}=...")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -54,7 +54,7 @@ class Query:
         if value is None:
             return default
         if value not in _FLAGS:
-            raise invalid(name, f"is {ascii(value[:80])}", "true or false")
+            raise must(name, "be true or false", Words(ascii(value[:80])))
         return _FLAGS[value]
 
     def optional_whole(self, name: str) -> int | None:
@@ -63,7 +63,7 @@ class Query:
             return None
         # Bounded before it is read: int() takes long for long numbers.
         if not value.isascii() or not value.isdigit() or len(value) > 18:
-            raise invalid(name, f"is {ascii(value[:80])}", "a whole number that is not negative")
+            raise must(name, "be a whole number that is not negative", Words(ascii(value[:80])))
         return int(value)
 
 

@@ -9,81 +9,20 @@ but a kill never does. No secret is in it: of keys, requests and URLs of ports t
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ramet.errors import RametError
-from ramet.protocol.network import NetworkSpec
-from ramet.protocol.network_requests import rule_texts
-from ramet.protocol.refusing import invalid
-from ramet.server import bounds, keys, secret
-from ramet.server.keys import KeyLimits, KeyRow, Scope
+from ramet.server import keys, secret
+from ramet.server.database import Database
+from ramet.server.key_records import KeyRecords
 
-# What each version added; user_version of the file counts how many of them it has seen.
-_MIGRATIONS = (
-    """
-    CREATE TABLE keys (
-        id TEXT PRIMARY KEY,
-        name TEXT NOT NULL,
-        digest TEXT NOT NULL UNIQUE,
-        scope TEXT NOT NULL,
-        limits TEXT NOT NULL,
-        created_ms INTEGER NOT NULL,
-        revoked_ms INTEGER
-    );
-    CREATE UNIQUE INDEX keys_in_use_by_name ON keys (name) WHERE revoked_ms IS NULL;
-    CREATE TABLE sandboxes (
-        id TEXT PRIMARY KEY,
-        owner TEXT NOT NULL,
-        parent TEXT,
-        template TEXT NOT NULL,
-        created_ms INTEGER NOT NULL,
-        ended_ms INTEGER,
-        cause TEXT,
-        message TEXT
-    );
-    CREATE INDEX sandboxes_live ON sandboxes (id) WHERE ended_ms IS NULL;
-    CREATE INDEX sandboxes_ended ON sandboxes (ended_ms) WHERE ended_ms IS NOT NULL;
-    CREATE TABLE idempotency (
-        number INTEGER PRIMARY KEY,
-        owner TEXT NOT NULL,
-        key TEXT NOT NULL,
-        fingerprint BLOB NOT NULL,
-        status INTEGER NOT NULL,
-        content_type TEXT NOT NULL,
-        body BLOB NOT NULL,
-        created_ms INTEGER NOT NULL,
-        UNIQUE (owner, key)
-    );
-    CREATE INDEX idempotency_created ON idempotency (created_ms);
-    """,
-    # Who had a key before there was a network goes on without one.
-    """
-    ALTER TABLE keys ADD COLUMN network TEXT NOT NULL DEFAULT '[]';
-    CREATE TABLE exposures (
-        sandbox TEXT NOT NULL,
-        port INTEGER NOT NULL,
-        owner TEXT NOT NULL,
-        digest TEXT NOT NULL UNIQUE,
-        nonce BLOB NOT NULL,
-        created_ms INTEGER NOT NULL,
-        PRIMARY KEY (sandbox, port)
-    )
-    """,
-)
-
-_KEY_COLUMNS = "id, name, scope, limits, created_ms, revoked_ms, network"
 _EXPOSURE_COLUMNS = "sandbox, port, owner, nonce, created_ms"
 _ExposureRow = tuple[str, int, str, bytes, int]
 
-_BUSY_MS = 2000
 _ENDED_KEPT_MS = 30 * 24 * 3600 * 1000
 _ANSWERS_KEPT_MS = 24 * 3600 * 1000
 _UNKNOWN_KEPT_MS = 3600 * 1000  # exposures of sandboxes that are not recorded, or not yet
@@ -157,28 +96,20 @@ class Records:
     def __init__(self, path: str | Path, complain: Callable[[str], None] = lambda _: None) -> None:
         """``complain`` hears of what could not be written, on a full disk for instance; the server goes on without."""
         self._path = Path(path)
-        self._complain = complain
         self.secret = secret.load(self._path.with_name(secret.SECRET_NAME))
         # Requests with an idempotency key that are being answered right now, see `idempotency`.
         self.in_flight: dict[tuple[str, str], tuple[bytes, asyncio.Future[None]]] = {}
-        self._keys_by_digest: dict[str, KeyRow] = {}
-        self._key_names: dict[str, str] = {}
-        self._keys_version = -1
         self._writes = 0
         self._pruned_at = 0.0
-        _make_private(self._path)
+        self._database = Database(self._path, complain)
+        self.keys = KeyRecords(self._database)
         try:
-            self._database = sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, isolation_level=None)
-            try:
-                self._prepare()
-            except BaseException:
-                self._database.close()
-                raise
-        except sqlite3.Error as error:
-            raise RametError(
-                f"cannot open the records of the server, {str(self._path)!r}: {error}",
-                hint="move the file away to start with empty records; keys must then be created again",
-            ) from error
+            with self._database.writing():  # on a full disk what is there can still be read
+                self.prune()
+        except BaseException:
+            self._database.close()
+            raise
+        self._database.on_written = self._prune_at_times
 
     def __repr__(self) -> str:
         return f"<Records {str(self._path)!r}>"
@@ -186,118 +117,16 @@ class Records:
     def close(self) -> None:
         self._database.close()
 
-    def _prepare(self) -> None:
-        execute = self._database.execute
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = NORMAL")
-        execute("PRAGMA foreign_keys = ON")
-        # The worker may write this file, and others believe it: what a schema says is not carried out.
-        execute("PRAGMA trusted_schema = OFF")
-        with self._transaction():
-            (seen,) = execute("PRAGMA user_version").fetchone()
-            if seen > len(_MIGRATIONS):
-                raise RametError(
-                    f"the records {str(self._path)!r} are of version {seen}, and {len(_MIGRATIONS)} is the last known",
-                    hint="they were written by a newer Ramet: use that one, or another --state folder",
-                )
-            for script in _MIGRATIONS[seen:]:
-                for statement in script.split(";"):
-                    execute(statement)
-            execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-        self.prune()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
-
-    # Keys
-
-    def create_key(
-        self,
-        name: str,
-        limits: KeyLimits | None = None,
-        scope: Scope = "sandboxes",
-        network: NetworkSpec = bounds.NOTHING,
-    ) -> tuple[KeyRow, str]:
-        """A new key and its secret, which nobody can learn a second time."""
-        row = KeyRow(
-            id=keys.new_key_id(),
-            name=keys.check_name(name),
-            scope=keys.check_scope(scope),
-            limits=keys.check_limits(KeyLimits() if limits is None else limits),
-            created_ms=_now_ms(),
-            network=network,
-        )
-        key = keys.new_secret()
-        limits_text, network_text = json.dumps(row.limits.header()), json.dumps(rule_texts(network))
-        values = (row.id, row.name, keys.digest(key), row.scope, limits_text, row.created_ms, network_text)
-        try:
-            self._database.execute(
-                "INSERT INTO keys (id, name, digest, scope, limits, created_ms, network) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                values,
-            )
-        except sqlite3.IntegrityError:
-            raise invalid("name", f"there is a key {name!r} already", "a name that no key in use has") from None
-        self._keys_version = -1
-        return row, key
-
-    def find_key(self, key: str) -> KeyRow | None:
-        """The row of a key, unless it was revoked, be it just now and by another process."""
-        self._look_at_keys()
-        return self._keys_by_digest.get(keys.digest(key))
-
-    def key_name(self, owner: str) -> str:
-        """What an owner is called in metrics: the name of the key, also of a revoked one."""
-        self._look_at_keys()
-        return self._key_names.get(owner, owner)
-
-    def list_keys(self, *, revoked: bool = False) -> list[KeyRow]:
-        """The keys in use, oldest first; with ``revoked`` also those that are not any more."""
-        some = "" if revoked else "WHERE revoked_ms IS NULL"
-        rows = self._database.execute(f"SELECT {_KEY_COLUMNS} FROM keys {some} ORDER BY created_ms, rowid")
-        return [_key_row(row) for row in rows]
-
-    def revoke_key(self, name_or_id: str) -> KeyRow | None:
-        """End a key, by its id or its name. None: there is no such key in use."""
-        with self._transaction():
-            row = self._database.execute(
-                f"SELECT {_KEY_COLUMNS} FROM keys WHERE revoked_ms IS NULL AND ? IN (id, name)",
-                (name_or_id,),
-            ).fetchone()
-            if row is None:
-                return None
-            key_id, now_ms = row[0], _now_ms()
-            self._database.execute("UPDATE keys SET revoked_ms = ? WHERE id = ?", (now_ms, key_id))
-        self._keys_version = -1
-        return replace(_key_row(row), revoked_ms=now_ms)
-
-    def _look_at_keys(self) -> None:
-        # Says whether another connection has committed since: a few microseconds, where reading the keys is many.
-        (version,) = self._database.execute("PRAGMA data_version").fetchone()
-        if version == self._keys_version:
-            return
-        rows = self._database.execute(f"SELECT digest, {_KEY_COLUMNS} FROM keys").fetchall()
-        found = [(row[0], _key_row(row[1:])) for row in rows]
-        self._keys_by_digest = {digest: row for digest, row in found if row.revoked_ms is None}
-        self._key_names = {row.id: row.name for _, row in found}
-        self._keys_version = version
-
     # Sandboxes
 
     def begun(self, row: SandboxFacts) -> None:
         """A sandbox is there. One that is known already is left as it is, unless it was thought to have ended."""
-        with self._writing():
+        with self._database.writing():
             self._begun([row])
 
     def ended(self, sandbox_id: str, cause: str, message: str) -> None:
         """A sandbox has ended. The first cause that was told stays."""
-        with self._writing():
+        with self._database.writing():
             self._database.execute(
                 "UPDATE sandboxes SET ended_ms = ?, cause = ?, message = ? WHERE id = ? AND ended_ms IS NULL",
                 (_now_ms(), cause, message, sandbox_id),
@@ -315,7 +144,7 @@ class Records:
         """Make the records agree with what an engine has: others ended while nobody watched, or with their engine."""
         rows = list(live)
         there = {row.id for row in rows}
-        with self._writing(), self._transaction():
+        with self._database.writing(), self._database.transaction():
             self._begun(rows)
             thought = self._database.execute("SELECT id FROM sandboxes WHERE ended_ms IS NULL").fetchall()
             now_ms = _now_ms()
@@ -339,7 +168,7 @@ class Records:
 
     def expose(self, owner: str, sandbox_id: str, port: int, at_most: int) -> Exposure | None:
         """The port from now on, or as it is already. None: the sandbox has as many as it may."""
-        with self._transaction():
+        with self._database.must_write(), self._database.transaction():
             exposed = self.exposures(owner, sandbox_id)
             for known in exposed:
                 if known.port == port:
@@ -364,9 +193,10 @@ class Records:
 
     def unexpose(self, owner: str, sandbox_id: str, port: int) -> bool:
         """Whether it was."""
-        gone = self._database.execute(
-            "DELETE FROM exposures WHERE sandbox = ? AND owner = ? AND port = ?", (sandbox_id, owner, port)
-        )
+        with self._database.must_write():
+            gone = self._database.execute(
+                "DELETE FROM exposures WHERE sandbox = ? AND owner = ? AND port = ?", (sandbox_id, owner, port)
+            )
         return gone.rowcount > 0
 
     def exposure(self, token: str) -> Exposure | None:
@@ -393,25 +223,19 @@ class Records:
         return None if row is None else Recorded(row[0], StoredAnswer(*row[1:]))
 
     def record(self, owner: str, key: str, fingerprint: bytes, answer: StoredAnswer) -> None:
-        with self._writing():
+        with self._database.writing():
             self._database.execute(
                 "INSERT OR REPLACE INTO idempotency (owner, key, fingerprint, status, content_type, body, created_ms) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (owner, key, fingerprint, answer.status, answer.content_type, answer.body, _now_ms()),
             )
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """What is written for later. That it cannot be must not fail the request at hand, which was carried out."""
-        try:
-            yield
-            self._writes += 1
-            if self._writes >= _PRUNE_EVERY_WRITES or time.monotonic() - self._pruned_at > _PRUNE_EVERY_SECONDS:
-                self.prune()
-        except sqlite3.Error as error:
-            self._complain(f"cannot write the records of the server: {error}")
-
     # Forgetting
+
+    def _prune_at_times(self) -> None:
+        self._writes += 1
+        if self._writes >= _PRUNE_EVERY_WRITES or time.monotonic() - self._pruned_at > _PRUNE_EVERY_SECONDS:
+            self.prune()
 
     def prune(self) -> None:
         """Forget what is too old, and the oldest of what is too much."""
@@ -419,9 +243,9 @@ class Records:
         self._pruned_at = time.monotonic()
         now_ms = _now_ms()
         some = f"LIMIT {_PRUNED_AT_ONCE}"
-        with self._transaction():
+        with self._database.transaction():
             execute = self._database.execute
-            execute("DELETE FROM keys WHERE revoked_ms < ?", (now_ms - _ENDED_KEPT_MS,))
+            self.keys.prune(_ENDED_KEPT_MS)
             # Those of ended sandboxes are kept as long as these: whoever comes late is told what happened.
             old = "SELECT rowid FROM exposures WHERE created_ms < ? AND sandbox NOT IN (SELECT id FROM sandboxes)"
             execute(f"DELETE FROM exposures WHERE rowid IN ({old} {some})", (now_ms - _UNKNOWN_KEPT_MS,))
@@ -435,31 +259,6 @@ class Records:
                 if count > at_most:
                     oldest = f"SELECT rowid FROM {table} WHERE {moment} IS NOT NULL ORDER BY {moment} LIMIT ?"
                     execute(f"DELETE FROM {table} WHERE rowid IN ({oldest})", (min(count - at_most, _PRUNED_AT_ONCE),))
-
-
-def _key_row(row: tuple[str, str, str, str, int, int | None, str]) -> KeyRow:
-    key_id, name, scope, limits, created_ms, revoked_ms, network = row
-    return KeyRow(
-        id=key_id,
-        name=name,
-        scope=keys.check_scope(scope),
-        limits=KeyLimits.read(json.loads(limits)),
-        created_ms=created_ms,
-        revoked_ms=revoked_ms,
-        network=bounds.read_bound(json.loads(network)),
-    )
-
-
-def _make_private(path: Path) -> None:
-    """The file, readable by its owner only before anything is in it; SQLite gives its helper files the same mode."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise RametError(f"cannot open the records of the server, {str(path)!r}: {error.strerror}") from None
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
 
 
 def _now_ms() -> int:

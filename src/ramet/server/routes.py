@@ -7,6 +7,7 @@ from ramet.server import (
     documentation,
     execution,
     files,
+    health,
     metrics,
     networks,
     ports,
@@ -26,5 +27,6 @@ ROUTES: list[Route] = [
     *networks.ROUTES,
     *ports.ROUTES,
     *metrics.ROUTES,
+    *health.ROUTES,
     *documentation.ROUTES,
 ]

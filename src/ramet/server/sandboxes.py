@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.network_requests import read_network, read_secrets, rule_texts
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import kind_of, must, unknown_field, wrong_argument
 from ramet.protocol.requests import SandboxRequest
 from ramet.protocol.specs import Lifetime, network_header
-from ramet.server import answers, bodies, idempotency
+from ramet.server import answers, bodies, idempotency, operating
 from ramet.server.departures import ask
 from ramet.server.exchange import JSON, Exchange, Route
 from ramet.server.idempotency import StoredAnswer
@@ -19,9 +19,11 @@ from ramet.server.making import EngineSaid, Making, creating, forking, make, res
 
 _MIB_PER_GB = 1024
 _FIELDS_OF_REQUESTS = (
-    "template", "preload", "python", "env", "cwd", "mounts", "memory_mib", "pids", "cpus", "disk_mib",
+    "template", "preload", "env", "cwd", "memory_mib", "pids", "cpus", "disk_mib",
     "timeout_seconds", "idle_timeout_seconds", "persistent", "secrets",
 )  # fmt: skip
+# Refused with words of their own: an embedded sandbox has them.
+_ONLY_EMBEDDED = frozenset(("python", "mounts"))
 
 
 # Making
@@ -38,7 +40,7 @@ async def _create(exchange: Exchange) -> None:
     elif isinstance(snapshot, str):
         making = thawing(exchange, request, snapshot)
     else:
-        raise invalid("snapshot", "is not a string", "the id of a snapshot")
+        raise must("snapshot", "be the id of a snapshot, a string", kind_of(snapshot))
     await _make(exchange, making, data, persistent=request.persistent)
 
 
@@ -50,15 +52,15 @@ def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
         if theirs not in given:
             continue
         if ours in given:
-            raise invalid(theirs, f"is given beside {ours}", "one of the two")
+            raise wrong_argument(theirs, f"{theirs} and {ours} mean the same; give only one of them")
         value = given.pop(theirs)
         if type(value) not in (int, float) or value != value or abs(float(value)) > 2**40:  # type: ignore[arg-type]
-            raise invalid(theirs, "is not a number", "a number")
+            raise must(theirs, "be a number", value)
         given[ours] = int(value * factor)  # type: ignore[operator]
-    unknown = given.keys() - set(_FIELDS_OF_REQUESTS)
+    unknown = given.keys() - set(_FIELDS_OF_REQUESTS) - _ONLY_EMBEDDED
     if unknown:
-        allowed = ", ".join(("snapshot", "ram_mib", "rootfs_gb", "egress", *_FIELDS_OF_REQUESTS))
-        raise invalid(min(unknown)[:80], "is not a field of this request", allowed)
+        usable = [name for name in _FIELDS_OF_REQUESTS if name not in ("python", "mounts")]  # refused over HTTP
+        raise unknown_field(min(unknown), ("snapshot", "ram_mib", "rootfs_gb", "egress", *usable))
     return replace(SandboxRequest.read(given), network=network)
 
 
@@ -97,7 +99,7 @@ async def _fork(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/fork"""
     data = await exchange.read_body()
     body = bodies.Body(bodies.parse_object(data))
-    count, reseed = body.optional_whole("n"), body.flag("reseed", True)
+    count, reseed = body.optional_whole("n"), body.flag("reseed", False)
     inherit_secrets = body.flag("inherit_secrets", False)
     body.done()
     count = 1 if count is None else count
@@ -109,7 +111,7 @@ async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/merge_into/{winner_id}: the winner's state takes the other's id."""
     (await exchange.read_fields()).done()
     if sandbox_id == winner_id:
-        raise invalid("winner", "is the sandbox itself", "another sandbox, forked from it")
+        raise wrong_argument("winner", "winner must be another sandbox, got the sandbox itself")
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "winner": winner_id})
     await ask(exchange, calls.MERGE, header)
     await answers.answer_nothing(exchange)
@@ -145,20 +147,25 @@ async def _discard(exchange: Exchange, space_id: str) -> None:
 
 async def _list(exchange: Exchange) -> None:
     """GET /v1/sandboxes"""
-    answer = await ask(exchange, calls.SANDBOXES, exchange.gate.header(exchange, {}))
-    rows = [_row(row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
+    if exchange.operates:
+        rows = await operating.rows(exchange)
+    else:
+        answer = await ask(exchange, calls.SANDBOXES, exchange.gate.header(exchange, {}))
+        rows = [_row(row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
     await answers.answer_long_json(exchange, {"sandboxes": rows}, rows)
 
 
 def _row(row: Mapping[str, object]) -> dict[str, object]:
-    """Without the owner: it is whoever asks."""
-    return {name: value for name, value in row.items() if name != "owner"}
+    """Without the owner and its key: it is whoever asks."""
+    return {name: value for name, value in row.items() if name not in ("owner", "key")}
 
 
 async def _info(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}"""
-    answer = await ask(exchange, calls.INFO, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
-    await answers.answer_json(exchange, _row(answer.header))
+    operating.note(exchange, sandbox_id)
+    answer = await ask(exchange, calls.INFO, exchange.gate.seeing_header(exchange, {"sandbox": sandbox_id}))
+    told = operating.named(exchange, answer.header) if exchange.operates else _row(answer.header)
+    await answers.answer_json(exchange, told)
 
 
 # Lifetime
@@ -182,16 +189,12 @@ async def _close(exchange: Exchange, sandbox_id: str) -> None:
     row = exchange.link.rows.get(sandbox_id)
     # Of a persistent one the state is kept first, so that it can be resumed as soon as this is answered.
     header = {"sandbox": sandbox_id, "wait": row is not None and row.persistent}
-    await ask(exchange, calls.CLOSE, exchange.gate.header(exchange, header))
+    operating.note(exchange, sandbox_id)
+    await ask(exchange, calls.CLOSE, exchange.gate.seeing_header(exchange, header))
     await answers.answer_nothing(exchange)
 
 
 # The server itself
-
-
-async def _health(exchange: Exchange) -> None:
-    """GET /v1/healthz"""
-    await exchange.respond(200, [(b"content-type", b"text/plain; charset=utf-8")], b"ok")
 
 
 async def _whoami(exchange: Exchange) -> None:
@@ -205,6 +208,7 @@ async def _whoami(exchange: Exchange) -> None:
             "scope": "sandboxes" if key is None else key.scope,
             "limits": exchange.limits.header(),
             "network": rule_texts(exchange.network),
+            "expires_ms": None if key is None else key.expires_ms,
         },
     )
 
@@ -220,6 +224,5 @@ ROUTES: list[Route] = [
     ("POST", f"{_SANDBOX}/extend", _extend),
     ("POST", "/v1/spaces/{space_id}/resume", _resume),
     ("DELETE", "/v1/spaces/{space_id}", _discard),
-    ("GET", "/v1/healthz", _health),
     ("GET", "/v1/whoami", _whoami),
 ]

@@ -7,6 +7,7 @@ after a crash the same request must be known again, and the same URL be open.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import hmac
 import os
@@ -60,7 +61,7 @@ def _read(path: Path) -> StateSecret:
     if len(key) != _SECRET_BYTES:
         raise RametError(
             f"the secret of the server, {str(path)!r}, has {len(key)} bytes instead of {_SECRET_BYTES}",
-            hint="move the file away; URLs of exposed ports are other ones then",
+            hint="move the file away; the URLs of exposed ports will change",
         )
     return StateSecret(key)
 
@@ -70,7 +71,8 @@ def _make(path: Path) -> None:
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, secrets.token_bytes(_SECRET_BYTES))
+        if os.write(descriptor, secrets.token_bytes(_SECRET_BYTES)) != _SECRET_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with suppress(FileExistsError):
             os.link(draft, path)
     finally:

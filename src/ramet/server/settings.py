@@ -27,6 +27,7 @@ class ServerSettings:
     # callers that need none.
     network: Sequence[str] | None = None
     log_format: LogFormat = "text"
+    audit_bytes: int = 256 * _MIB  # of the audit log, with the older files of it; 0: none is written
     # Cells that run when the server is told to stop may go on for so long.
     grace_seconds: float = 30.0
 
@@ -53,6 +54,10 @@ class ServerSettings:
     requests_of_an_owner: int = 4_000
     held_bytes: int = 768 * _MIB  # of requests and answers that are too long to be passed on piece by piece
     held_bytes_of_an_owner: int = 192 * _MIB
+
+    # What all keys, and callers without one, may have together. None: as much as their own limits allow.
+    all_sandboxes: int | None = None
+    all_memory_mib: int | None = None  # the sum of the sandboxes' limits
 
     # What callers without a key may have together; a key has limits of its own.
     local_sandboxes: int = 1_000

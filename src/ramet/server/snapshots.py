@@ -71,7 +71,8 @@ async def diff(exchange: Exchange, sandbox_id: str, other_id: str) -> None:
     paths = query.texts("path")
     query.done()
     compared = checks.check_compared_paths(paths) if paths else None
-    header = {"sandbox": sandbox_id, "other": other_id, "paths": compared, "owner": exchange.owner}
+    other = "snapshot" if other_id.startswith("snp_") else "other"
+    header = {"sandbox": sandbox_id, other: other_id, "paths": compared, "owner": exchange.owner}
     files: list[object] = []
     names: list[object] = []
     async with exchange.link.call() as call:

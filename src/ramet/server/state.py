@@ -33,7 +33,7 @@ def prepare(folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidArgument(
-            f"state: cannot use {folder}: {error.strerror}",
+            f"cannot use the state folder {folder}: {error.strerror}",
             hint="choose another folder with --state DIR or RAMET_STATE",
             details={"argument": "state"},
         ) from error
@@ -41,7 +41,7 @@ def prepare(folder: Path) -> None:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
             raise InvalidArgument(
-                f"state: {folder} belongs to user {found.st_uid}, and this is user {os.geteuid()}",
+                f"the state folder {folder} belongs to user {found.st_uid}, but this is user {os.geteuid()}",
                 hint="choose a folder of your own with --state DIR or RAMET_STATE",
                 details={"argument": "state"},
             )
@@ -58,7 +58,7 @@ def _check_length(folder: Path) -> None:
     length = len(os.fsencode(folder))
     if length > longest:
         raise InvalidArgument(
-            f"state: the path of {folder} has {length} bytes; a unix socket in it allows {longest}",
+            f"the path of the state folder {folder} has {length} bytes; a unix socket in it allows {longest}",
             hint="choose a folder with a shorter path with --state DIR or RAMET_STATE",
             details={"argument": "state"},
         )

@@ -22,7 +22,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from ramet.errors import InvalidArgument, RametError
+from ramet.isolation import cgroups
 from ramet.server import listening
+from ramet.server.audit_file import AuditFile, AuditWriter
+from ramet.server.database import now_ms
 from ramet.server.keeping import EngineLink, Keeping, child_environment, wait_for_exit
 from ramet.server.logs import Log
 from ramet.server.records import Records
@@ -57,6 +60,8 @@ def serve(
         host, port = listening.address_of(listener)
         settings = replace(settings, state=str(state), host=host, port=port)
         _check_keys(settings)
+        if cgroups.step_aside():  # while nobody else is there: keeper and worker are born where we stand
+            Log(settings.log_format).event("control group shared out", server=cgroups.SERVER_GROUP)
         supervisor = Supervisor(settings, listener, keeper_options, announce, progress)
         return asyncio.run(supervisor.run())
 
@@ -67,7 +72,7 @@ def _alone(state: Path) -> Iterator[None]:
     if lock is None:
         told = holder(state / SERVE_NAME)
         raise InvalidArgument(
-            f"state: a server (process {told or 'unknown'}) uses {state} already",
+            f"another server (process {told or 'unknown'}) already uses the state folder {state}",
             hint="stop that one first, or give this one a folder of its own: ramet serve --state DIR --port PORT",
             details={"argument": "state"},
         )
@@ -80,13 +85,13 @@ def _check_keys(settings: ServerSettings) -> None:
     """Opens the records also to bring them up to date, and to learn early that they cannot be used."""
     records = Records(Path(settings.state) / DATABASE_NAME)
     try:
-        keys = [key for key in records.list_keys() if key.scope == "sandboxes"]
+        keys = [key for key in records.keys.rows() if key.scope != "metrics" and not key.expired(now_ms())]
     finally:
         records.close()
     if listening.is_loopback(settings.host) or keys:
         return
     raise InvalidArgument(
-        f"host: other machines could reach {settings.host}, and there is no key that they would have to know",
+        f"host {settings.host} can be reached from other machines, and there is no key to protect the server",
         hint=f"make one first: ramet keys create --name NAME --state {settings.state}",
         details={"argument": "host"},
     )
@@ -111,10 +116,21 @@ class Supervisor:
         self._keeping = Keeping(Path(settings.state), keeper_options)
         self._engine: EngineLink | None = None
         self._worker: subprocess.Popen[bytes] | None = None
+        self._audit: AuditWriter | None = None
         self._told_to_stop = asyncio.Event()
         self._hurried = asyncio.Event()
 
     async def run(self) -> int:
+        if self._settings.audit_bytes:
+            file = AuditFile(Path(self._settings.state), self._settings.audit_bytes)
+            self._audit = AuditWriter(file, lambda message: self._log.event("audit", level="error", message=message))
+        try:
+            return await self._run()
+        finally:
+            if self._audit is not None:
+                self._audit.close()
+
+    async def _run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as after nohup
@@ -210,12 +226,16 @@ class Supervisor:
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
         descriptor = self._listener.fileno()
+        given = [descriptor]
         command = [sys.executable, "-P", "-m", "ramet.server.confined", "--parent", str(os.getpid())]
         command += ["--socket", str(descriptor), "--settings", json.dumps(asdict(self._settings))]
+        if self._audit is not None:
+            given.append(self._audit.descriptor)
+            command += ["--audit", str(self._audit.descriptor)]
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            pass_fds=[descriptor],
+            pass_fds=given,
             process_group=0,  # Ctrl-C in a terminal is for us; we tell the worker when
             env=child_environment(),
         )
@@ -246,14 +266,16 @@ class Supervisor:
         if answer in done and answer.exception() is None and answer.result():
             return
         how = f"ended with exit code {worker.poll()}" if worker.poll() is not None else "does not answer"
-        raise RametError(f"the server's worker {how}; what it said is above")
+        raise RametError(f"the server's worker {how}; its output is above")
 
     async def _ask_health(self) -> bool:
         host, port = listening.reachable(self._settings.host), self._settings.port
         reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(f"GET /v1/healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-            return b" 200 " in await reader.readline()
+            # 503: it answers, and has not met the engine yet.
+            line = await reader.readline()
+            return b" 200 " in line or b" 503 " in line
         finally:
             writer.close()
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ramet.errors import RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, READ_BYTES_AT_MOST, TerminalInfo, check_size
 from ramet.server import bodies
 from ramet.server.answers import answer_json, answer_nothing
@@ -112,15 +112,14 @@ def _line(event: Mapping[str, object]) -> bytes:
 
 
 def _argv(command: object, argv: object) -> list[str]:
-    allowed = "either shellCmd, a string, or argv, a list of strings"
     if (command is None) == (argv is None):
-        raise invalid("argv", "is missing" if argv is None else "is given beside shellCmd", allowed)
+        raise wrong_argument("argv", "give either shellCmd, a string, or argv, a list of strings")
     if command is not None:
         if not isinstance(command, str) or not command.strip() or "\0" in command:
-            raise invalid("shellCmd", "is not a command", allowed)
+            raise wrong_argument("shellCmd", "shellCmd must be a non-empty string without NUL characters")
         return ["bash", "-c", command]
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
-        raise invalid("argv", "is not a command", allowed)
+        raise wrong_argument("argv", "argv must be a non-empty list of strings without NUL characters")
     return argv
 
 
@@ -132,10 +131,10 @@ def _environment(pairs: object) -> dict[str, str]:
         found = pairs
     elif isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         if not all(isinstance(name, str) for name, _ in pairs):
-            raise invalid("env", "has a name that is no string", '[["NAME", "value"], ...]')
+            raise wrong_argument("env", 'each name in env must be a string: [["NAME", "value"], ...]')
         found = dict(pairs)
     else:
-        raise invalid("env", "is not a list of pairs", '[["NAME", "value"], ...]')
+        raise wrong_argument("env", 'env must be a list of pairs: [["NAME", "value"], ...]')
     checks.check_environment(found)
     return found
 
@@ -160,7 +159,7 @@ async def send_input(exchange: Exchange, sandbox_id: str, terminal_id: str) -> N
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise invalid("data_b64", "is not base64", "bytes in base64") from None
+        raise wrong_argument("data_b64", "data_b64 must be base64") from None
     header = _header(exchange, sandbox_id, terminal=terminal_id)
     # At least one call, also for nothing: it tells of a terminal that is not there.
     for start in range(0, max(len(data), 1), INPUT_BYTES_AT_MOST):
@@ -222,7 +221,7 @@ def _bounded(body: bodies.Body, name: str, default: int, least: int, most: int) 
     if value is None:
         return default
     if not least <= value <= most:
-        raise invalid(name, f"is {value:.0f}"[:60], f"a whole number from {least} to {most}")
+        raise must(name, f"be a whole number from {least} to {most}", value)
     return value
 
 

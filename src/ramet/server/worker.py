@@ -20,6 +20,7 @@ from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.isolation import interpreter
 from ramet.server.admission import Creation
 from ramet.server.app import Application
+from ramet.server.audit import Audit
 from ramet.server.introductions import Introductions
 from ramet.server.link import Link
 from ramet.server.logs import Log
@@ -36,15 +37,20 @@ _LOOK_SECONDS = 0.05
 _LAST_WORDS_SECONDS = 2.0
 
 
-def run_worker(settings: ServerSettings, listener: socket.socket, line: socket.socket) -> None:
-    """Serve on a listening socket until SIGTERM or SIGINT, then end in order. ``line``: see ``introductions``."""
-    uvloop.run(Worker(settings.fitting(_raise_descriptor_limit()), listener).run(line))
+def run_worker(
+    settings: ServerSettings, listener: socket.socket, line: socket.socket, audit: int | None = None
+) -> None:
+    """Serve on a listening socket until SIGTERM or SIGINT, then end in order.
+
+    ``line``: see ``introductions``. ``audit``: the descriptor that takes the lines of the audit log.
+    """
+    uvloop.run(Worker(settings.fitting(_raise_descriptor_limit()), listener, audit).run(line))
 
 
 class Worker:
     """Owns the link to the engine, the records and the HTTP server."""
 
-    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+    def __init__(self, settings: ServerSettings, listener: socket.socket, audit: int | None = None) -> None:
         self._settings = settings
         self._listener = listener
         self._log = Log(settings.log_format)
@@ -57,7 +63,8 @@ class Worker:
             self._link,
             self._records,
             self._log,
-            Metrics(self._records.key_name),
+            Audit(audit),
+            Metrics(self._records.keys.name_of),
             Creation(settings, interpreter.find(sys.executable)),
             ROUTES,
         )
@@ -130,9 +137,10 @@ class Worker:
             self._records.begun(news.sandboxes[0])
         elif news.event == "ended":
             self._records.ended(news.id, news.cause, news.message)
+            self._application.audit.ended(news, self._records.keys.name_of(news.owner))
             self._application.relays.cut(SandboxClosed(news.message, details={"cause": news.cause}), news.id)
         else:
-            self._application.relays.cut(EngineLost("the engine ended, and its sandboxes with it"))
+            self._application.relays.cut(EngineLost("the engine ended, and all its sandboxes with it"))
             self._log.event("engine down", level="warning")
 
     def _give_up(self) -> None:

@@ -32,7 +32,12 @@ class Exchange:
     def next_frame(self) -> Frame | None:
         """The next frame, if it has come completely."""
         frame = next(self._frames, None)
-        # After a protocol error the engine hangs up.
         if frame is not None and frame.kind in calls.FINAL:
-            self.over = frame.kind != calls.ERROR or frame.header.get("code") != ProtocolError.code
+            self.over = frame.kind != calls.ERROR or not _hangs_up(frame)
         return frame
+
+
+def _hangs_up(error: Frame) -> bool:
+    """After these the engine ends the connection."""
+    details = error.header.get("details")
+    return error.header.get("code") == ProtocolError.code or (isinstance(details, dict) and "hung_up" in details)

@@ -16,6 +16,7 @@ import argparse
 import errno
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -24,15 +25,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ramet.errors import HostNotCapable, RametError
+from ramet.errors import NO_ROOM_ERRNOS, HostNotCapable, RametError
 from ramet.isolation import interpreter
 from ramet.isolation.launch import NOT_CAPABLE, EngineProcess, start_engine
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
-from ramet.transport.locking import FileLock
+from ramet.transport.builds import build
+from ramet.transport.locking import FileLock, cannot_write
 
 SOCKET_NAME = "engine.sock"
 PID_NAME = "keeper.pid"
@@ -48,13 +49,6 @@ _BACKLOG = 512
 _RETRY_SECONDS = 0.02
 _LOG_BYTES_AT_MOST = 1024 * 1024
 _UCRED = struct.Struct("3i")
-
-
-def package_version() -> str:
-    try:
-        return version("ramet")
-    except PackageNotFoundError:
-        return "unknown"  # run from a checkout
 
 
 class Keeper:
@@ -74,12 +68,23 @@ class Keeper:
         self._decoder = FrameDecoder(FROM_ENGINE)
 
     def run(self) -> int:
-        lock = FileLock.take(self._state / PID_NAME)
+        try:
+            lock = FileLock.take(self._state / PID_NAME)
+        except RametError as error:
+            self._tell_error(error)
+            return ENGINE_ENDED
         if lock is None:
             self._tell({"busy": True})
             return BUSY
+        # The kernel refuses to send descriptors while more of this user are under way than the sender's soft limit.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         with lock:
-            lock.write(f"{os.getpid()} {package_version()}\n")
+            try:
+                lock.write(f"{os.getpid()} {build()}\n")
+            except RametError as error:
+                self._tell_error(error)
+                return ENGINE_ENDED
             with suppress(FileNotFoundError):
                 os.unlink(self._state / SOCKET_NAME)  # of a keeper that was killed: the lock says that it is gone
             primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,7 +92,7 @@ class Keeper:
                 with theirs:
                     engine = start_engine(theirs, [*_sealed(), *self._options])
             except RametError as error:
-                self._tell({"error": error.code, "message": error.message, "hint": error.hint})
+                self._tell_error(error)
                 return ENGINE_ENDED
             return self._keep(engine, primary)
 
@@ -163,7 +168,7 @@ class Keeper:
             self._tell({"error": HostNotCapable.code, "message": message, "hint": doctor.hint()})
         else:
             said = engine.stderr_tail() or "nothing"
-            self._tell({"error": "engine_lost", "message": f"the engine ended while it started; it said: {said}"})
+            self._tell({"error": "engine_lost", "message": f"the engine ended while starting: {said}"})
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -254,6 +259,9 @@ class Keeper:
         say(f"engine {engine.pid} ended with exit code {code}" + (f"; it said:\n{said}" if said else ""))
         self._tell({"error": "engine_lost", "message": f"the engine ended with exit code {code}: {said}"})
 
+    def _tell_error(self, error: RametError) -> None:
+        self._tell({"error": error.code, "message": error.message, "hint": error.hint})
+
     def _tell(self, news: dict[str, object]) -> None:
         """To whoever started us, once."""
         if self._ready is not None:
@@ -271,17 +279,23 @@ def _sealed() -> list[str]:
 
 def say(text: str) -> None:
     """A line for engine.log, which is our standard error."""
-    print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"keeper {os.getpid()}:", text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk must end nothing
+        print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"keeper {os.getpid()}:", text, file=sys.stderr, flush=True)
 
 
 def open_log(state: Path) -> int:
-    """The log, begun anew when it has grown large."""
+    """The log, begun anew when it has grown large. On a full disk there is none."""
     path = state / LOG_NAME
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    with suppress(FileNotFoundError):
-        if path.stat().st_size > _LOG_BYTES_AT_MOST:
-            path.replace(path.with_name(f"{LOG_NAME}.1"))
-    return os.open(path, flags, 0o600)
+    try:
+        with suppress(FileNotFoundError):
+            if path.stat().st_size > _LOG_BYTES_AT_MOST:
+                path.replace(path.with_name(f"{LOG_NAME}.1"))
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno not in NO_ROOM_ERRNOS:
+            raise cannot_write(path, error) from error
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

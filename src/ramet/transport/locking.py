@@ -7,32 +7,48 @@ import os
 import re
 from pathlib import Path
 
+from ramet.errors import RametError
+
 _TOLD_BYTES_AT_MOST = 100
-_TOLD = re.compile(r"[0-9]{1,10}( [A-Za-z0-9.+_-]+)?", re.ASCII)  # a process id, and perhaps a version
+# A process id, and perhaps a version and a build.
+_TOLD = re.compile(r"[0-9]{1,10}( [A-Za-z0-9.+_-]+){0,2}", re.ASCII)
+
+
+def cannot_write(path: Path, error: OSError) -> RametError:
+    return RametError(
+        f"cannot write {path}: {error.strerror}", hint="make room on that disk, or choose another folder with --state"
+    )
 
 
 class FileLock:
     """Owns the descriptor that holds the lock. The file stays when the lock goes: a name that is removed while another
     waits for it would give two holders."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     @classmethod
     def take(cls, path: Path) -> FileLock | None:
-        """The lock, or None when another holds it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """The lock, or None when another holds it. RametError when there can be no such file."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise cannot_write(path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return cls(descriptor)
+        return cls(descriptor, path)
 
     def write(self, text: str) -> None:
-        """Say who holds it."""
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, text.encode("ascii"), 0)
+        """Say who holds it, or RametError when the disk has no room for that."""
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode("ascii"), 0)
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
 
     def __enter__(self) -> FileLock:
         return self
@@ -51,7 +67,7 @@ def holder(path: Path) -> str:
                 return ""
         with path.open("rb") as file:
             told = file.read(_TOLD_BYTES_AT_MOST).decode("ascii", "replace").strip()
-    except OSError:
+    except (OSError, RametError):
         return ""
     # It becomes part of messages, and of commands that they recommend.
     return told if _TOLD.fullmatch(told) else ""

@@ -19,6 +19,9 @@ class Link(Protocol):
     def receive(self) -> Frame:
         """The next frame of the answer, as soon as it is there."""
 
+    def taken(self) -> None:
+        """What a call of ``calls.MAKING`` made has a handle now. Who leaves without this word has it closed."""
+
     def leave(self) -> None:
         """The call is over, or given up if its final frame was not received: then it is undone as far as possible."""
 
@@ -29,6 +32,8 @@ class AsyncLink(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self) -> Frame: ...
+
+    def taken(self) -> None: ...
 
     def leave(self) -> None: ...
 

@@ -43,7 +43,7 @@ class SchemaCheck:
             # The first error is there at once; a hostile caller may have made a million of them.
             error = best_match(iter(list(islice(validator.iter_errors(arguments), _ERRORS_AT_MOST))))
         except RecursionError:
-            raise WrongArguments("they are nested too deeply") from None
+            raise WrongArguments("the arguments are nested too deeply") from None
         except Exception as failed:
             # A reference that leads nowhere, for instance, where no look at the schema alone could find it.
             raise WrongArguments(f"the schema of the tool cannot be applied: {failed}") from None
@@ -64,7 +64,7 @@ class SchemaCheck:
             place = "".join(_step(part) for part in error.absolute_path).lstrip(".")
             raise BadSchema(f"{place}: {error.message}" if place else error.message) from None
         except RecursionError:
-            raise BadSchema("it is nested too deeply") from None
+            raise BadSchema("the schema is nested too deeply") from None
         _prove_references(self._schema)
         _prove_patterns(self._schema)
 
@@ -112,9 +112,11 @@ def _prove_references(schema: JsonSchema) -> None:
         reference = one.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
             if not _leads_somewhere(schema, reference[1:]):
-                raise BadSchema(f"the reference {reference!r:.200} leads nowhere")
+                raise BadSchema(f"the reference {reference!r:.200} cannot be found in the schema")
         elif isinstance(reference, str) and reference.partition("#")[0] not in REGISTRY:
-            raise BadSchema(f"the reference {reference!r:.200} leads out of the schema, and nothing is fetched")
+            raise BadSchema(
+                f"the reference {reference!r:.200} points outside the schema; external schemas are not fetched"
+            )
 
 
 def _leads_somewhere(schema: object, pointer: str) -> bool:

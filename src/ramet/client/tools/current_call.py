@@ -11,7 +11,7 @@ from ramet.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Who calls, for a handler that wants to know."""
+    """The call that a tool's handler is answering: its tool, sandbox and id."""
 
     sandbox_id: str
     tool: str
@@ -23,11 +23,11 @@ _current: ContextVar[tuple[str, str, str, object]] = ContextVar("ramet.current_t
 
 
 def current_tool_call() -> ToolCall:
-    """The call that is being answered here. LookupError outside of a tool."""
+    """Return the tool call that is being answered here. Raises LookupError outside of a tool."""
     try:
         return ToolCall(*_current.get()[:3])
     except LookupError:
-        raise LookupError("no call of a tool is being answered here") from None
+        raise LookupError("no tool call is being answered here") from None
 
 
 def mark_tool_call(sandbox_id: str, tool: str, call_id: str, runner: object) -> None:
@@ -43,8 +43,8 @@ def check_not_in_its_way(sandbox_id: str) -> None:
     runner = marked[3]
     if runner == get_ident() or (not isinstance(runner, int) and runner is _current_task()):
         raise InvalidArgument(
-            f"tool {marked[1]!r} cannot ask this of sandbox {sandbox_id}: the cell that called it has not ended",
-            hint="its files can be used meanwhile, and other sandboxes",
+            f"the tool {marked[1]!r} cannot do this in sandbox {sandbox_id}: the cell that called it still runs",
+            hint="a tool may use the files of this sandbox, and other sandboxes",
         )
 
 

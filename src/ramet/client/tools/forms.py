@@ -74,7 +74,7 @@ def one_of(options: Sequence[Form]) -> Form:
         # 3 is 3 and not 3.0 where both are allowed.
         fitting.sort(key=lambda option: option.annotation != type(value).__name__)
         fitting += [option for option in options if not option.certain and option not in fitting]
-        failed: Exception = ValueError("it fits none of what is allowed")
+        failed: Exception = ValueError("it is none of the allowed types")
         for number, option in enumerate(fitting):
             try:
                 return option.read(value)
@@ -108,7 +108,7 @@ def enumeration(kind: type[Enum]) -> Form:
 def _choice(plain: list[object], meant: dict[object, object], what: str) -> Form:
     for value in plain:
         if type(value) not in (str, int, float, bool, type(None)):
-            raise NotDescribable(f"{what} has the value {value!r:.80}, which is not plain JSON")
+            raise NotDescribable(f"{what} has the value {value!r:.80}, which JSON does not have")
     schema: JsonSchema = {"enum": plain}
     if all(type(value) is str for value in plain):
         schema = {"type": "string", "enum": plain}

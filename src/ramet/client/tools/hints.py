@@ -87,7 +87,7 @@ class Hints:
             return forms.fixed_array([self.form(one) for one in arguments if one != ()])
         if kind in _MAPPINGS:
             if arguments and arguments[0] not in (str, Any):
-                raise NotDescribable(f"a mapping has keys of type {_name(arguments[0])}, and JSON has only str")
+                raise NotDescribable(f"a mapping has keys of type {_name(arguments[0])}, but JSON only has string keys")
             return forms.mapping(self.form(arguments[1]) if arguments else ANYTHING)
         return None
 

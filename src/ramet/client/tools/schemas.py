@@ -52,7 +52,7 @@ class Signature:
             form = self._named.get(name, self._rest)
             try:
                 if name in self._bound:
-                    raise ValueError("it is not for callers to give")
+                    raise ValueError("callers may not give it")
                 named[name] = value if form is None else form.read(value)
             except Exception as error:
                 raise ValueError(f"{name}: {error}") from error
@@ -75,7 +75,7 @@ def describe(function: Callable[..., object]) -> Signature:
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
-        raise NotDescribable("it does not tell its parameters") from None
+        raise NotDescribable("its parameters cannot be read") from None
     told = parameter_descriptions(description_of(function))
     hinted = type_hints(_with_hints(function))
     hints = Hints()
@@ -86,7 +86,7 @@ def describe(function: Callable[..., object]) -> Signature:
     properties: dict[str, JsonSchema] = {}
     for name, taken in signature.parameters.items():
         if taken.kind is Taken.VAR_POSITIONAL:
-            raise NotDescribable(f"it takes *{name}, and a tool is called with named arguments")
+            raise NotDescribable(f"it takes *{name}, but tools are called with named arguments only")
         if name in bound:
             continue
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 from ramet.protocol.tool_frames import read_arguments
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Tool:
     """A function that code in a sandbox can call, under a name, with a schema, and within limits.
 
     The schema comes from the type hints of the function unless one is given; then its handler gets the arguments as
-    they come, by name. What cannot be a tool is an InvalidArgument at once.
+    they come, by name. Raises InvalidArgument at once for a function or schema that cannot be a tool.
     """
 
     __slots__ = ("_check", "_signature", "handler", "is_async", "quick", "spec")
@@ -52,7 +52,7 @@ class Tool:
         from ramet.protocol.tools import ToolSpec, check_tools
 
         if not callable(handler):
-            raise invalid("tools", f"{handler!r:.80} is not callable", _ALLOWED)
+            raise must("tools", "be callable", kind_of(handler), subject="the handler of a tool")
         name = _name(handler) if name is None else _text(name, "name")
         self.handler = handler
         self.quick = False  # it took hardly any time when it was called last
@@ -62,8 +62,8 @@ class Tool:
             try:
                 self._signature = describe(handler)
             except NotDescribable as error:
-                allowed = "hints of types that JSON has, or ramet.Tool(..., input_schema=...)"
-                raise _refused(name, str(error), allowed) from None
+                hint = "use type hints that JSON has, or give ramet.Tool(..., input_schema=...)"
+                raise _refused(name, str(error), hint) from None
             schema = self._signature.input_schema
         else:
             schema = _plain_schema(name, input_schema)
@@ -83,7 +83,7 @@ class Tool:
                 self._check.prove()
             except BadSchema as error:
                 problem = f"its input_schema is not a JSON schema: {error}"
-                raise _refused(name, problem, "a JSON schema of an object") from None
+                raise _refused(name, problem) from None
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
@@ -97,9 +97,9 @@ class Tool:
         try:
             arguments = read_arguments(data.decode("utf-8"))
         except (ValueError, RecursionError):
-            raise WrongArguments("they are not JSON") from None
+            raise WrongArguments("the arguments are not JSON") from None
         if not isinstance(arguments, dict):
-            raise WrongArguments("they are not an object")
+            raise WrongArguments("the arguments are not a JSON object")
         handler, signature = self.handler, self._signature
         if signature is None:
             self._check.check(arguments)
@@ -158,7 +158,7 @@ def toolset(tools: Iterable[AnyTool] | None) -> Toolset:
     if tools is None:
         return NO_TOOLS
     if isinstance(tools, str | bytes | Mapping | Tool) or not isinstance(tools, Iterable):
-        raise invalid("tools", f"is a {type(tools).__name__}", _ALLOWED)
+        raise must("tools", f"be {_ALLOWED}", kind_of(tools))
     return Toolset(_tool(one) for one in tools)
 
 
@@ -168,45 +168,51 @@ def _tool(given: object) -> Tool:
     if not isinstance(given, Mapping):
         if callable(given):
             return Tool(given)
-        raise invalid("tools", f"there is a {type(given).__name__} in it", _ALLOWED)
+        raise must("tools", f"be {_ALLOWED}", Words(f"{kind_of(given)} in it"))
     for key in given:
         if key not in _KEYS:
-            raise invalid("tools", f"{key!r:.80} is unknown in a tool", ", ".join(_KEYS))
+            raise wrong_argument("tools", f"a tool has the unknown key {key!r:.80}", hint=f"keys: {', '.join(_KEYS)}")
     for key in ("name", "handler"):
         if given.get(key) is None:
-            raise invalid("tools", f"a tool has no {key}", _ALLOWED)
+            raise wrong_argument(
+                "tools", f"a tool has no {key}", hint="give a dict with name, description, input_schema and handler"
+            )
     return Tool(**given)
 
 
 def _name(handler: object) -> str:
     name = getattr(handler, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
-        raise invalid("tools", f"{handler!r:.80} has no name", "ramet.Tool(function, name='...')")
+        raise wrong_argument(
+            "tools",
+            f"the function of a tool has no name: {handler!r:.80}",
+            hint="give it one: ramet.Tool(function, name='...')",
+        )
     return name
 
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise invalid("tools", f"the {what} of a tool is a {type(value).__name__}", "a string")
+        raise must("tools", "be a string", kind_of(value), subject=f"the {what} of a tool")
     return value
 
 
 def _whole(name: str, calls_per_cell: object) -> int | None:
     if calls_per_cell is None or type(calls_per_cell) is int:
         return calls_per_cell
-    raise _refused(name, f"calls_per_cell is a {type(calls_per_cell).__name__}", "None, or a whole number")
+    raise _refused(name, f"calls_per_cell must be None or a whole number, got {kind_of(calls_per_cell)}")
 
 
 def _plain_schema(name: str, schema: object) -> dict[str, Any]:
     """A copy that nobody else can change."""
     if not isinstance(schema, Mapping):
-        raise _refused(name, f"its input_schema is a {type(schema).__name__}", "a dict with a JSON schema")
+        raise _refused(name, f"input_schema must be a dict with a JSON schema, got {kind_of(schema)}")
     try:
         copied: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
     except (ValueError, TypeError, RecursionError) as error:
-        raise _refused(name, f"its input_schema is not JSON: {error}", "a dict with a JSON schema") from None
+        raise _refused(name, f"its input_schema is not JSON: {error}") from None
     return copied
 
 
-def _refused(name: str, why: str, allowed: str) -> InvalidArgument:
-    return invalid("tools", f"{name!r:.80} cannot be a tool: {why}", allowed)
+def _refused(name: str, why: str, hint: str | None = None) -> InvalidArgument:
+    return wrong_argument("tools", f"{name!r:.80} cannot be a tool: {why}", hint=hint)

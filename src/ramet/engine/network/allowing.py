@@ -18,8 +18,8 @@ def check_allowed(network: NetworkSpec | None, allowance: Allowance) -> None:
     if what is not None:
         allowed = _in_words(most)
         raise NotPermitted(
-            f"this key, or a caller without one, may not have {what}",
-            hint=f"allowed: {allowed}; an operator lists more, and each address, with `ramet keys create --network`, "
+            f"{what} is more network than this key, or a caller without one, may use",
+            hint=f"allowed: {allowed}; an operator can allow more with `ramet keys create --network`, "
             "or for callers without a key with `ramet serve --network`",
             details={"allowed": allowed},
         )

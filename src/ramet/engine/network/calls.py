@@ -14,7 +14,7 @@ from ramet.protocol import calls, fields
 from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import Frame
 from ramet.protocol.network import OWN_PORTS, NetworkSpec, check_network, read_rules
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import must, wrong_argument
 
 
 async def serve(frame: Frame, sandbox: Sandbox) -> tuple[dict[str, object], socket.socket | None]:
@@ -66,15 +66,18 @@ def _header(spec: NetworkSpec) -> dict[str, object]:
 
 def _of(sandbox: Sandbox) -> Network:
     if sandbox.network is None:
-        allowed = "network=[...] when it is made, or over HTTP egress; an empty list allows nothing yet"
-        raise invalid("network", f"sandbox {sandbox.id} was made without one", allowed)
+        raise wrong_argument(
+            "network",
+            f"sandbox {sandbox.id} was made without a network",
+            hint="make it with network=[...], or over HTTP with egress; an empty list allows nothing yet",
+        )
     return sandbox.network
 
 
 def _port(header: Mapping[str, object], sandbox: Sandbox) -> int:
     port = fields.whole(header, "port")
     if not 1 <= port <= 65535:
-        raise invalid("port", f"is {port}", "1 to 65535")
+        raise must("port", "be from 1 to 65535", port)
     if sandbox.network is not None and port in OWN_PORTS:
-        raise invalid("port", f"{port} belongs to the sandbox's network itself", "another port")
+        raise wrong_argument("port", f"port {port} belongs to the sandbox's network; choose another one")
     return port

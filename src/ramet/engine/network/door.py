@@ -18,7 +18,7 @@ class PortTaken(Exception):
 
     def __init__(self, port: int) -> None:
         self.port = port
-        super().__init__(f"port {port} of the sandbox's loopback was taken by code in it")
+        super().__init__(f"port {port} of the sandbox's loopback is in use by its own code")
 
 
 class Door:

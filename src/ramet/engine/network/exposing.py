@@ -116,7 +116,9 @@ class Exposures:
             if self._closed:
                 raise SandboxClosed("cannot expose a port: the sandbox was closed")
             if len(self._by_port) >= PORTS_AT_MOST:
-                raise LimitReached(f"{PORTS_AT_MOST} ports of the sandbox are exposed already", hint="close one first")
+                raise LimitReached(
+                    f"the sandbox has {PORTS_AT_MOST} exposed ports, which is the limit", hint="close one first"
+                )
             return (await self._expose(port, _listener())).host_port
 
     async def _expose(self, port: int, listener: socket.socket) -> Exposure:

@@ -56,7 +56,8 @@ class HeldSecret:
     def header(self) -> dict[str, object]:
         """For the proxy."""
         hosts = [str(host) for host in self.spec.hosts]
-        return {"value": self.spec.value, "placeholders": list(self._all()), "hosts": hosts}
+        told = {"value": self.spec.value, "placeholders": list(self._all()), "hosts": hosts}
+        return {**told, **self.spec.places.header()}
 
     def _all(self) -> tuple[str, ...]:
         return (self.placeholder, *self.older)

@@ -36,8 +36,9 @@ class Network:
     A door is opened while nobody waits; a cell waits for ``opened``. Holds the proxy from its making until ``close``.
     """
 
-    def __init__(self, proxy: Proxy, spec: NetworkSpec, secrets: Iterable[HeldSecret] = ()) -> None:
+    def __init__(self, proxy: Proxy, spec: NetworkSpec, secrets: Iterable[HeldSecret] = (), owner: str = "") -> None:
         self.spec = spec
+        self.owner = owner
         self.secrets = tuple(secrets)
         self.log = Log()
         self.closed: str | None = None  # why it leads nowhere, for good
@@ -60,11 +61,16 @@ class Network:
 
     @classmethod
     async def make(
-        cls, proxy: Proxy, spec: NetworkSpec, secrets: Iterable[SecretSpec], known: Iterable[Trace] = ()
+        cls,
+        proxy: Proxy,
+        spec: NetworkSpec,
+        secrets: Iterable[SecretSpec],
+        known: Iterable[Trace] = (),
+        owner: str = "",
     ) -> Network:
         """With a proxy that runs. ``known``: what the memory of the sandbox remembers of secrets."""
         traces = tuple(known)
-        made = cls(proxy, spec, [HeldSecret.of(secret, traces) for secret in secrets])
+        made = cls(proxy, spec, [HeldSecret.of(secret, traces) for secret in secrets], owner)
         try:
             await proxy.started()
         except BaseException:
@@ -75,7 +81,7 @@ class Network:
     def for_copy(self, inherit_secrets: bool) -> Network:
         """That of a copy of the sandbox: the rules of this moment, a log of its own."""
         secrets = [secret.for_copy() for secret in self.secrets] if inherit_secrets else ()
-        made = Network(self._proxy, self.spec, secrets)
+        made = Network(self._proxy, self.spec, secrets, self.owner)
         made._like = self._number()
         return made
 
@@ -124,7 +130,7 @@ class Network:
             raise
         except asyncio.CancelledError:
             if opening.cancelled():
-                raise SandboxLost("the sandbox was closed, or replaced, before its network was there") from None
+                raise SandboxLost("the sandbox was closed or replaced before its network was ready") from None
             raise
         except Exception as error:
             raise SandboxLost(f"the sandbox's network could not be opened: {error}") from error
@@ -263,6 +269,7 @@ class Network:
 
     def told(self) -> dict[str, object]:
         return {
+            "owner": self.owner,
             "network": self.spec.header(),
             "secrets": [secret.header() for secret in self.secrets],
             "used_bytes": self.log.used_bytes,

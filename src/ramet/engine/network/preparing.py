@@ -48,9 +48,8 @@ async def open_door(body: Body, failed: str) -> None:
         body.prepared = PreparedNetwork(await Door.open(body), {}, COMMAND_FOLDER)
     except PortTaken as taken:
         raise ForkFailed(
-            f"{failed}: port {taken.port} of its loopback is held by a socket that its code had opened, and the "
-            "sandbox's network needs that port",
-            hint="close that socket first, or go on in a sandbox without a network",
+            f"{failed}: its code has a socket open on loopback port {taken.port}, which the sandbox's network needs",
+            hint="close that socket first, or use a sandbox without a network",
             details={"port": taken.port},
         ) from None
 
@@ -71,5 +70,5 @@ async def _configure(body: Body, environment: Mapping[str, str]) -> None:
             answer = guest.read(frame)
             if isinstance(answer, guest.Configured) and answer.error is None:
                 return
-            raise SandboxLost("a REPL that waits for its first user could not be given its variables")
-    raise SandboxLost("a REPL that waits for its first user has ended")
+            raise SandboxLost("a prepared REPL could not receive its variables")
+    raise SandboxLost("a prepared REPL has ended")

@@ -6,6 +6,8 @@ import os
 import stat
 from dataclasses import dataclass
 
+from ramet.isolation.walks import Stop
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: what was a file a moment ago may be a pipe that nobody writes to.
 _TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -32,18 +34,22 @@ class Size:
         self.entries += 1
 
 
-def measure(folder: int, at_most_bytes: int, depth: int = 0, size: Size | None = None) -> Size:
-    """How large a tree of plain files is. Blocks; raises TooMuch."""
+def measure(
+    folder: int, at_most_bytes: int, stop: Stop | None = None, depth: int = 0, size: Size | None = None
+) -> Size:
+    """How large a tree of plain files is. Blocks; raises TooMuch, and Stopped when asked to stop."""
     size = size or Size()
+    stop = stop or Stop()
     _check_depth(depth)
     with os.scandir(folder) as entries:
         for entry in entries:
+            stop.check()
             about = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(about.st_mode):
                 size.add(0)
                 inner = os.open(entry.name, _FOLDER, dir_fd=folder)
                 try:
-                    measure(inner, at_most_bytes, depth + 1, size)
+                    measure(inner, at_most_bytes, stop, depth + 1, size)
                 finally:
                     os.close(inner)
             elif stat.S_ISREG(about.st_mode):
@@ -55,12 +61,14 @@ def measure(folder: int, at_most_bytes: int, depth: int = 0, size: Size | None =
     return size
 
 
-def copy_tree(source: int, target: int, left: Size, depth: int = 0) -> None:
-    """Files and folders into an empty folder, no more than ``left``. Blocks; raises TooMuch."""
+def copy_tree(source: int, target: int, left: Size, stop: Stop | None = None, depth: int = 0) -> None:
+    """Files and folders into an empty folder, no more than ``left``. Blocks; raises TooMuch, and Stopped."""
+    stop = stop or Stop()
     _check_depth(depth)
     with os.scandir(source) as entries:
         names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_folder in names:
+        stop.check()
         left.entries -= 1
         if left.entries < 0:
             raise TooMuch("it has grown")
@@ -70,7 +78,7 @@ def copy_tree(source: int, target: int, left: Size, depth: int = 0) -> None:
             try:
                 copy = os.open(name, _FOLDER, dir_fd=target)
                 try:
-                    copy_tree(inner, copy, left, depth + 1)
+                    copy_tree(inner, copy, left, stop, depth + 1)
                 finally:
                     os.close(copy)
             finally:

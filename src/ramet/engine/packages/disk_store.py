@@ -11,6 +11,7 @@ Several engines of one owner may use it at once: each name is made, and vanishes
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from ramet.engine.packages.keeping import (
     NoRoom,
     OpenFolder,
 )
-from ramet.isolation.threadwork import finish
+from ramet.isolation.walks import Stop, Walks
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -43,16 +44,17 @@ _FREE_SHARE = 10  # this part of the disk is left to others
 class DiskStore:
     """Owns the folder's mount, through which only the engine writes, and a mount of each tree it has given away."""
 
-    def __init__(self, path: str, folder: int, open_folder: OpenFolder, limit_bytes: int) -> None:
+    def __init__(self, path: str, folder: int, open_folder: OpenFolder, limit_bytes: int, walks: Walks) -> None:
         self._path = path
         self._folder = folder
         self._open_folder = open_folder
         self._limit_bytes = limit_bytes
+        self._walks = walks
         self._kept: dict[str, Kept] = {}
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, path: str, open_folder: OpenFolder, limit_bytes: int) -> DiskStore:
+    async def open(cls, path: str, open_folder: OpenFolder, limit_bytes: int, walks: Walks | None = None) -> DiskStore:
         """Raises OSError or RametError where the folder cannot be written."""
         mount = await open_folder(path, True)
         try:
@@ -64,7 +66,7 @@ class DiskStore:
         except BaseException:
             os.close(folder)
             raise
-        return cls(path, folder, open_folder, limit_bytes)
+        return cls(path, folder, open_folder, limit_bytes, walks or Walks())
 
     def __repr__(self) -> str:
         return f"<DiskStore {self._path}, {len(self._kept)} trees in use>"
@@ -96,31 +98,44 @@ class DiskStore:
 
     async def keep(self, key: str, tree: int, about: About, owner: str) -> Kept:
         async with self._turn:
-            await finish(asyncio.to_thread(self._keep, key, tree, about), lambda _: None)
+            await self._walks.run(owner, lambda stop: self._keep(key, tree, about, stop))
             kept = await self._open(key)
             if kept is None:
-                raise NoRoom("it was removed as soon as it was there")
+                raise NoRoom("it was removed as soon as it was stored")
             return kept
 
-    def _keep(self, key: str, tree: int, about: About) -> None:
-        size = measure(tree, self.tree_bytes)
+    def _keep(self, key: str, tree: int, about: About, stop: Stop) -> None:
+        size = measure(tree, self.tree_bytes, stop)
         self._make_room(size.size_bytes)
         new = f"new-{secrets.token_hex(8)}"
         os.mkdir(new, 0o700, dir_fd=self._folder)
         try:
             inner = os.open(new, _FOLDER, dir_fd=self._folder)
             try:
-                _write(inner, tree, about, size)
+                _write(inner, tree, about, size, stop)
             finally:
                 os.close(inner)
-            if _read(self._folder, key) is None:
-                _remove(self._folder, key)  # damaged, if it is there at all
-            os.rename(new, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except BaseException as error:
+            self._put(new, key)
+        except BaseException:
             shutil.rmtree(new, ignore_errors=True, dir_fd=self._folder)
-            # Another engine was quicker; what it made is as good.
-            if not (isinstance(error, OSError) and _read(self._folder, key) is not None):
+            raise
+
+    def _put(self, new: str, key: str) -> None:
+        """Give a finished tree its name, unless one is there: another engine was quicker, and its tree is as good.
+
+        The rename comes first, because the kernel refuses it where a tree is. Looking first and removing what seemed
+        damaged could remove a tree that another engine has put there since.
+        """
+        try:
+            os.rename(new, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
+            if _read(self._folder, key) is not None:
+                shutil.rmtree(new, ignore_errors=True, dir_fd=self._folder)
+                return
+            _remove(self._folder, key)  # damaged
+            os.rename(new, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def _make_room(self, size_bytes: int) -> None:
         kept = sorted(_all_kept(self._folder))
@@ -135,20 +150,20 @@ class DiskStore:
                 _remove(self._folder, key)
                 excess -= size
         if excess > 0:
-            raise NoRoom("the disk is nearly full, or all that is kept is in use")
+            raise NoRoom("the disk is nearly full, or every stored package is in use")
 
     def close(self) -> None:
         self._kept.clear()
         os.close(self._folder)
 
 
-def _write(folder: int, tree: int, about: About, size: Size) -> None:
+def _write(folder: int, tree: int, about: About, size: Size, stop: Stop) -> None:
     size_bytes = max(size.size_bytes, TREE_BYTES_AT_LEAST)
     os.mkdir("tree", 0o755, dir_fd=folder)
     target = os.open("tree", _FOLDER, dir_fd=folder)
     try:
         os.fchmod(target, 0o755)
-        copy_tree(tree, target, size)
+        copy_tree(tree, target, size, stop)
     finally:
         os.close(target)
     descriptor = os.open("about.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)

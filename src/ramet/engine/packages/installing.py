@@ -78,7 +78,7 @@ async def install(
         return Installed(sandbox, about, tree)
     except OSError as error:
         await sandbox.close()
-        raise InstallFailed(f"what was installed cannot be read: {error.strerror}") from None
+        raise InstallFailed(f"the installed files cannot be read: {error.strerror}") from None
     except BaseException:
         await sandbox.close()
         raise
@@ -129,7 +129,7 @@ def _read_about(sandbox: Sandbox) -> About:
     try:
         return About.read(data)
     except ValueError as error:
-        raise InstallFailed(f"what was installed cannot be told: {error}") from None
+        raise InstallFailed(f"the list of installed packages cannot be read: {error}") from None
 
 
 class _Lines:

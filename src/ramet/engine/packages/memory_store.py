@@ -9,7 +9,7 @@ from time import monotonic
 
 from ramet.engine.packages.copying import Size, copy_tree, measure
 from ramet.engine.packages.keeping import TREE_BYTES_AT_LEAST, About, Kept, Mount, NoRoom
-from ramet.isolation.threadwork import finish
+from ramet.isolation.walks import Stop, Walks
 
 _SPARE_BYTES = 1 << 20
 _SPARE_INODES = 16
@@ -18,7 +18,8 @@ _SPARE_INODES = 16
 class MemoryStore:
     """Owns its trees, each a file system of its own."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, walks: Walks | None = None) -> None:
+        self._walks = walks or Walks()
         self._limit_bytes = limit_bytes
         self._kept: dict[str, Kept] = {}
         self._turn = asyncio.Lock()
@@ -44,15 +45,15 @@ class MemoryStore:
             found = self._kept.get(key)
             if found is not None:
                 return found
-            size = await finish(asyncio.to_thread(measure, tree, self.tree_bytes), lambda _: None)
+            size = await self._walks.run(owner, lambda stop: measure(tree, self.tree_bytes, stop))
             size_bytes = max(size.size_bytes, TREE_BYTES_AT_LEAST)
             # No owner can have it all and leave nothing to others.
             bounds = ((self.tree_bytes, owner), (self._limit_bytes, None))
             if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
                 gc.collect()  # bodies that have ended may be kept by nothing but circles of references
                 if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
-                    raise NoRoom("all that is kept in memory is in use")
-            mount = await finish(asyncio.to_thread(_copy, tree, size), os.close)
+                    raise NoRoom("every package stored in memory is in use")
+            mount = await self._walks.run(owner, lambda stop: _copy(tree, size, stop), os.close)
             kept = self._kept[key] = Kept(about, Mount(mount), size_bytes, owner)
             return kept
 
@@ -70,7 +71,7 @@ class MemoryStore:
         self._kept.clear()
 
 
-def _copy(tree: int, size: Size) -> int:
+def _copy(tree: int, size: Size, stop: Stop) -> int:
     from ramet.isolation import _files  # here: an engine without walls, as some tests have, does without it
 
     mount = _files.make_tmpfs(size.size_bytes + _SPARE_BYTES, size.entries + _SPARE_INODES)
@@ -78,7 +79,7 @@ def _copy(tree: int, size: Size) -> int:
         target = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
         try:
             os.fchmod(target, 0o755)
-            copy_tree(tree, target, size)
+            copy_tree(tree, target, size, stop)
         finally:
             os.close(target)
         _files.seal(mount)

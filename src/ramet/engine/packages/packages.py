@@ -23,7 +23,8 @@ from ramet.engine.packages.keeping import About, Kept, NoRoom, OpenFolder, Store
 from ramet.engine.packages.memory_store import MemoryStore
 from ramet.engine.packages.wanting import Wanted
 from ramet.engine.settings import Settings
-from ramet.errors import RametError
+from ramet.errors import LimitReached, RametError
+from ramet.isolation.walks import Walks
 from ramet.protocol.specs import Interpreter
 
 _INSTALLED_AT_ONCE = 4
@@ -86,7 +87,10 @@ class Installing:
 class Packages:
     """Owns the store. ``make_sandbox``: one that nobody else can find; whoever asked for it closes it."""
 
-    def __init__(self, make_sandbox: MakeSandbox, open_folder: OpenFolder, settings: Settings) -> None:
+    def __init__(
+        self, make_sandbox: MakeSandbox, open_folder: OpenFolder, settings: Settings, walks: Walks | None = None
+    ) -> None:
+        self._walks = walks or Walks()
         self._make_sandbox = make_sandbox
         self._open_folder = open_folder
         self._settings = settings
@@ -113,7 +117,7 @@ class Packages:
         if refused is not None:
             raise NotAllowed(refused)
         if not asker.network.open and not asker.network.allow:
-            raise NotAvailable("nothing may be reached")
+            raise NotAvailable("this sandbox may reach no host")
         key = asker.key(wanted, about.base, time.time())
         store = await self._opened()
         while key not in self._installing:
@@ -121,10 +125,10 @@ class Packages:
             if kept is not None:
                 return kept
             if monotonic() - self._failed.get(key, -_FAILED_SECONDS) < _FAILED_SECONDS:
-                raise NotAvailable("it has failed a moment ago")
+                raise NotAvailable("the same installation failed a moment ago")
             if key not in self._installing:  # else another began while the store was asked
                 if not may_install():
-                    raise NotAvailable("this sandbox has had much installed already")
+                    raise NotAvailable("this sandbox has used up its installations")
                 self._begin(key, store, asker, wanted)
         return await self._installing[key].wait(on_line)
 
@@ -135,8 +139,8 @@ class Packages:
 
     def _on_done(self, key: str, installing: Installing, done: asyncio.Task[Kept]) -> None:
         self._forget(key, installing)
-        if done.cancelled() or isinstance(done.exception(), Busy | NoRoom | NoneType):
-            return
+        if done.cancelled() or isinstance(done.exception(), Busy | NoRoom | LimitReached | NoneType):
+            return  # nothing is wrong with what was asked for
         self._failed[key] = monotonic()
         if len(self._failed) > _FAILURES_AT_MOST:
             del self._failed[next(iter(self._failed))]
@@ -163,7 +167,7 @@ class Packages:
                 await self._changed.wait_for(lambda: self._has_room(owner))
                 self._owners[owner] += 1
         except TimeoutError:
-            raise Busy("others have packages installed at the moment") from None
+            raise Busy("other sandboxes are installing packages at the moment") from None
         try:
             yield
         finally:
@@ -192,11 +196,11 @@ class Packages:
         path = self._settings.packages_folder
         if path is not None:
             try:
-                return await DiskStore.open(path, self._open_folder, self._settings.packages_bytes)
+                return await DiskStore.open(path, self._open_folder, self._settings.packages_bytes, self._walks)
             except (OSError, RametError):
                 pass  # not there, or not to be written by us: the engine's memory will do
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return MemoryStore(min(self._settings.packages_memory_bytes, memory // _MEMORY_SHARE))
+        return MemoryStore(min(self._settings.packages_memory_bytes, memory // _MEMORY_SHARE), self._walks)
 
     async def close(self) -> None:
         tasks: list[asyncio.Task[Any]] = [task for _, task in self._bases.values()]

@@ -14,10 +14,10 @@ from ramet.engine.tools.service import ToolService
 from ramet.errors import ExecutionUnknown, ProtocolError, SandboxClosed
 from ramet.protocol import calls, fields, tool_frames
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import wrong_argument
 from ramet.protocol.tools import GivenTools, check_tools, read_tools
 
-_BROKEN_OFF = "the answer broke off before its end"
+_BROKEN_OFF = "the answer ended before it was complete"
 
 # The final answers to TOOL_ANSWER.
 TAKEN = encode(calls.ANSWER, {"taken": True})
@@ -33,7 +33,7 @@ async def give(frame: Frame, sandbox: Sandbox) -> dict[str, object]:
     try:
         given = GivenTools(tools)
     except RecursionError:
-        raise invalid("tools", "a schema is nested too deeply", "schemas that JSON can hold") from None
+        raise wrong_argument("tools", "a schema in tools is nested too deeply for JSON") from None
     await sandbox.give_tools(given)
     return {}
 

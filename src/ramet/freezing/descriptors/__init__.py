@@ -6,7 +6,7 @@ they found into calls for the copy, later. A file per kind of descriptor says ho
 
 from ramet.freezing.calls import Call
 from ramet.freezing.descriptors.compiling import compile_calls
-from ramet.freezing.descriptors.maps import SharedMap, privatize, read_shared_maps
+from ramet.freezing.descriptors.maps import SharedMap, check_amount, privatize, read_shared_maps, with_ranges
 from ramet.freezing.descriptors.reading import read_descriptors
 from ramet.freezing.descriptors.recipes import Descriptors
 from ramet.freezing.descriptors.target import Lines, Target
@@ -17,8 +17,10 @@ __all__ = [
     "Lines",
     "SharedMap",
     "Target",
+    "check_amount",
     "compile_calls",
     "privatize",
     "read_descriptors",
     "read_shared_maps",
+    "with_ranges",
 ]

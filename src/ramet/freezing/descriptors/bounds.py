@@ -13,6 +13,7 @@ MOST_MESSAGES = 4096  # of one socket
 MOST_QUEUE_BYTES = 8 * 1024 * 1024  # of one pipe or socket; the kernel's own limits are lower unless raised by root
 MOST_BYTES = 64 * 1024 * 1024  # of all queues and deleted files together: they travel through the engine's memory
 MOST_SHARED_BYTES = 4 * 1024 * 1024 * 1024  # of mappings that are copied inside the pause
+MOST_HOLES_BYTES = 256 * 1024 * 1024  # of mappings that nobody has open: they are filled in the copy
 MOST_TERMINALS = 64  # a pod's /dev/pts has no more
 
 
@@ -27,7 +28,7 @@ class Budget:
         self._bytes -= count
         if count > most or self._bytes < 0:
             raise too_much(
-                f"{what} and what else is buffered or in deleted files of the sandbox is more than can be copied "
+                f"{what}, other buffered data and deleted files of the sandbox are together more than can be copied "
                 f"({min(most, MOST_BYTES) >> 20} MiB)",
                 hint="read the data, or write it to a file that has a name",
             )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ramet.errors import ForkFailed
 from ramet.freezing import _core
 from ramet.freezing.calls import Call
-from ramet.freezing.descriptors.bounds import MOST_SHARED_BYTES, MOST_SHARED_MAPS, too_much
+from ramet.freezing.descriptors.bounds import MOST_HOLES_BYTES, MOST_SHARED_BYTES, MOST_SHARED_MAPS, too_much
 from ramet.freezing.descriptors.calls import Script
-from ramet.freezing.descriptors.recipes import Memory
+from ramet.freezing.descriptors.recipes import Memory, Ranges
 from ramet.freezing.descriptors.target import Target
 from ramet.isolation.skeleton import system_folders
 from ramet.isolation.syscall_numbers import X86_64
@@ -27,6 +27,7 @@ _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 _MFD_CLOEXEC = 1
 _MOST_AT_ONCE = 1 << 30  # a single write moves less than 2 GiB
+_COPY_BYTES_PER_SECOND = 100_000_000  # no less
 
 
 _SYSTEM = tuple(f"{folder}/".encode() for folder in system_folders())
@@ -43,6 +44,18 @@ class SharedMap:
     memory: Memory
     path: bytes | None
     whole: bool  # every page of it can be read: there is no end of a file within
+    ranges: Ranges | None = None  # of the file, where there is data; None: anywhere, as nobody has it open
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """What has to be copied: places from its start on, and lengths. Holes stay holes."""
+        for first, last in ((0, self.offset + self.length),) if self.ranges is None else self.ranges:
+            begin, end = max(first - self.offset, 0), min(last - self.offset, self.length)
+            for at in range(begin, end, _MOST_AT_ONCE):
+                yield at, min(_MOST_AT_ONCE, end - at)
+
+    @property
+    def copied_bytes(self) -> int:
+        return 0 if self.path is not None else sum(length for _, length in self.pieces())
 
 
 def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
@@ -57,9 +70,31 @@ def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
             os.close(maps)
     except OSError as error:
         raise ForkFailed(f"the sandbox cannot be copied: reading its shared memory failed: {error!r}") from error
-    if sum(each.length for each in found if each.path is None) > MOST_SHARED_BYTES:
-        raise too_much(f"it shares more than {MOST_SHARED_BYTES >> 30} GiB of memory without a name")
     return tuple(found)
+
+
+def with_ranges(maps: Sequence[SharedMap], known: Mapping[Memory, Ranges]) -> tuple[SharedMap, ...]:
+    return tuple(replace(each, ranges=known.get(each.memory)) for each in maps) if known else tuple(maps)
+
+
+def check_amount(maps: Sequence[SharedMap], counted_bytes: int) -> float:
+    """How many seconds copying them may take: others wait for that, so it depends on what is there and not on sizes.
+
+    ``counted_bytes``: all memory on the account of the sandbox, 0 where none is counted. Memory that nobody has open
+    cannot be asked where its holes are; to copy a hole is to fill it. Much that must be holes is refused at once.
+    """
+    if sum(each.copied_bytes for each in maps) > MOST_SHARED_BYTES:
+        raise too_much(f"it shares more than {MOST_SHARED_BYTES >> 30} GiB of memory without a name")
+    known = sum(each.copied_bytes for each in maps if each.ranges is not None)
+    unknown = sum(each.copied_bytes for each in maps if each.ranges is None)
+    if counted_bytes:
+        if unknown - counted_bytes > MOST_HOLES_BYTES:
+            raise too_much(
+                f"it shares {unknown >> 20} MiB of memory without a name, and uses {counted_bytes >> 20} MiB at most",
+                hint="map less of it, keep its descriptor open, or give it a name in /dev/shm",
+            )
+        unknown = min(unknown, counted_bytes)
+    return (known + unknown) / _COPY_BYTES_PER_SECOND
 
 
 def _query(target: Target, maps: int) -> list[SharedMap] | None:
@@ -153,8 +188,7 @@ def privatize(maps: Sequence[SharedMap]) -> list[Call]:
             add("make shared memory readable", "mprotect", each.start, each.length, _PROT_READ, must_work=False)
         add("make room for shared memory", "memfd_create", b"shared\0", _MFD_CLOEXEC)
         add("size the room", "ftruncate", 0, each.length)
-        for at in range(0, each.length, _MOST_AT_ONCE):
-            length = min(_MOST_AT_ONCE, each.length - at)
+        for at, length in each.pieces():
             add("copy shared memory", "pwrite64", 0, each.start + at, length, at, must_work=each.whole)
         flags = _MAP_PRIVATE | _MAP_FIXED
         add("keep the copy", "mmap", each.start, each.length, each.protection, flags, 0, 0)
@@ -191,8 +225,10 @@ def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
     if not each.protection & _PROT_READ:
         script.call("make memory readable", "mprotect", each.start, each.length, _PROT_READ)
     end = min(each.length, size - each.offset)
-    for at in range(0, end, _MOST_AT_ONCE):
-        length = min(_MOST_AT_ONCE, end - at)
+    for at, length in each.pieces():
+        if at >= end:
+            break
+        length = min(length, end - at)
         script.call("fill shared memory", "pwrite64", slot, each.start + at, length, each.offset + at)
 
 

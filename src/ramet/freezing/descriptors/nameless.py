@@ -11,7 +11,7 @@ from ramet.freezing.descriptors.access import Access, Opened, inode_of
 from ramet.freezing.descriptors.bounds import MOST_EXTENTS, too_much
 from ramet.freezing.descriptors.calls import Script
 from ramet.freezing.descriptors.maps import covers
-from ramet.freezing.descriptors.recipes import Dead, Description, Extent, Inode, NamelessFile
+from ramet.freezing.descriptors.recipes import Dead, Description, Extent, Inode, Memory, NamelessFile, Ranges
 from ramet.isolation.syscalls import file_system_type
 
 _MEMORY_FILE = b"/memfd:"
@@ -23,6 +23,8 @@ _CHUNK_BYTES = 1 << 20
 _MESSAGE_QUEUES = 0x19800202
 _MODE_BITS = 0o1777  # a sandbox cannot set the other two
 _READ_FROM_MAP_BYTES = 1 << 20  # smaller ones are read anyway
+_SMALL_HOLE_BYTES = 256 << 10  # is filled: one write more costs as much
+_MOST_RANGES = 2048  # each is a call in the copy, and one in each sandbox that is made of it
 
 
 def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder: bytes) -> NamelessFile | Dead:
@@ -44,6 +46,7 @@ def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder
         size=status.st_size,
         extents=() if known else _read_extents(access, opened),
         seals=_seals(access, opened) if in_memory else None,
+        ranges=_read_ranges(access, opened, memory, status.st_size),
     )
 
 
@@ -59,6 +62,30 @@ def _seals(access: Access, opened: Opened) -> int:
             return fcntl.fcntl(copy, _F_GET_SEALS)
         except OSError:  # a deleted file whose name looked like this
             return 0
+
+
+def _read_ranges(access: Access, opened: Opened, memory: Memory, size: int) -> Ranges | None:
+    """Where a file that is mapped as well has data: only that is copied of the mapping. None: no need to know."""
+    if size <= _READ_FROM_MAP_BYTES or not any(each.memory == memory for each in access.shared_maps()):
+        return None
+    ranges: list[tuple[int, int]] = []
+    with access.reopened(opened.number) as file:
+        end = 0
+        for _ in range(MOST_EXTENTS):
+            try:
+                start = os.lseek(file, end, os.SEEK_DATA)
+                end = os.lseek(file, start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole follows
+                    return tuple(ranges)
+                raise
+            if ranges and start - ranges[-1][1] < _SMALL_HOLE_BYTES:
+                ranges[-1] = (ranges[-1][0], end)
+            elif len(ranges) < _MOST_RANGES:
+                ranges.append((start, end))
+            else:
+                return None
+    return None
 
 
 def _read_extents(access: Access, opened: Opened) -> tuple[Extent, ...]:

@@ -90,8 +90,10 @@ def peek_tcp(copy: socket.socket, budget: Budget) -> bytes:
     if not waiting:
         return b""
     budget.spend(waiting, "what waits in a TCP connection", MOST_QUEUE_BYTES)
-    # Kernels before 6.9 cannot move a peek in TCP; then it begins at the front anyway.
-    moved = copy.getsockopt(socket.SOL_SOCKET, SO_PEEK_OFF) >= 0
+    # Kernels before 6.9 cannot move a peek in TCP and refuse the question (EOPNOTSUPP): a peek begins at the front.
+    moved = False
+    with contextlib.suppress(OSError):
+        moved = copy.getsockopt(socket.SOL_SOCKET, SO_PEEK_OFF) >= 0
     try:
         with _moving_on(copy) if moved else contextlib.nullcontext():
             return copy.recv(waiting, _PEEK)

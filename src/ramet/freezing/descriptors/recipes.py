@@ -9,6 +9,7 @@ Inode: TypeAlias = tuple[int, int]  # device and number
 # Inode number and name of nameless memory, as /proc shows them for a descriptor and for a mapping. Not the device:
 # an overlay shows another one in /proc/<pid>/maps than in stat.
 Memory: TypeAlias = tuple[int, bytes]
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # beginnings and ends, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class NamelessFile:
     size: int
     extents: tuple[Extent, ...]
     seals: int | None
+    ranges: Ranges | None = None  # where there is data, of one that is mapped as well; None: not known
 
 
 @dataclass(frozen=True, slots=True)

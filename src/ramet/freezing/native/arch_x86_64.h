@@ -12,6 +12,7 @@ typedef struct user_regs_struct registers;
 /* The instruction that enters the kernel, to be looked for in the vdso. */
 static const unsigned char arch_syscall_bytes[2] = {0x0f, 0x05};
 enum { ARCH_SYSCALL_LENGTH = 2 };
+#define ARCH_AUDIT 0xc000003eu /* AUDIT_ARCH_X86_64: what the kernel calls that way in, and its table of calls */
 
 /* The 6th argument that marks a clone: whoever comes back with 0 from it is the new thread and takes its own list from its stack. */
 #define ARCH_THREAD_MARK 0x72616d65745f746cul

@@ -14,6 +14,8 @@
 /* Only a clone whose arguments are all in registers: S may share its memory with a live sandbox. */
 static const uint64_t clone_arguments[6] = {CLONE_PARENT | SIGCHLD, 0, 0, 0, 0, 0};
 
+enum { NOT_A_CLONE = -3 }; /* the call is over and there is no new task, for a reason that no clone has */
+
 static int clone_begin(const snapshot *from, failure *why) {
     return inject_begin(from->shadow, &from->threads[0].registers, from->syscall_at, SYS_clone, clone_arguments, why);
 }
@@ -22,7 +24,13 @@ static int clone_end(const snapshot *from, pid_t *copy, failure *why) {
     long result;
     stop seen;
     if (inject_end(from->shadow, &result, copy, why)) return SHADOW_ASTRAY;
-    if (result < 0 || !*copy) return failed(why, (int)-result, "clone of the shadow");
+    if (!*copy) {
+        failed(why, result < 0 ? (int)-result : 0, "clone of the shadow");
+        /* The host has no task or memory to give just now, or the clone was interrupted (ERESTARTNOINTR): the next may work.
+         * Any other answer without a new task is not a clone's: whatever the shadow did there, it is not kept. */
+        return result == -EAGAIN || result == -ENOMEM || result == -513 ? -1 : NOT_A_CLONE;
+    }
+    if (result < 0) return failed(why, (int)-result, "clone of the shadow");
     if (wait_stop(*copy, &seen, why)) return -1;
     if (seen.kind != STOP_EVENT_STOP) return failed(why, 0, "the new shadow stopped oddly (%d)", seen.kind);
     return set_options(*copy, TRACE_ALWAYS | TRACE_CHILDREN, why) || block_signals(*copy, why) || check_no_rseq(*copy, why) ? -1 : 0;
@@ -32,7 +40,8 @@ int copy_shadow(const snapshot *from, pid_t *copy, failure *why) {
     *copy = 0;
     bring_here(from->shadow);
     if (clone_begin(from, why)) return SHADOW_ASTRAY;
-    return clone_end(from, copy, why);
+    int result = clone_end(from, copy, why);
+    return result == NOT_A_CLONE ? SHADOW_ASTRAY : result;
 }
 
 int copy_ahead(snapshot *from, failure *why) {

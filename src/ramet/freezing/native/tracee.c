@@ -262,6 +262,20 @@ struct timespec deadline_shorten(double seconds) {
 
 void deadline_restore(struct timespec allowed) { set_alarm(allowed); }
 
+/* The kernel's own word on the call that `tid` stands at. Registers cannot tell which way it came in: `int 0x80` over the bytes of
+ * `syscall` gives the same ones, and a call of the 32-bit table, where the same number means another call. Layout of
+ * struct ptrace_syscall_info, Linux 5.3. */
+static int came_in_by_our_instruction(pid_t tid) {
+    struct {
+        uint8_t op, pad[3];
+        uint32_t arch;
+        uint64_t instruction_pointer, stack_pointer, number, arguments[6];
+        uint64_t room; /* of the seccomp and exit forms */
+    } info = {0};
+    long size = ptrace((enum __ptrace_request)0x420e /* PTRACE_GET_SYSCALL_INFO */, tid, (void *)sizeof info, &info);
+    return size > 0 && info.op == 1 /* PTRACE_SYSCALL_INFO_ENTRY */ && info.arch == ARCH_AUDIT;
+}
+
 int inject_begin(pid_t tid, const registers *from, uint64_t instruction, long number, const uint64_t arguments[6], failure *why) {
     registers r = *from;
     stop seen;
@@ -275,7 +289,7 @@ int inject_begin(pid_t tid, const registers *from, uint64_t instruction, long nu
     if (arrived) return -1;
     if (seen.kind == STOP_GONE) return failed(why, 0, "task %d ended while it was held", tid);
     if (read_registers(tid, &r, why)) return -1;
-    if (seen.kind != STOP_SYSCALL || !arch_is_call(&r, instruction, number, arguments))
+    if (seen.kind != STOP_SYSCALL || !arch_is_call(&r, instruction, number, arguments) || !came_in_by_our_instruction(tid))
         return failed(why, 0, "task %d stood elsewhere than at the call it was told to make (stop %d): its memory was tampered with", tid, seen.kind);
     if (ptrace(PTRACE_SYSCALL, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
     return 0;

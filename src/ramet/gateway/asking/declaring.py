@@ -113,7 +113,9 @@ class _Reading:
         if found is None or found[1] not in VERSIONS:
             known = ", ".join(f"code_execution_{version}" for version in VERSIONS)
             raise invalid(f"{where}.type: {kind!r} is not a version that this gateway has; it has {known}")
-        if tool.get("name", CODE) != CODE:
+        if "name" not in tool:
+            raise invalid(f"{where}.name: Field required")
+        if tool["name"] != CODE:
             raise invalid(f"{where}.name: must be 'code_execution'")
         if self.entry is not None:
             raise invalid(f"{where}: code execution is declared twice", error_code="tool_name_conflict")
@@ -170,7 +172,7 @@ def check_choice(choice: object, tools: DeclaredTools) -> None:
         return
     direct = {str(tool.get("name")) for tool in tools.for_upstream}
     if choice.get("type") == "tool" and str(choice.get("name")) in tools.client_names - direct:
-        raise invalid(f"tool_choice: {choice['name']!r} can be called from code only, and such a call cannot be forced")
+        raise invalid(f"tool_choice: {choice['name']!r} can only be called from code, so it cannot be forced")
     if choice.get("disable_parallel_tool_use"):
         raise invalid("tool_choice: disable_parallel_tool_use cannot be used with programmatic tool calling")
 
@@ -208,7 +210,10 @@ def _callable(where: str, tool: Mapping[str, Any]) -> ClientTool:
     if tool.get("strict"):
         raise _not_with_code(where, "strict: true")
     if is_recursive(schema):
-        raise _not_with_code(where, "a schema that refers to itself ($ref)")
+        raise invalid(
+            f"{where}.input_schema: Circular $ref detected. A schema that refers to itself cannot be used with "
+            "programmatic tool calling (allowed_callers)"
+        )
     return ClientTool(name, str(tool.get("description") or ""), {"type": "object", **schema})
 
 
@@ -221,5 +226,5 @@ def _without_code_callers(where: str, tool: dict[str, Any]) -> dict[str, Any]:
     if "allowed_callers" not in tool:
         return tool
     if "direct" not in _callers(where, tool):
-        raise invalid(f"{where}: a server tool of the upstream cannot be called from code of this gateway")
+        raise invalid(f"{where}: code cannot call server tools of the upstream")
     return {**tool, "allowed_callers": ["direct"]}

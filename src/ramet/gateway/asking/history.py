@@ -24,6 +24,9 @@ from ramet.gateway.kinds import (
     is_programmatic,
 )
 
+# Blocks of a result that only a model can read.
+_NOT_FOR_CODE = frozenset(("image", "document"))
+
 
 @dataclass(frozen=True)
 class ToolAnswer:
@@ -59,7 +62,7 @@ def open_calls(messages: Sequence[Message]) -> OpenCalls:
     resolved = {block.get("tool_use_id") for block in blocks if is_own_result(block)}
     # Results for code that has ended since are history.
     answers = [answer for answer in _answers(messages, callers) if callers[answer.tool_use_id] not in resolved]
-    if answers and not _is_results_only(messages[-1]):
+    if answers and not is_results_only(messages[-1]):
         raise invalid("messages: results of tools that code has called must be sent alone, without other content")
     cells: list[AnyBlock] = []
     for message in _tail(messages):
@@ -73,6 +76,28 @@ def open_calls(messages: Sequence[Message]) -> OpenCalls:
     cell_id = min(waiting)
     mine = tuple(answer for answer in answers if callers[answer.tool_use_id] == cell_id)
     return OpenCalls(tuple(cells), mine, cell_id)
+
+
+def check_results(messages: Sequence[Message]) -> None:
+    """Every result of a tool answers a call of the assistant's turn before it. Raises what the API says if not."""
+    called: set[object] = set()
+    before = "user"
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if role == "assistant":
+            if before == "user":
+                called.clear()
+            called.update(block.get("id") for block in content_blocks(message) if block.get("type") == "tool_use")
+        elif role == "user":
+            for at, block in enumerate(content_blocks(message)):
+                if block.get("type") == "tool_result" and block.get("tool_use_id") not in called:
+                    raise invalid(
+                        f"messages.{index}.content.{at}: unexpected `tool_use_id` found in `tool_result` blocks: "
+                        f"{str(block.get('tool_use_id'))[:80]}. Each `tool_result` block must have a corresponding "
+                        "`tool_use` block in the previous message."
+                    )
+        if role in ("assistant", "user"):
+            before = role
 
 
 def _check_answers(messages: Sequence[Message]) -> dict[str, str]:
@@ -107,12 +132,12 @@ def _user_blocks_after(messages: Sequence[Message], index: int) -> list[AnyBlock
 def _tail(messages: Sequence[Message]) -> Sequence[Message]:
     """The end of a history in which the user has said nothing but what tools returned."""
     start = len(messages)
-    while start and (messages[start - 1].get("role") == "assistant" or _is_results_only(messages[start - 1])):
+    while start and (messages[start - 1].get("role") == "assistant" or is_results_only(messages[start - 1])):
         start -= 1
     return messages[start:]
 
 
-def _is_results_only(message: Message) -> bool:
+def is_results_only(message: Message) -> bool:
     blocks = content_blocks(message)
     return message.get("role") == "user" and bool(blocks) and all(b.get("type") == "tool_result" for b in blocks)
 
@@ -128,7 +153,15 @@ def _answers(messages: Sequence[Message], callers: dict[str, str]) -> list[ToolA
 
 
 def _content(block: AnyBlock) -> str | list[dict[str, Any]]:
+    """What code is given: text. Pictures and documents are for a model to look at, and code would get none of them."""
     content = block.get("content")
-    if isinstance(content, list):
-        return [one for one in content if isinstance(one, dict)]
-    return content if isinstance(content, str) else ""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    blocks = [one for one in content if isinstance(one, dict)]
+    refused = next((one for one in blocks if one.get("type") in _NOT_FOR_CODE), None)
+    if refused is not None:
+        raise invalid(
+            f"messages: the result of {block['tool_use_id']} holds a block of type `{refused['type']}`: results of "
+            "tools that code has called must be text"
+        )
+    return blocks

@@ -43,7 +43,7 @@ def tools_for_upstream(
     """The ordinary tools that stand for the code execution entry."""
     makers = {
         CODE: lambda: _code_tool(version, callables, surroundings),
-        BASH: lambda: _bash_tool(version, surroundings),
+        BASH: lambda: _bash_tool(version, callables, surroundings),
         EDITOR: _editor_tool,
     }
     return [makers[name]() for name in tool_names(version)]
@@ -78,6 +78,11 @@ and returns its text (a str; parse it with json.loads if it is JSON). They are a
 once with asyncio.gather. Prefer to call them in code, in loops and together, and print only what you conclude from \
 the results: the results themselves stay in the container.
 """
+
+_COMMANDS_INSIDE = """\
+The tools of the user's program that code_execution describes are commands here, too: {names}. A command takes its \
+parameters as options (`{one} --help` lists them) or as one object (`{one} --json '{{...}}'`), waits for the tool's \
+result and prints it."""
 
 
 def _code_tool(version: str, callables: Sequence[ClientTool], surroundings: Surroundings) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def _place(surroundings: Surroundings) -> str:
     return _PLACE.format(reach=surroundings.reach)
 
 
-def _bash_tool(version: str, surroundings: Surroundings) -> dict[str, Any]:
+def _bash_tool(version: str, callables: Sequence[ClientTool], surroundings: Surroundings) -> dict[str, Any]:
     seconds = surroundings.cell_seconds
     parts = [
         "Run a shell command with bash and read its output and return code. Each command starts a new shell: changes "
@@ -124,6 +129,8 @@ def _bash_tool(version: str, surroundings: Surroundings) -> dict[str, Any]:
     ]
     if version == "20260521":
         parts.append(f"A command may run for {seconds:g} seconds; then it is interrupted and its result says so.")
+    if callables:
+        parts.append(_COMMANDS_INSIDE.format(names=", ".join(tool.name for tool in callables), one=callables[0].name))
     command = {"type": "string", "description": "The command, or several lines of a script."}
     return _tool(BASH, " ".join(parts), {"command": command}, ["command"])
 

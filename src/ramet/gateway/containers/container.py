@@ -27,6 +27,8 @@ from ramet.gateway.running.uploads import Uploads
 
 # Of which a client may still ask for what it was told.
 _RUNS_KEPT = 8
+# By which a request that names no container finds it.
+_CELL_IDS_KEPT = 200
 
 Clock = Callable[[], float]
 
@@ -43,7 +45,9 @@ class Container:
         *,
         sandbox: AsyncSandbox | None = None,
         like: Container | None = None,
+        notice: str = "",
     ) -> None:
+        """``notice``: what its first cell says in its stderr, before anything else."""
         self.id = f"container_{secrets.token_hex(12)}"
         self.owner = owner
         self.forked_from = None if like is None else like.id
@@ -54,6 +58,8 @@ class Container:
         self._files = files
         self._clock = clock
         self._users = 0
+        self._notice = notice
+        self._cell_ids: dict[str, None] = {}  # the oldest first
         self._runs: deque[CellRun] = deque(maxlen=_RUNS_KEPT)
         self._uploads: Uploads = Uploads() if like is None else like._uploads.copy()
         self._outputs: Outputs = Outputs() if like is None else like._outputs.copy()
@@ -99,6 +105,10 @@ class Container:
         """The run whose code made these calls, be it over or not, if it is one of the last."""
         return next((run for run in reversed(self._runs) if run.knows(tool_use_ids)), None)
 
+    def begun_here(self, tool_use_ids: Sequence[str]) -> list[str]:
+        """Those of these calls that are among the last ones of this container. Its copies do not know them."""
+        return [one for one in tool_use_ids if one in self._cell_ids]
+
     def deserted_run(self, idle_seconds: float) -> CellRun | None:
         """Code that nobody has asked for, for longer than any of its calls may wait."""
         run, calls = self._run, self._settings.calls
@@ -142,17 +152,19 @@ class Container:
                             await self._uploads.put(sandbox, self._files, self.owner, file_id)
         return [self._uploads.path(file_id) for file_id in file_ids]
 
-    async def start(self, request: CellRequest, tools: Sequence[ClientTool] = ()) -> CellRun:
+    async def start(
+        self, request: CellRequest, tools: Sequence[ClientTool] = (), *, tools_anew: bool = False
+    ) -> CellRun:
         """Begin to carry out a call. Waits while another runs; one that waits for its client is a ContainerBusy.
 
-        Only Python code calls tools.
+        ``tools`` are functions in Python and commands in bash. ``tools_anew``: as ``Tooling.give`` has it.
         """
         with self.in_use():
-            run = await self._claim(request, tools if request.name == "code_execution" else ())
+            run = await self._claim(request, tools if request.name != EDITOR else ())
             try:
                 async with self._lock:
                     sandbox = await self._awake()
-                    await self._give_tools(sandbox, run)
+                    await self._give_tools(sandbox, run, tools_anew)
                     run.begin(carry_out(run, self._place(sandbox)), sandbox.interrupt)
             except LimitReached as error:
                 run.finish(run.fail("too_many_requests", error.message))
@@ -181,7 +193,7 @@ class Container:
 
     async def sandbox_between_cells(self) -> AsyncSandbox | None:
         """The sandbox, to look at; None while code runs or waits."""
-        with self._refusing("it could not be looked into"):
+        with self._refusing("it could not be read"):
             async with self._lock:
                 return await self._awake() if self._quiet else None
 
@@ -220,11 +232,14 @@ class Container:
             raise ContainerExpired(self.id, self.closed)
         run = CellRun(request, tools, self._settings.calls)
         self._runs.append(run)
+        self._cell_ids[request.tool_use_id] = None
+        if len(self._cell_ids) > _CELL_IDS_KEPT:
+            del self._cell_ids[next(iter(self._cell_ids))]
         return run
 
     def _drop(self, run: CellRun) -> None:
         """It never began."""
-        run.finish(run.fail("unavailable", "it was given up before it began"))
+        run.finish(run.fail("unavailable", "it was cancelled before it began"))
         run.told = True
 
     async def _awake(self) -> AsyncSandbox:
@@ -238,10 +253,10 @@ class Container:
                 raise self._lost(error) from error
             raise  # a new one could not be made: nothing is lost yet
 
-    async def _give_tools(self, sandbox: AsyncSandbox, run: CellRun) -> None:
+    async def _give_tools(self, sandbox: AsyncSandbox, run: CellRun, anew: bool) -> None:
         if run.request.name != EDITOR:
             try:
-                await self._tooling.give(sandbox, run.tools if run.request.name == "code_execution" else None)
+                await self._tooling.give(sandbox, run.tools, anew=anew)
             except InvalidArgument as error:
                 raise invalid(f"tools: {error.message}") from error
 
@@ -262,11 +277,16 @@ class Container:
             settings=self._settings,
             carried_out=self._carried_out,
             lost=self._lost,
+            notice=self._take_notice,
         )
 
     def _carried_out(self, run: CellRun, duration_seconds: float, finished: Finished) -> None:
         self.touch()
         self.cells.add(run.request, self.used_seconds, duration_seconds, finished)
+
+    def _take_notice(self) -> str:
+        notice, self._notice = self._notice, ""
+        return notice
 
     def _lost(self, error: RametError) -> ContainerExpired:
         if self.closed is None:

@@ -68,7 +68,8 @@ class KeptSandbox:
         sandbox = await AsyncSandbox.create(
             settings.template,
             python=settings.python,
-            env={"INPUT_DIR": INPUTS, "OUTPUT_DIR": self._outputs},
+            # Results of a client's tools are texts, and their commands print them so.
+            env={"INPUT_DIR": INPUTS, "OUTPUT_DIR": self._outputs, "RAMET_TOOL_OUTPUT": "text"},
             memory_mib=settings.memory_mib,
             pids=settings.pids,
             cpus=settings.cpus,

@@ -16,8 +16,8 @@ class ContainerUnknown(ApiError):
     def __init__(self, container_id: str) -> None:
         super().__init__(
             404,
-            f"container not found: {container_id[:80]}. No container of this id was made with this key, "
-            "at least not since the gateway was started",
+            f"container not found: {container_id[:80]}. No container with this id was made with this key "
+            "since the gateway started",
             error_code="container_not_found",
         )
 
@@ -45,6 +45,6 @@ class ContainersFull(ApiError):
     def __init__(self, count: int) -> None:
         super().__init__(
             429,
-            f"{count} containers are in use already, which is the limit; delete some, or wait until they expire",
+            f"{count} containers are in use, which is the limit; delete some, or wait until they expire",
             error_code="too_many_containers",
         )

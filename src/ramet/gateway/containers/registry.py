@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ramet.errors import EngineClosed, EngineLost, RametError, SandboxClosed
 from ramet.gateway.containers import describing
@@ -47,14 +47,29 @@ class Containers:
     def __repr__(self) -> str:
         return f"<Containers: {len(self._all)}, {len(self._gone)} gone>"
 
-    async def open(self, owner: str, container_id: str | None = None) -> Container:
-        """The container of this id, or a new one, which costs nothing before its first use."""
+    async def open(self, owner: str, container_id: str | None = None, notice: str = "") -> Container:
+        """The container of this id, or a new one, which costs nothing before its first use.
+
+        ``notice``: what the first cell of a new one says in its stderr.
+        """
         if container_id is not None:
             container = self._find(owner, container_id)
             container.touch()
             return container
         await self._make_room(owner, 1)
-        return self._add(Container(owner, self.settings, self._files, self._clock))
+        return self._add(Container(owner, self.settings, self._files, self._clock, notice=notice))
+
+    def find_by_cells(self, owner: str, tool_use_ids: Sequence[str]) -> str | None:
+        """The id of the owner's container in which the first of these calls that is known was begun.
+
+        Upstreams make the ids, and some give the same to several conversations: one that two containers know leads to
+        neither.
+        """
+        places: dict[str, list[str]] = {}
+        for container in self.list(owner):
+            for tool_use_id in container.begun_here(tool_use_ids):
+                places.setdefault(tool_use_id, []).append(container.id)
+        return next((places[one][0] for one in tool_use_ids if len(places.get(one, ())) == 1), None)
 
     async def describe(self, owner: str, container_id: str) -> dict[str, object]:
         """What is in it. Looking is no use: it does not live longer for it."""
@@ -63,7 +78,7 @@ class Containers:
     async def fork(self, owner: str, container_id: str, n: int = 1) -> list[Container]:
         """Copies of a container as it is between two cells. All of them, or none."""
         if not 1 <= n <= self.settings.forks_at_once:
-            raise invalid(f"n: a number from 1 to {self.settings.forks_at_once} is allowed")
+            raise invalid(f"n: must be from 1 to {self.settings.forks_at_once}")
         container = self._find(owner, container_id)
         with container.in_use():
             await self._make_room(owner, n)
@@ -83,7 +98,7 @@ class Containers:
                 if container.closed is not None:
                     await self._forget(container, container.closed)
                 elif idle_seconds >= settings.container_keep_seconds and not container.in_request:
-                    await self._forget(container, "it was not used for too long")
+                    await self._forget(container, "it was unused for too long")
                 elif idle_seconds >= settings.container_idle_seconds:
                     if (run := container.deserted_run(idle_seconds)) is not None:
                         await run.abandon()

@@ -66,5 +66,5 @@ async def _count(request: Request) -> int:
         raise invalid("the body is not JSON") from None
     n = given.get("n", 1) if isinstance(given, dict) else None
     if not isinstance(n, int) or isinstance(n, bool):
-        raise invalid("n: a whole number is expected, in an object")
+        raise invalid("n: must be a whole number in a JSON object")
     return n

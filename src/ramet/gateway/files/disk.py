@@ -76,6 +76,6 @@ def lock(folder: Path) -> int:
         os.close(descriptor)
         raise RametError(
             f"the files in {str(folder)!r} are in use by another gateway",
-            hint="end that one, or give this one another folder",
+            hint="stop that one, or use another folder with --files",
         ) from None
     return descriptor

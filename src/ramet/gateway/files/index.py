@@ -195,8 +195,8 @@ class FileIndex:
             (seen,) = execute("PRAGMA user_version").fetchone()
             if seen > len(_MIGRATIONS):
                 raise RametError(
-                    f"the index {str(path)!r} is of version {seen}, and {len(_MIGRATIONS)} is the last known",
-                    hint="it was written by a newer Ramet: use that one, or another folder",
+                    f"the index {str(path)!r} has version {seen}, but this Ramet knows only up to {len(_MIGRATIONS)}",
+                    hint="a newer Ramet wrote it: use that one, or another folder",
                 )
             for script in _MIGRATIONS[seen:]:
                 for statement in script.split(";"):

@@ -29,7 +29,7 @@ class FileNotDownloadable(ApiError):
     def __init__(self, file_id: str) -> None:
         super().__init__(
             400,
-            f"file {file_id} was uploaded and cannot be downloaded: only files that code has made can be",
+            f"file {file_id} was uploaded and cannot be downloaded: only files that code made can be downloaded",
             error_code="file_not_downloadable",
         )
 

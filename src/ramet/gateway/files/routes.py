@@ -74,5 +74,5 @@ async def _upload(files: FileStore, owner: str, request: Request) -> dict[str, o
                     expires_in_seconds=lambda: shapes.read_expires_in(form.fields.get("expires_in_seconds")),
                 )
         except ClientDisconnect:
-            raise invalid("the upload broke off") from None
+            raise invalid("the connection closed before the upload was complete") from None
     return shapes.file_object(row)

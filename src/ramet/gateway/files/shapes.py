@@ -125,7 +125,7 @@ def _read_limit(value: str | None) -> int:
     if value is None or value == "":
         return _LIMIT
     if not re.fullmatch(r"[0-9]{1,6}", value) or not 1 <= int(value) <= _LIMIT_AT_MOST:
-        raise invalid(f"limit: a number from 1 to {_LIMIT_AT_MOST} is allowed")
+        raise invalid(f"limit: must be from 1 to {_LIMIT_AT_MOST}")
     return int(value)
 
 
@@ -134,7 +134,7 @@ def _cursor(file_id: str) -> str:
 
 
 def _read_cursor(page: str) -> str:
-    refused: ApiError = invalid("page: is not a cursor that an earlier list has given")
+    refused: ApiError = invalid("page: must be a cursor from an earlier list")
     if not page.startswith("page_"):
         raise refused
     encoded = page.removeprefix("page_")

@@ -200,14 +200,14 @@ class FileStore:
     def _check_count(self, owner: str) -> None:
         files, _ = self._index.usage(owner)
         if files + self._arriving_files[owner] > self.limits.owner_files:
-            raise StoreFull(f"there are {self.limits.owner_files} files already; delete some")
+            raise StoreFull(f"there are {self.limits.owner_files} files, which is the limit; delete some")
 
     def _check_room(self, owner: str, name: str, written: int) -> None:
         if written > self.limits.file_bytes:
             raise FileTooLarge(f"{name!r} is larger than {self.limits.file_bytes} bytes, which is the limit of a file")
         _, stored = self._index.usage(owner)
         if stored + self._arriving[owner] > self.limits.owner_bytes:
-            raise StoreFull(f"all files together would be more than {self.limits.owner_bytes} bytes; delete some")
+            raise StoreFull(f"the files would add up to more than {self.limits.owner_bytes} bytes; delete some")
         if self._index.total_bytes() + sum(self._arriving.values()) > self.limits.total_bytes:
             raise StoreFull("there is no room for more files in this gateway")
 

@@ -38,7 +38,7 @@ class UploadForm:
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
-            raise invalid("a file is uploaded as multipart/form-data, in the field 'file'")
+            raise invalid("upload a file as multipart/form-data, in the field 'file'")
         self.filename = ""
         self.content_type: str | None = None
         self.fields: dict[str, str] = {}
@@ -82,7 +82,7 @@ class UploadForm:
                 yield self._pieces.popleft()
             more = await self._read()
         if not self._ended:
-            raise invalid("the form could not be read: it broke off")
+            raise invalid("the form could not be read: it is incomplete")
 
     async def _read(self) -> bool:
         """Take the next piece of the body; False at its end."""

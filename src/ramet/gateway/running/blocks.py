@@ -20,6 +20,7 @@ ErrorCode = Literal[
 ]
 Block = dict[str, object]
 
+BASH = "bash_code_execution"
 EDITOR = "text_editor_code_execution"
 
 

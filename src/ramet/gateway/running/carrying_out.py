@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ramet import AsyncSandbox, Result
+from ramet import AsyncSandbox, Language, Result
 from ramet.errors import InvalidArgument, LimitReached, RametError
 from ramet.gateway.containers.kept_sandbox import LOST
 from ramet.gateway.containers.settings import ContainerSettings
@@ -19,7 +19,10 @@ from ramet.gateway.running.outcomes import Finished
 from ramet.gateway.running.outputs import Outputs, Taking
 
 # What runs the code of each tool, and the field of its input that holds it.
-_LANGUAGES = {"code_execution": ("python", "code"), "bash_code_execution": ("bash", "command")}
+_LANGUAGES: dict[str, tuple[Language, str]] = {
+    "code_execution": ("python", "code"),
+    "bash_code_execution": ("bash", "command"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Place:
     settings: ContainerSettings
     carried_out: Callable[[CellRun, float, Finished], None]  # with how long it took, in seconds
     lost: Callable[[RametError], object]
+    notice: Callable[[], str]  # what the next cell is to say before anything else, once
 
 
 async def carry_out(run: CellRun, place: Place) -> Finished:
@@ -76,21 +80,21 @@ async def _carry_out(run: CellRun, place: Place) -> Finished:
     taking = Taking(place.files, place.settings.outputs, place.owner, place.container)
     await taking.take_images(telling.images(result))
     await place.outputs.take(place.sandbox, taking)
-    background = "" if prepared is None else prepared.background
-    return await _told(run, place, result, taking, background)
+    return await _told(run, place, result, taking, prepared)
 
 
-async def _told(run: CellRun, place: Place, result: Result, taking: Taking, background: str) -> Finished:
+async def _told(run: CellRun, place: Place, result: Result, taking: Taking, prepared: Result | None) -> Finished:
+    """``prepared``: of the cell before it that nobody has asked for. What was printed, or lost, before that is told."""
     request, truncated = run.request, result.truncated
     paths = (None, None) if truncated is None else (truncated.stdout_path, truncated.stderr_path)
+    background = "" if prepared is None else prepared.background
+    loss = prepared.stderr if prepared is not None and (prepared.restarted or prepared.state == "lost") else ""
     stdout = await _bounded(place, result, "stdout", background + telling.shown_text(result), paths[0])
-    stderr = await _bounded(place, result, "stderr", result.stderr, paths[1])
+    stderr = await _bounded(place, result, "stderr", place.notice() + loss + result.stderr, paths[1])
     return_code = result.exit_code
     if run.timed_out and result.interrupted:
         stderr = telling.noted(stderr, telling.time_note(run.limits.cell_seconds))
         return_code = return_code or 1
-    if result.state == "lost":
-        stderr = telling.noted(stderr, telling.lost_note(result))
     notes = taking.notes()
     if taking.too_large and request.name == "bash_code_execution":
         failed = run.fail("output_file_too_large", " ".join(notes))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 
 from ramet.errors import RametError, ToolError
 from ramet.gateway.running.answers import Content
-from ramet.gateway.running.blocks import ErrorCode, execution_error, tool_result
+from ramet.gateway.running.blocks import BASH, ErrorCode, execution_error, tool_result
 from ramet.gateway.running.clock import RunningTime
 from ramet.gateway.running.outcomes import CallLimits, CellRequest, ClientTool, Finished, PendingCall, Waiting
 from ramet.gateway.running.pausing import Pauses
@@ -43,7 +43,9 @@ class CellRun:
         self.abandoned = False
         self.told = False  # it has ended, and somebody was told how
         self.time = RunningTime(self.limits.cell_seconds, self._time_is_up)
-        self._pauses = Pauses(self.limits, self.time)
+        limits = self.limits
+        gather_seconds = limits.gather_commands_seconds if request.name == BASH else limits.gather_seconds
+        self._pauses = Pauses(limits, self.time, gather_seconds)
         self._interrupt: Callable[[], Awaitable[bool]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -69,7 +71,7 @@ class CellRun:
         """Nobody will answer any more: the code is interrupted. Returns when it has ended."""
         if not self.ended:
             self.abandoned = True
-            self._pauses.give_up("nobody answers this call any more")
+            self._pauses.give_up("this call can no longer be answered")
             self._stop()
         if self._stopping is not None:
             await asyncio.shield(self._stopping)

@@ -67,7 +67,7 @@ async def _edit(files: AsyncFiles, given: Mapping[str, object]) -> Edited:
         case "str_replace":
             new = "" if given.get("new_str") is None else _text(given, "new_str")
             return await _replace(files, path, _text(given, "old_str"), new)
-    raise _Refused(f"there is no command {command!r:.80}: only 'view', 'create' and 'str_replace'")
+    raise _Refused(f"the command must be 'view', 'create' or 'str_replace', got {command!r:.80}")
 
 
 # view
@@ -115,7 +115,7 @@ def _range(view_range: object, count: int) -> tuple[int, int]:
     if not isinstance(first, int) or not isinstance(last, int) or isinstance(first, bool) or isinstance(last, bool):
         raise _Refused("view_range must be two whole numbers, the first and the last line")
     if not 1 <= first <= max(count, 1):
-        raise _Refused(f"view_range begins at line {first}, and there are {count}")
+        raise _Refused(f"view_range begins at line {first}, but the file has {count} lines")
     if last != -1 and last < first:
         raise _Refused(f"view_range ends at line {last}, before it begins")
     return first, count if last == -1 else min(last, count)
@@ -198,7 +198,9 @@ async def _replace(files: AsyncFiles, path: str, old: str, new: str) -> Edited:
     again = text.find(old, begin + 1)
     if again >= 0:
         at = ", ".join(str(text.count("\n", 0, found) + 1) for found in (begin, again))
-        raise _Refused(f"old_str occurs more than once in {path}, in lines {at}: make it longer, so that it is unique")
+        raise _Refused(
+            f"old_str occurs more than once in {path}, in lines {at}: give more of the text, so that it is unique"
+        )
     _encoded(new, "new_str")
     changed = text[:begin] + new + text[begin + len(old) :]
     await files.write(path, changed.encode("utf-8", "surrogateescape"))
@@ -243,7 +245,7 @@ async def _read(files: AsyncFiles, path: str, bytes_at_most: int) -> bytes:
 def _text(given: Mapping[str, object], name: str) -> str:
     value = given.get(name)
     if not isinstance(value, str):
-        raise _Refused(f"{name!r} must be there, and be a string")
+        raise _Refused(f"{name!r} is required and must be a string")
     if name == "path" and (not value or "\0" in value):
         raise _Refused("'path' must be the path of a file")
     return value

@@ -60,4 +60,5 @@ class CallLimits:
     call_seconds: float | None = 270.0  # of waiting for one answer
     # Calls made together are told together: those within so long of each other, but never held up for more in all.
     gather_seconds: float = 0.02
+    gather_commands_seconds: float = 0.1  # in bash, where each call is a program that has to start
     gather_at_most_seconds: float = 0.25

@@ -43,11 +43,13 @@ class _Call:
 class Pauses:
     """Owns the calls of one cell that wait, and its steps. While any waits, the cell's clock stands still."""
 
-    def __init__(self, limits: CallLimits, time: RunningTime) -> None:
+    def __init__(self, limits: CallLimits, time: RunningTime, gather_seconds: float) -> None:
+        """``gather_seconds``: calls that follow each other within so long are told together."""
         self.answered: dict[str, bytes] = {}  # digests of answers, by tool_use id
         self.answered_chars = 0  # of answers that were no errors
         self.known: set[str] = set()  # ids of all calls ever made
         self._limits = limits
+        self._gather_seconds = gather_seconds
         self._time = time
         self._pending: dict[str, _Call] = {}
         self._steps: deque[_Step] = deque(maxlen=_STEPS_KEPT)
@@ -79,7 +81,7 @@ class Pauses:
         """Wait for the client's answer to a call. What this raises is raised in the code."""
         size_bytes = len(to_json(arguments))
         if size_bytes + sum(one.size_bytes for one in self._pending.values()) > _ARGUMENT_BYTES:
-            raise ToolError(f"arguments of calls that wait at the same time are longer than {_ARGUMENT_BYTES} bytes")
+            raise ToolError(f"the arguments of the waiting calls are together longer than {_ARGUMENT_BYTES} bytes")
         call = PendingCall(f"toolu_{secrets.token_hex(12)}", name, dict(arguments))
         waiting = _Call(call, asyncio.get_running_loop().create_future(), size_bytes)
         self._pending[call.id] = waiting
@@ -102,12 +104,12 @@ class Pauses:
     def answer(self, tool_use_id: str, content: Content, is_error: bool) -> None:
         """The same once more is no error; nor is one that comes too late, and is not heard."""
         if tool_use_id not in self.known:
-            raise AnswerRefused(f"no code waits, or has waited, for a result of {tool_use_id}")
+            raise AnswerRefused(f"no code is waiting for a result of {tool_use_id}")
         answer = Answer.read(content, is_error)
         if tool_use_id in self.answered:
             if self.answered[tool_use_id] != answer.digest:
                 raise AnswerRefused(
-                    f"{tool_use_id} was answered before, and differently: the code has gone on with that"
+                    f"{tool_use_id} was already answered with another result, and the code continued with that one"
                 )
             return
         self.answered[tool_use_id] = answer.digest
@@ -169,7 +171,7 @@ class Pauses:
             self._gather_until = now + self._limits.gather_at_most_seconds
         else:
             self._gathering.cancel()
-        self._gathering = loop.call_at(min(now + self._limits.gather_seconds, self._gather_until), self._tell)
+        self._gathering = loop.call_at(min(now + self._gather_seconds, self._gather_until), self._tell)
 
     def _tell(self) -> None:
         self._gathering = None

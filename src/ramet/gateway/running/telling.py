@@ -78,10 +78,5 @@ def model_text(stdout: str, stderr: str, return_code: int, files: Sequence[FileR
     return text if re.search(r"\S", text) else "(no output)"
 
 
-def lost_note(result: Result) -> str:
-    cause = {"exit": f"it exited with code {result.exit_code}", None: "it ended"}.get(result.cause, str(result.cause))
-    return f"[the Python process is gone ({cause}): its variables are lost, files are still there]"
-
-
 def time_note(seconds: float) -> str:
     return f"[execution time exceeded: this cell ran for more than {seconds:g} seconds and was interrupted]"

@@ -22,13 +22,12 @@ class Tooling:
         """The sandbox is another one from now on."""
         self._given = None
 
-    async def give(self, sandbox: AsyncSandbox, tools: Sequence[ClientTool] | None) -> None:
-        """Let the next cell have these tools and no others. None: whatever it had, if they are ours to answer."""
-        if tools is None:
-            if self._given is not None:
-                return
-            tools = ()
-        if self._given != tuple(tools):
+    async def give(self, sandbox: AsyncSandbox, tools: Sequence[ClientTool], *, anew: bool = False) -> None:
+        """Let the next cell have these tools and no others.
+
+        ``anew``: also if it has them already. A tool whose name code has used for a value is callable again.
+        """
+        if self._given != tuple(tools) or (anew and tools):
             self._given = None
             await sandbox.set_tools([self._described(tool) for tool in tools])
             self._given = tuple(tools)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from ramet.gateway.asking.requests import MessagesRequest
 from ramet.gateway.containers.container import Container
-from ramet.gateway.containers.refusals import ContainerBusy
+from ramet.gateway.containers.refusals import ContainerBusy, ContainerExpired
 from ramet.gateway.kinds import AnyBlock
 from ramet.gateway.running.answers import Answer
 from ramet.gateway.running.blocks import ErrorCode, execution_error, tool_result
@@ -19,6 +19,10 @@ _DEFAULT_VERSION = "20260120"
 _CHARACTERS_PER_TOKEN = 4
 # In one answer: a model that calls and calls, in one sample, must not run for hours and fill the memory with results.
 _CELLS_AT_MOST = 100
+_NEW_CONTAINER = (
+    "[this is a new container: variables and files of the earlier calls are gone, because their container has expired "
+    "or was made by another gateway]\n"
+)
 
 
 def tokens_kept_out(request: MessagesRequest) -> int:
@@ -40,6 +44,7 @@ class Cells:
         self._run: CellRun | None = None
         self._after: frozenset[str] | None = None
         self._prepared = False
+        self._turn_begins = request.begins_turn
         self._begun = 0
 
     @property
@@ -62,10 +67,15 @@ class Cells:
             return
         request = self.request
         uploads = request.uploads if request.tools.version is not None else []
-        if request.container_id is not None or uploads:
-            container = self._container or await self._open(request.container_id)
+        container_id = request.container_id or self._container_of_history()
+        if container_id is not None or uploads:
+            container = self._container or await self._open(container_id)
             if uploads:
-                paths = await container.upload(uploads)
+                try:
+                    paths = await container.upload(uploads)
+                except ContainerExpired as error:
+                    container = await self._instead(error)
+                    paths = await container.upload(uploads)
                 self._wording.uploaded(dict(zip(uploads, paths, strict=True)))
             if request.calls.answers:
                 self._take_answers(container)
@@ -95,9 +105,12 @@ class Cells:
         if self._run is None:
             self._begun += 1
             if self._begun > _CELLS_AT_MOST:
-                return _failed(cell, "too_many_requests", f"{_CELLS_AT_MOST} calls are carried out for one answer")
+                return _failed(cell, "too_many_requests", f"at most {_CELLS_AT_MOST} calls are executed for one answer")
             try:
-                self._run = await self._begin(container, cell)
+                try:
+                    self._run = await self._begin(container, cell)
+                except ContainerExpired as error:
+                    self._run = await self._begin(await self._instead(error), cell)
             except ContainerBusy as error:
                 # Another conversation in this container waits for its client. This one can go on without.
                 return _failed(cell, "too_many_requests", error.message)
@@ -114,14 +127,30 @@ class Cells:
             input=found if isinstance(found, dict) else {},
             version=self.request.tools.version or _DEFAULT_VERSION,
         )
-        return await container.start(request, self.request.tools.callables)
+        # In the turn in which code has used a tool's name for a value, the model knows what it did.
+        anew, self._turn_begins = self._turn_begins, False
+        return await container.start(request, self.request.tools.callables, tools_anew=anew)
+
+    def _container_of_history(self) -> str | None:
+        """The container in which the code of the history ran, for a client that does not name it."""
+        request = self.request
+        if request.tools.version is None or not (cell_ids := request.last_cell_ids):
+            return None
+        return self._services.rooms.containers.find_by_cells(self._owner, cell_ids)
 
     async def _open(self, container_id: str | None) -> Container:
-        container = await self._services.rooms.containers.open(self._owner, container_id)
+        notice = _NEW_CONTAINER if container_id is None and self.request.has_run_code else ""
+        container = await self._services.rooms.containers.open(self._owner, container_id, notice)
         self._container = container
         assert self._stack is not None
         self._stack.enter_context(container.in_use())
         return container
+
+    async def _instead(self, error: ContainerExpired) -> Container:
+        """A new container, for one that is lost, unless its client has asked for that one."""
+        if self.request.container_id is not None or not self.request.has_run_code:
+            raise error
+        return await self._open(None)
 
     def _take_answers(self, container: Container) -> None:
         calls = self.request.calls

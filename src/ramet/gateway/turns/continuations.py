@@ -97,7 +97,9 @@ class Continuations:
             turn = Turn(self._services, request, owner, caller)
             kept = self._kept[key] = _Kept(turn, answers, request.size_bytes)
         elif kept.answers != answers:
-            raise AnswerRefused("these calls were answered before, and differently: the code has gone on with that")
+            raise AnswerRefused(
+                "these calls were already answered with other results, and the code continued with those"
+            )
         else:
             self._services.metrics.continued_again()
         kept.until = self._clock() + self._services.settings.continuation_seconds

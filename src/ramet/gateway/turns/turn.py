@@ -115,7 +115,7 @@ class Turn:
         if isinstance(error, RecursionError):
             return invalid("the request, or the answer to it, is nested too deeply")
         self._services.failed("turn", error)
-        return ApiError(500, "the gateway failed at this")
+        return ApiError(500, "the gateway failed at this request")
 
     async def _step(self) -> bool:
         """The next thing; whether it was the last."""

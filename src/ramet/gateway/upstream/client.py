@@ -125,7 +125,9 @@ class Upstream:
         except httpx.TimeoutException:
             raise self.complaints.broken(f"sent nothing for {silence_seconds:g} seconds", 504) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise self.complaints.broken(f"broke off: {_reason(error)}") from None
+            raise self.complaints.broken(
+                f"closed the connection in the middle of its answer: {_reason(error)}"
+            ) from None
         except httpx.InvalidURL:
             raise invalid("the path or query of this request cannot be passed on") from None
 
@@ -207,7 +209,7 @@ def base_url(text: str) -> str:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or port == 0:
         raise InvalidArgument(
-            f"upstream: {text!r} is not the URL of a server",
+            f"upstream must be the URL of a server, got {text!r:.100}",
             hint="for example https://api.anthropic.com or http://127.0.0.1:8000",
             details={"argument": "upstream"},
         )

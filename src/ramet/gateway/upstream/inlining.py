@@ -75,6 +75,6 @@ class _Inlining:
             return {"type": "text", "media_type": "text/plain", "data": data.decode("utf-8", "replace")}
         if block["type"] == "document" and row.mime_type != "application/pdf":
             raise invalid(
-                f"file {file_id} is {row.mime_type}: a document is a PDF or a text; use container_upload for others"
+                f"file {file_id} is {row.mime_type}: a document must be PDF or text; use container_upload for others"
             )
         return {"type": "base64", "media_type": row.mime_type, "data": base64.b64encode(data).decode("ascii")}

@@ -25,7 +25,7 @@ from ramet.gateway.kinds import (
     upstream_id,
 )
 
-_NEVER_RAN = "This call was not carried out."
+_NEVER_RAN = "This call was not executed."
 
 Told = str | list[dict[str, Any]]
 # From a call and its result block to what the model is told.

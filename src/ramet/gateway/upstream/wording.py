@@ -43,7 +43,7 @@ class Wording:
         try:
             name = self._files.get(self._owner, file_id).filename
         except ApiError:
-            return f"[The user uploaded the file {file_id}, which is not there any more.]"
+            return f"[The user uploaded the file {file_id}, which is no longer available.]"
         quoted = json.dumps(name, ensure_ascii=False)
         where = f" In the container it is {self._paths[file_id]}." if file_id in self._paths else ""
         return f"[The user uploaded the file {quoted}.{where}]"

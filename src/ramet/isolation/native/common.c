@@ -77,6 +77,17 @@ void write_text(const char *path, const char *text, int required) {
     if (written < 0 && required) fail("write \"%s\" to %s: %s", text, path, strerror(reason));
 }
 
+void raise_oom_score(int wanted) {
+    char text[16] = "";
+    int descriptor = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+    if (descriptor < 0) return;
+    if (read(descriptor, text, sizeof text - 1) > 0 && atoi(text) < wanted) {
+        int size = snprintf(text, sizeof text, "%d", wanted);
+        if (pwrite(descriptor, text, (size_t)size, 0) != size) errno = 0; /* best effort */
+    }
+    close(descriptor);
+}
+
 void make_folders(const char *path) {
     char copy[4096];
     snprintf(copy, sizeof copy, "%s", path);

@@ -7,6 +7,7 @@
  *   enter    starts a program on a terminal in a pod that is in use
  *   enter    starts a program on a terminal in a pod that is in use
  *   probe    tries what this host allows (ramet doctor)
+ *   network  runs a command in a network of its own (ramet doctor)
  */
 #ifndef RAMET_COMMON_H
 #define RAMET_COMMON_H
@@ -94,6 +95,8 @@ __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ..
     })
 
 void write_text(const char *path, const char *text, int required);
+/* Who goes first when memory runs out, of this process and its children. Never less than it is: Kubernetes sets its own. */
+void raise_oom_score(int wanted);
 void make_folders(const char *path);
 /* Maps only id 0 to `outside`, for user and group. `pid` 0 means the calling process. */
 void write_single_id_map(pid_t pid, unsigned outside_uid, unsigned outside_gid);
@@ -105,6 +108,7 @@ int spawn_main(int argc, char **argv);
 int enter_main(int argc, char **argv);
 int enter_main(int argc, char **argv);
 int probe_main(void);
+int network_main(char **argv);
 
 /* Exit code of a step that this host does not allow. */
 enum { EXIT_NOT_CAPABLE = 71 };

@@ -79,7 +79,7 @@ static void run_child(const struct request *request, const struct sock_fprog *pr
 
 /* Still in E0. What the child inherits, and what it must not have to look for in the pod. */
 static void prepare(int pod, int terminal, int report, const int *doors, int door_count) {
-    write_text("/proc/self/oom_score_adj", "500", 0); /* as for templates: a sandbox goes before the engine and its owner */
+    raise_oom_score(door_count ? 500 : 1000); /* as for templates: a sandbox goes before the engine and its owner */
     MUST("stay undumpable", prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
     /* Before the clone: where the pod has no process left to give, it is the clone that fails. */
     for (int i = 0; i < door_count; i++)

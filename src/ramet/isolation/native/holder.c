@@ -2,7 +2,7 @@
  * one builder per pod. It sees no host file and no network.
  *
  * Packets from the engine (SOCK_SEQPACKET; text, descriptors alongside):
- *   tree N              + mount           attach it as /trees/N
+ *   tree N [show]       + mount           attach it as /trees/N; with "show" the answer "ok REASON" says that no overlay takes it
  *   untree N                              detach it again; pods that show it keep it. No answer
  *   pod\n<lines>        + descriptors     make a pod (pod.c); its builder answers by itself
  */
@@ -18,7 +18,9 @@ static void attach_tree(int channel, const char *number, int mount_fd) {
         int size = snprintf(answer, sizeof answer, "error attach %s: %s", path, strerror(errno));
         send_packet(channel, answer, (size_t)size, NULL, 0);
     } else {
-        send_packet(channel, "ok", 2, NULL, 0);
+        int reason = strstr(number, " show") ? refuses_overlay(path) : 0;
+        int size = reason ? snprintf(answer, sizeof answer, "ok %s", strerror(reason)) : snprintf(answer, sizeof answer, "ok");
+        send_packet(channel, answer, (size_t)size, NULL, 0);
     }
 }
 
@@ -53,7 +55,7 @@ static void build_base(void) {
     char from[64], to[64];
     MUST("make mounts private", mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
     MUST("mount the holder's root", mount("holder", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m"));
-    static const char *const folders[] = {"/tmp/trees", "/tmp/dev", "/tmp/empty", "/tmp/proc", "/tmp/new", "/tmp/up", "/tmp/shm"};
+    static const char *const folders[] = {"/tmp/trees", "/tmp/dev", "/tmp/empty", "/tmp/proc", "/tmp/new", "/tmp/up", "/tmp/shm", "/tmp/lower"};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) MUST(folders[i], mkdir(folders[i], 0755));
     MUST("mount the device folder", mount("dev", "/tmp/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k"));
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
@@ -96,7 +98,10 @@ int holder_main(int argc, char **argv) {
     build_base();
     signal(SIGCHLD, SIG_IGN); /* builders and orphans are reaped by the kernel */
     signal(SIGPIPE, SIG_IGN);
-    send_packet(channel, "ready", 5, NULL, 0);
+    /* Since Linux 6.9 the root of a namespace may set its limits of System V memory and queues, as inits of pods do. */
+    int settings = open("/proc/sys/kernel/shmmax", O_WRONLY | O_CLOEXEC);
+    if (settings >= 0) close(settings);
+    send_packet(channel, settings >= 0 ? "ready ipc" : "ready", settings >= 0 ? 9 : 5, NULL, 0);
     for (;;) {
         ssize_t length = receive_packet(channel, text, sizeof text, descriptors, &count);
         if (length <= 0) return 0; /* the engine is gone: pid 1 leaves, and E1 with it */

@@ -11,12 +11,14 @@
 #include "common.h"
 #include <grp.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 #define MAX_ITEMS 64
 
 struct plan {
     pid_t owner;
     int primary;
+    int listener; /* where the engine accepts connections; 0: it has none */
     unsigned base_uid; /* as root: the host uid that is uid 0 in E0; 0 means "map the caller" */
     const char *trees[MAX_ITEMS], *link_at[MAX_ITEMS], *link_to[MAX_ITEMS], *cgroups[MAX_ITEMS];
     int tree_count, link_count, cgroup_count;
@@ -34,6 +36,7 @@ static void read_plan(struct plan *plan, int argc, char **argv) {
         const char *value = argv[++i];
         if (!strcmp(option, "--owner")) plan->owner = atoi(value);
         else if (!strcmp(option, "--primary")) plan->primary = atoi(value);
+        else if (!strcmp(option, "--listener")) plan->listener = atoi(value);
         else if (!strcmp(option, "--base-uid")) plan->base_uid = (unsigned)strtoul(value, NULL, 10);
         else if (!strcmp(option, "--tree") && plan->tree_count < MAX_ITEMS) plan->trees[plan->tree_count++] = value;
         else if (!strcmp(option, "--cgroup") && plan->cgroup_count < MAX_ITEMS) plan->cgroups[plan->cgroup_count++] = value;
@@ -71,8 +74,8 @@ static int make_user_namespace(unsigned base_uid) {
 /* A host folder as a detached mount. As root the ids on disk are shifted so that host root's files belong to uid 0 of E0:
  * without that an interpreter below a private home folder could not be read, and pip could not write over it. File systems
  * that cannot shift ids are shown as they are. */
-static int open_tree_for_engine(const char *path, int writable, int user_namespace, int shift_ids) {
-    int tree = open_tree_at(AT_FDCWD, path, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE);
+static int open_tree_for_engine(const char *path, int writable, int user_namespace, int shift_ids, unsigned recursive) {
+    int tree = open_tree_at(AT_FDCWD, path, RAMET_OPEN_TREE_CLONE | recursive);
     if (tree < 0) return -1;
     struct ramet_mount_attr attributes = {.attr_set = RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV | (writable ? 0u : RAMET_ATTR_RDONLY)};
     if (set_mount_attributes(tree, RAMET_AT_RECURSIVE, &attributes)) {
@@ -174,10 +177,10 @@ static void become_engine(struct plan *plan, int owner_pidfd, int broker) {
     MUST("chdir", chdir("/"));
     /* Nothing of the engine may share a session or keyring with its owner's terminal. */
     setsid();
-    int descriptors[3] = {plan->primary, owner_pidfd, broker};
-    for (int i = 0; i < 3; i++) descriptors[i] = (int)MUST("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 100));
-    for (int i = 0; i < 3; i++) MUST("dup2", dup2(descriptors[i], 3 + i));
-    close_from(6);
+    int descriptors[4] = {plan->primary, owner_pidfd, broker, plan->listener}, count = plan->listener ? 4 : 3;
+    for (int i = 0; i < count; i++) descriptors[i] = (int)MUST("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 100));
+    for (int i = 0; i < count; i++) MUST("dup2", dup2(descriptors[i], 3 + i));
+    close_from((unsigned)(3 + count));
     MUST("set the parent's death signal", prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0));
     char *environment[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", NULL};
     execve(plan->command[0], plan->command, environment);
@@ -207,8 +210,45 @@ static void remove_cgroup(const char *path) {
     }
 }
 
-/* "tree r /path", "tree w /path": answer "ok" with a mount, or "error ...". Only the engine holds the other end. */
+/* mountinfo writes a blank, a tab, a newline and a backslash as \040 and so on (fs/proc_namespace.c). */
+static void unescape(char *text) {
+    char *to = text;
+    for (char *from = text; *from; to++) {
+        unsigned value;
+        if (*from == '\\' && sscanf(from, "\\%3o", &value) == 1) *to = (char)value, from += 4;
+        else *to = *from++;
+    }
+    *to = 0;
+}
+
+/* What is mounted below a folder, each path from there on a line of its own after `used` bytes of `answer`. The kernel shows a folder
+ * through an overlay without what is mounted in it, or not at all where these mounts are locked: the engine has to know of them.
+ * The new length; -1 when there is no room for all of them. */
+static int list_mounts_below(const char *folder, char *answer, int used, int size) {
+    char real[4096], *line = NULL;
+    size_t room = 0;
+    FILE *mounts = realpath(folder, real) ? fopen("/proc/self/mountinfo", "re") : NULL;
+    if (!mounts) return used; /* a folder that is not there is told of when it is opened */
+    size_t length = strcmp(real, "/") ? strlen(real) : 0;
+    while (used >= 0 && getline(&line, &room, mounts) > 0) {
+        char *rest = line, *point = NULL;
+        for (int field = 0; field < 5 && rest; field++) point = strsep(&rest, " "); /* id, parent, device, root, mount point */
+        if (!point || !rest) continue;
+        unescape(point);
+        if (strncmp(point, real, length) || point[length] != '/' || !point[length + 1] || strchr(point, '\n')) continue;
+        if (strlen(point + length) + 2 > (size_t)(size - used)) used = -1;
+        else used += snprintf(answer + used, (size_t)(size - used), "\n%s", point + length);
+    }
+    free(line);
+    fclose(mounts);
+    return used;
+}
+
+/* "tree KIND /path": answer "ok" with a mount, and a line for each mount below the folder; or "error ...". Only the engine holds the
+ * other end. KIND: "r" read-only, "w" writable, "p" read-only with the host's own ids, all three with what is mounted below; "o" and
+ * "q" are "r" and "p" without. */
 static int serve_broker(int broker, int user_namespace) {
+    char answer[16384];
     char text[RAMET_MAX_MESSAGE];
     int descriptors[RAMET_MAX_DESCRIPTORS], count;
     ssize_t length = receive_packet(broker, text, sizeof text, descriptors, &count);
@@ -218,15 +258,27 @@ static int serve_broker(int broker, int user_namespace) {
         send_packet(broker, "error unknown request", 21, NULL, 0);
         return 1;
     }
-    int tree = open_tree_for_engine(text + 7, text[5] == 'w', user_namespace, text[5] != 'p');
-    if (tree < 0) {
-        char answer[4400];
-        int size = snprintf(answer, sizeof answer, "error open %s: %s", text + 7, strerror(errno));
-        send_packet(broker, answer, (size_t)size < sizeof answer ? (size_t)size : sizeof answer - 1, NULL, 0);
-        return 1;
+    char kind = text[5];
+    int alone = kind == 'o' || kind == 'q';
+    int tree = open_tree_for_engine(text + 7, kind == 'w', user_namespace, kind != 'p' && kind != 'q', alone ? 0 : RAMET_AT_RECURSIVE);
+    int reason = errno, size = list_mounts_below(text + 7, answer, snprintf(answer, sizeof answer, "ok"), sizeof answer);
+    if (tree >= 0 && size >= 0) {
+        /* Descriptors under way are counted per user: others of this user may have filled the count. The engine waits for an
+         * answer, so it gets one without a descriptor, which is always taken. */
+        if (send_packet(broker, answer, (size_t)size, &tree, 1) < 0) {
+            size = snprintf(answer, sizeof answer, "error busy: %s", strerror(errno));
+            send_packet(broker, answer, (size_t)size, NULL, 0);
+        }
+    } else {
+        char first[256] = "";
+        if (size < 0 || (alone && reason == EINVAL)) sscanf(answer, "ok\n%255[^\n]", first);
+        if (size < 0) size = snprintf(answer, sizeof answer, "error too much is mounted below it: %.4000s%s and others", text + 7, first);
+        else if (*first) /* locked: they hide what is below them from us, and from the sandbox */
+            size = snprintf(answer, sizeof answer, "error %.4000s%s is mounted below it, and cannot be left out or shown", text + 7, first);
+        else size = snprintf(answer, sizeof answer, "error open %.4000s: %s", text + 7, strerror(reason));
+        send_packet(broker, answer, (size_t)size, NULL, 0);
     }
-    send_packet(broker, "ok", 2, &tree, 1);
-    close(tree);
+    if (tree >= 0) close(tree);
     return 1;
 }
 
@@ -246,12 +298,28 @@ static int watch(pid_t engine, int owner_pidfd, int broker, int user_namespace) 
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* What the owner's thread happened to have: blocked or ignored signals, low soft limits. None of it is for the engine. */
+static void forget_inherited(void) {
+    static const int kinds[] = {RLIMIT_NOFILE, RLIMIT_FSIZE};
+    struct rlimit limit;
+    sigset_t none;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (getrlimit(kinds[i], &limit)) continue;
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(kinds[i], &limit);
+    }
+    for (int number = 1; number <= 64; number++) signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int launch_main(int argc, char **argv) {
     struct plan plan = {0};
     int trees[MAX_ITEMS], user_namespace = -1, channel[2], link[2];
     uid_t uid = geteuid();
     gid_t gid = getegid();
     read_plan(&plan, argc, argv);
+    forget_inherited();
     int owner_pidfd = (int)MUST("pidfd_open of the owner", syscall(SYS_pidfd_open, plan.owner, 0));
     if (getppid() != plan.owner) return 0; /* the owner ended while we started */
     signal(SIGPIPE, SIG_IGN);
@@ -262,15 +330,18 @@ int launch_main(int argc, char **argv) {
         user_namespace = make_user_namespace(plan.base_uid);
         MUST("unshare(CLONE_NEWNS)", unshare(CLONE_NEWNS));
     } else {
+        /* Files that one of the caller's groups may read are not for sandboxes. Only the privileged may leave their groups (root of a
+         * container, here), and nobody can once the namespace is made; for all others the documents say it. */
+        if (!uid) setgroups(0, NULL);
         MUST("unshare(CLONE_NEWUSER)", unshare(CLONE_NEWUSER | CLONE_NEWNS));
         write_single_id_map(0, uid, gid);
     }
     /* Slave: folders mounted on the host later can still be shown to sandboxes. */
     MUST("make mounts slaves", mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL));
     for (int i = 0; i < plan.tree_count; i++)
-        trees[i] = (int)MUST(plan.trees[i], open_tree_for_engine(plan.trees[i], 0, user_namespace, 1));
+        trees[i] = (int)MUST(plan.trees[i], open_tree_for_engine(plan.trees[i], 0, user_namespace, 1, RAMET_AT_RECURSIVE));
     /* Never shifted: /etc holds files that only root may read. */
-    int etc_tree = (int)MUST("/etc", open_tree_for_engine("/etc", 0, -1, 0));
+    int etc_tree = (int)MUST("/etc", open_tree_for_engine("/etc", 0, -1, 0, RAMET_AT_RECURSIVE));
     MUST("socketpair", socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel));
     MUST("pipe", pipe2(link, O_CLOEXEC));
     pid_t builder = (pid_t)MUST("fork", fork());
@@ -295,6 +366,7 @@ int launch_main(int argc, char **argv) {
         _exit(0);
     }
     close(channel[1]), close(link[1]), close(plan.primary), close(etc_tree);
+    if (plan.listener) close(plan.listener); /* with the engine's end nobody may be left who could accept */
     for (int i = 0; i < plan.tree_count; i++) close(trees[i]);
     pid_t engine = 0;
     int status = 1;

@@ -24,7 +24,7 @@ enum { INIT_COMMAND = 3, INIT_FIRST_GIVEN = 4, LINES = 3 }; /* numbers in the in
 enum { MOST_SKIPPED = 25000 }; /* inode numbers: some 8 microseconds each */
 
 struct place {
-    enum { BIND, OVERLAY, MOUNT } kind;
+    enum { BIND, SHOW, OVERLAY, MOUNT, SHOW_MOUNT } kind;
     int tree;
     const char *path;
 };
@@ -32,9 +32,16 @@ struct pod {
     const char *id, *name;
     int boot, given, skeleton, place_count, layer_count, has_files, has_shm;
     int layers[MAX_LAYERS];
-    unsigned long long upper_bytes, upper_inodes, shm_bytes;
+    unsigned long long upper_bytes, upper_inodes, shm_bytes, memory_bytes;
     struct place places[MAX_PLACES];
 };
+
+static int kind_of_place(const char *word) {
+    static const char *const words[] = {[BIND] = "bind", [SHOW] = "show", [OVERLAY] = "overlay", [MOUNT] = "mount", [SHOW_MOUNT] = "show-mount"};
+    for (size_t kind = 0; kind < sizeof words / sizeof *words; kind++)
+        if (!strcmp(word, words[kind])) return (int)kind;
+    fail("cannot read the line \"%s\"", word);
+}
 
 static void read_pod(struct pod *pod, char *text) {
     char *rest = NULL;
@@ -53,13 +60,14 @@ static void read_pod(struct pod *pod, char *text) {
             if (pod->layer_count == MAX_LAYERS) fail("too many layers");
             pod->layers[pod->layer_count++] = atoi(value);
         }
+        else if (!strcmp(line, "memory")) pod->memory_bytes = strtoull(value, NULL, 10);
         else if (!strcmp(line, "shm")) pod->shm_bytes = strtoull(value, NULL, 10);
         else if (!strcmp(line, "upper")) pod->upper_bytes = strtoull(value, &value, 10), pod->upper_inodes = strtoull(value, NULL, 10);
         else {
             if (pod->place_count == MAX_PLACES) fail("too many mounts");
             struct place *place = &pod->places[pod->place_count++];
-            place->kind = !strcmp(line, "bind") ? BIND : !strcmp(line, "overlay") ? OVERLAY : MOUNT;
-            place->tree = place->kind == MOUNT ? -1 : (int)strtol(value, &value, 10);
+            place->kind = kind_of_place(line);
+            place->tree = place->kind == MOUNT || place->kind == SHOW_MOUNT ? -1 : (int)strtol(value, &value, 10);
             place->path = strchr(value, '/');
             if (!place->path) fail("no path in a line \"%s\"", line);
         }
@@ -132,6 +140,48 @@ static int mount_overlay(struct pod *pod, int tree, const char *name, unsigned a
     MUST("create an overlay", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
     int mounted = (int)MUST("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV | attributes));
     close(context);
+    return mounted;
+}
+
+/* Read-only, through an overlay without a writable layer. A plain mount would show the host's own inodes, and with them what is kept
+ * by inode: who uses a file (inotify), locks, the listener behind a socket, the bytes in a FIFO. An overlay has inodes of its own, a
+ * set for each pod; the pages of files stay shared. The second, empty layer is there because the kernel wants two. No user.* or
+ * trusted.* marks of other overlays are obeyed: they would be the host's. Returns a context, or -1 with errno. */
+static int begin_shown(const char *lower) {
+    char layers[128];
+    snprintf(layers, sizeof layers, "%s:/empty", lower);
+    int context = (int)syscall(RAMET_SYS_fsopen, "overlay", 1);
+    if (context < 0) return -1;
+    if (syscall(RAMET_SYS_fsconfig, context, 1, "lowerdir", layers, 0) || syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0)) {
+        int reason = errno;
+        close(context);
+        errno = reason;
+        return -1;
+    }
+    return context;
+}
+
+int refuses_overlay(const char *path) {
+    int context = begin_shown(path);
+    if (context < 0) return errno;
+    close(context);
+    return 0;
+}
+
+static int mount_shown(const char *lower, const char *about) {
+    int context = begin_shown(lower);
+    if (context < 0) fail("show %s through an overlay: %s", about, strerror(errno));
+    int mounted = (int)MUST("fsmount overlay",
+                            syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_RDONLY | RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV));
+    close(context);
+    return mounted;
+}
+
+/* The same of a mount that has no place yet: an overlay takes paths, and keeps a mount of its own of what is there. */
+static int show_mount(int given, const char *about) {
+    MUST("place a folder", move_mount_to(given, "/lower"));
+    int mounted = mount_shown("/lower", about);
+    MUST("take a folder away", umount2("/lower", MNT_DETACH));
     return mounted;
 }
 
@@ -251,12 +301,16 @@ static void mount_tree(struct pod *pod, const int *descriptors, int count) {
         } else if (place->kind == BIND) {
             snprintf(options, sizeof options, "/trees/%d", place->tree);
             mounted = (int)MUST(options, open_tree_at(AT_FDCWD, options, RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+        } else if (place->kind == SHOW) {
+            snprintf(options, sizeof options, "/trees/%d", place->tree);
+            mounted = mount_shown(options, place->path);
         } else {
             if (next == end) fail("no descriptor for %s", place->path);
             make_folders_in_pod(root, place->path);
-            mounted = *next++;
+            mounted = place->kind == MOUNT ? *next : show_mount(*next, place->path);
+            next++;
         }
-        attach(mounted, root, place->path, place->kind == MOUNT ? 0 : RAMET_RESOLVE_NO_SYMLINKS);
+        attach(mounted, root, place->path, place->kind == MOUNT || place->kind == SHOW_MOUNT ? 0 : RAMET_RESOLVE_NO_SYMLINKS);
         if (place->kind != MOUNT) close(mounted);
     }
     int device_tree = (int)MUST("clone /dev", open_tree_at(AT_FDCWD, "/dev", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
@@ -313,6 +367,22 @@ static void forget_connections_soon(void) {
         snprintf(path, sizeof path, "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_%s", states[i][0]);
         write_text(path, states[i][1], 0);
     }
+}
+
+/* System V memory and queues are in no rlimit, and stay when the last process that used them is gone: then not even the kernel's
+ * out-of-memory killer gets them back. Memory goes with whoever made it, and all of it together is at most the sandbox's own; 256
+ * queues of 16 KiB, and 32 000 semaphores (64 bytes each) in sets of a thousand, are a few megabytes of the kernel's. Before Linux
+ * 6.9 only the host's root may write these; without a memory control group the seccomp filter refuses the calls there. */
+static void bound_ipc(unsigned long long memory_bytes) {
+    char number[32];
+    snprintf(number, sizeof number, "%llu", memory_bytes);
+    write_text("/proc/sys/kernel/shmmax", number, 0);
+    snprintf(number, sizeof number, "%llu", memory_bytes / (unsigned long long)sysconf(_SC_PAGESIZE));
+    write_text("/proc/sys/kernel/shmall", number, 0);
+    write_text("/proc/sys/kernel/shm_rmid_forced", "1", 0);
+    write_text("/proc/sys/kernel/msgmni", "256", 0);
+    write_text("/proc/sys/kernel/msgmnb", "16384", 0);
+    write_text("/proc/sys/kernel/sem", "1000 32000 500 256", 0);
 }
 
 /* A socket in the pod's own network, for the engine. The network is that of whoever makes the socket; who uses it is anywhere.
@@ -374,6 +444,10 @@ static ssize_t answer_listen(const char *request) {
         return send_packet(INIT_COMMAND, answer, (size_t)size, NULL, 0);
     }
     ssize_t sent = send_packet(INIT_COMMAND, "ok", 2, &made, 1);
+    if (sent < 0) { /* too many descriptors under way for this user: that is no reason for the pod to end */
+        int size = snprintf(answer, sizeof answer, "error %s", strerror(errno));
+        sent = send_packet(INIT_COMMAND, answer, (size_t)size, NULL, 0);
+    }
     close(made);
     return sent;
 }
@@ -388,7 +462,8 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     if (read(go, &byte, 1) != 1) _exit(1);
     setsid();
     bring_loopback_up();
-    MUST("sethostname", sethostname(pod->name, strlen(pod->name)));
+    /* Best effort: podman's usual filter refuses it. The name that stays is the one that the engine has, no wall depends on it. */
+    if (sethostname(pod->name, strlen(pod->name))) errno = 0;
     for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
         snprintf(path, sizeof path, "/proc/sys/user/max_%s_namespaces", zero[i]);
         write_text(path, "0", 0);
@@ -399,6 +474,7 @@ static void run_init(struct pod *pod, int go, int done, const int *descriptors) 
     /* Any pod may use low ports of its own network, and ping itself. */
     write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", 0);
     forget_connections_soon();
+    bound_ipc(pod->memory_bytes);
     for (int i = 0; i <= pod->given; i++) given[i] = (int)MUST("dup", fcntl(descriptors[i], F_DUPFD_CLOEXEC, 200));
     int ready = (int)MUST("dup", fcntl(done, F_DUPFD_CLOEXEC, 200));
     close_range(0, 199, 0);
@@ -472,7 +548,7 @@ static void build_pod(int channel, struct pod *pod, const int *descriptors, int 
     handles[0] = init_pidfd;
     handles[1] = (int)MUST("open the pod's root", open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
     int size = snprintf(answer, sizeof answer, "pod %s %d", pod->id, init);
-    if (send_packet(channel, answer, (size_t)size, handles, 4) < 0) _exit(1);
+    MUST("hand over the pod", send_packet(channel, answer, (size_t)size, handles, 4));
     _exit(0);
 }
 

@@ -34,11 +34,7 @@ int spawn_main(int argc, char **argv) {
     close_range(3, 1099, 0);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) MUST("dup2", dup2(wanted[places[i].from], places[i].to));
     close_from(1003);
-    int exempt = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-    if (exempt >= 0) { /* when the host runs out of memory, a sandbox goes before the engine and its owner */
-        if (write(exempt, "500", 3) != 3) errno = 0;
-        close(exempt);
-    }
+    raise_oom_score(500); /* when the host runs out of memory, a sandbox goes before the engine and its owner */
     for (int number = 1; number <= 64; number++) signal(number, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);

@@ -65,12 +65,12 @@ def why_not(hello: Hello, host: str, port: int, guest: Guest) -> str | None:
     name = host_name(hello.server_name) if hello.server_name is not None else None
     if host_address(host) is None:
         if hello.server_name is None:
-            return f"TLS names no server, and {host} was asked for"
+            return f"TLS names no server, but the connection is to {host}"
         if name != host:
-            return f"TLS names the server {hello.server_name!r:.260}, and {host} was asked for"
+            return f"TLS names the server {hello.server_name!r:.260}, but the connection is to {host}"
     elif name is not None:
         if guest.secrets_for(name, port):
-            return f"TLS names {name}, which has secrets and is asked for by its name, not by an address"
+            return f"TLS names {name}, which has secrets; connect to it by its name, not by an address"
         verdict = decider.name_verdict(name, port)
         # Whoever may reach an address may call it what they like, except by a name that is denied.
         if not verdict.allowed and verdict.rule is not None:

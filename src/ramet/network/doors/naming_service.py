@@ -63,7 +63,7 @@ class NamingService(asyncio.DatagramProtocol):
     def _known(self, query: Query) -> bytes | None:
         """The answer, where nothing has to be looked up for it."""
         if query.name is None or not self._guest.decider.may_be_looked_up(query.name):
-            self._tell(query, "no rule allows this name, so nobody was asked for it")
+            self._tell(query, "no rule allows this name, so it was not looked up")
             return names.answer(query, names.NO_SUCH_NAME)
         if not self._raw:
             self._tell(query, "this host has no nf_tables, so only programs that use the proxy can connect")

@@ -74,7 +74,7 @@ async def _speak_tls(client: SocketStream, guest: Guest, target: Target, data: b
     try:
         hello, data = await hear_hello(client, data)
     except NotUnderstood as error:
-        return target.refuse(f"TLS that is not understood: {error}")
+        return target.refuse(f"TLS cannot be read: {error}")
     why = why_not(hello, target.host, target.port, guest)
     if why is not None:
         return target.refuse(why)

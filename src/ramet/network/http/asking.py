@@ -125,7 +125,7 @@ def _whole_url(target: bytes) -> tuple[str, int, bytes]:
 def _path(head: RequestHead) -> bytes:
     target = head.target
     if (not target.startswith(b"/") or b"#" in target) and (head.method, target) != (b"OPTIONS", b"*"):
-        raise Malformed("its target is not a path, and there is no proxy to be asked here")
+        raise Malformed("its target is not a path, and this port is not a proxy")
     return target
 
 

@@ -42,7 +42,7 @@ class Unpacker:
                 raise Malformed("its body is not compressed as its Content-Encoding says") from None
             self._given += len(piece)
             if self._given > _FIRST_BYTES + self._taken * _GROWTH_AT_MOST:
-                raise Malformed("its compressed body grows out of all proportion")
+                raise Malformed("its compressed body expands too much")
             if piece:
                 yield piece
             data = self._stream.unconsumed_tail
@@ -59,7 +59,7 @@ class Unpacker:
 
     def _begin(self, data: bytes) -> None:
         if self._complete and not self._gzip:
-            raise Malformed("there is something behind its compressed body")
+            raise Malformed("there is data after its compressed body")
         # "deflate" means a header of zlib; some servers leave it out.
         bare = not self._gzip and (data[0] & 0x0F != 8 or (len(data) > 1 and (data[0] << 8 | data[1]) % 31))
         self._stream = zlib.decompressobj(_NO_HEADER if bare else _EITHER_HEADER)

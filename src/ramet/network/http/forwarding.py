@@ -228,7 +228,7 @@ class _Connection:
                 return head, length
             if head.status == 101:
                 if not asked.websocket or head.fields.listed(b"upgrade") != [b"websocket"]:
-                    raise Malformed("it goes over to another protocol, which it was not asked for")
+                    raise Malformed("it switched to another protocol, which the request did not ask for")
                 return head, length
             if asked.head.minor == 1:
                 self._client.write(interim_head(head, upstream.secrets))

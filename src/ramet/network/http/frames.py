@@ -61,17 +61,17 @@ class MaskedFrames:
         opcode, ends = first & _OPCODE, bool(first & _END)
         start = at + 2 + {126: 2, 127: 8}.get(second, 0)
         if first & _RESERVED or second & _END or opcode not in (_CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG):
-            raise Malformed("a frame of its websocket is none, or uses an extension")
+            raise Malformed("it sent an invalid websocket frame, or one with an extension")
         if opcode >= _CLOSE:
             if not ends or second > _CONTROL_BYTES_AT_MOST:
-                raise Malformed("a frame of its websocket is too long")
+                raise Malformed("it sent a websocket frame that is too long")
             end = start + second
             if len(data) < end:
                 return 0
             self._wait(data[at:start] + self._masker.fresh().whole(data[start:end]), out)
             return end
         if (opcode == _CONTINUED) is not self._in_message:
-            raise Malformed("a message of its websocket begins in another one")
+            raise Malformed("it began a websocket message inside another one")
         if len(data) < start:
             return 0
         self._left = second if second < 126 else int.from_bytes(data[at + 2 : start], "big")
@@ -87,7 +87,7 @@ class MaskedFrames:
     def _wait(self, data: bytes, out: list[bytes]) -> None:
         self._waiting.append((self._taken, data))
         if len(self._waiting) > _WAITING_AT_MOST:
-            raise Malformed("a message of its websocket has too many empty parts")
+            raise Malformed("it sent a websocket message with too many empty parts")
         out.append(self._give(b""))
 
     def _give(self, masked: bytes) -> bytes:

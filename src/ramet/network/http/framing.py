@@ -41,9 +41,9 @@ def _told(fields: Fields, minor: int) -> int | None:
         raise Malformed("it has both Content-Length and Transfer-Encoding")
     if codings:
         if minor == 0:
-            raise Malformed("it has Transfer-Encoding, which HTTP/1.0 does not know")
+            raise Malformed("it has Transfer-Encoding, which HTTP/1.0 does not have")
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise Malformed("its Transfer-Encoding is something else than 'chunked'")
+            raise Malformed("its Transfer-Encoding is not 'chunked'")
         return CHUNKED
     if len(lengths) > 1:
         raise Malformed("it has more than one Content-Length")
@@ -114,6 +114,6 @@ class Chunks:
         if end:
             self.ended, self.rest = True, data[end:]
         elif len(data) > _TRAILERS_AT_MOST:
-            raise Malformed("there is too much behind the last chunk")
+            raise Malformed("there is too much data after the last chunk")
         else:
             self._held = data

@@ -130,7 +130,7 @@ def _why_no_request_line(head: bytes) -> str:
     if re.search(rb" HTTP/(?!1\.[01]\r)[0-9.]+\r", line):
         return "the version is neither HTTP/1.1 nor HTTP/1.0"
     if not re.match(rb"[A-Z][A-Z-]{0,23} ", line):
-        return "the method is none"
+        return "the method is not valid"
     return "the request line is not 'METHOD target HTTP/1.1'"
 
 
@@ -139,7 +139,7 @@ def _why_no_fields(head: bytes, start: int) -> str:
         return "a line of the head does not end in CR LF"
     for line in head[start:].split(b"\r\n"):
         if line[:1] in (b" ", b"\t"):
-            return "a header goes on in a second line"
+            return "a header continues on a second line"
         if line and not re.match(_TOKEN + rb":", line):
             return "a line of the head is not 'name: value'"
         if not re.fullmatch(_TEXT, line):

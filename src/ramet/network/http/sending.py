@@ -66,9 +66,9 @@ async def send(asked: Asked, upstream: Upstream, client: Incoming, patience: Pat
     body = Body(client, length)
     expect = asked.head.minor == 1 and asked.head.fields.listed(b"expect") == [b"100-continue"]
     change: Change | None = None
-    if secrets is not None:
-        kind = asked.head.fields.values(b"content-type")
-        replacer = secrets.body_replacer(kind[0] if kind else b"")
+    kind = asked.head.fields.values(b"content-type")
+    replacer = secrets.body_replacer(kind[0] if kind else b"") if secrets is not None else None
+    if replacer is not None:
         if 0 < length <= min(_WHOLE_BYTES, _WHOLE_PIECES * upstream.piece_bytes):
             if expect:
                 client.stream.write(_GO_ON)

@@ -58,8 +58,8 @@ def request_fields(asked: Asked, secrets: HostSecrets | None, length: int | None
 def _with_values(fields: list[Field], secrets: HostSecrets) -> list[tuple[bytes, bytes]]:
     out: list[tuple[bytes, bytes]] = []
     grown = 0
-    for _, name, value in fields:
-        out.append((name, secrets.in_value(value)))
+    for key, name, value in fields:
+        out.append((name, secrets.in_header(key, value)))
         grown += len(out[-1][1]) - len(value)
         if grown > GROWTH_BYTES_AT_MOST:
             raise Overgrown
@@ -81,7 +81,7 @@ def plan_answer(head: AnswerHead, asked: Asked, secrets: HostSecrets | None, len
     unpacker: Unpacker | None = None
     if secrets is not None:
         if head.status in _PARTS:
-            raise Malformed("it is a part of something, and was not asked for one")
+            raise Malformed("it is a partial answer to a request that did not ask for a range")
         fields, unpacker = _unpacked(fields, head.fields.listed(b"content-encoding"))
     out = _masked_fields(fields, secrets)
     in_chunks = False
@@ -107,7 +107,7 @@ def switching_head(head: AnswerHead, secrets: HostSecrets | None) -> bytes:
     """Of the answer behind which there is a websocket."""
     fields = _passed(head.fields, head.fields.listed(b"connection"))
     if secrets is not None and any(key == b"sec-websocket-extensions" for key, _, _ in fields):
-        raise Malformed("it uses an extension of websockets that it was not asked for")
+        raise Malformed("it uses a websocket extension that the request did not ask for")
     return _status_line(head, secrets) + written(_masked_fields(fields, secrets) + _WEBSOCKET)
 
 
@@ -143,5 +143,5 @@ def _unpacked(fields: list[Field], listed: list[bytes]) -> tuple[list[Field], Un
     if not codings:
         return fields, None
     if len(codings) > 1 or not Unpacker.knows(codings[0]):
-        raise Malformed("its body is compressed in a way that it was not asked for")
+        raise Malformed("its body has a compression that the request did not ask for")
     return [field for field in fields if field[0] != b"content-encoding"], Unpacker(codings[0])

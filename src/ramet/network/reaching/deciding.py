@@ -80,8 +80,8 @@ class Decider:
         not_public = why_not_public(address, self._of_host)
         if not_public is not None:
             if name is None:
-                return Verdict(False, None, f"{address} is {not_public}, and no rule lists it")
-            why = f"{name} leads to {address}, which is {not_public}, and no rule lists it"
+                return Verdict(False, None, f"{address} is {not_public}, and no rule allows it")
+            why = f"{name} resolves to {address}, which is {not_public}, and no rule allows that address"
             return Verdict(False, None, why, _hint_of_private(name, address, port))
         if name is not None:
             return Verdict(True, None)  # the name's own rule has decided

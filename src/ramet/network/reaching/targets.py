@@ -186,7 +186,7 @@ def _meant(guest: Guest, host: str) -> str:
         return host
     name = guest.names.name_of(plain(address))
     if name is None:
-        unknown = f"{host} stands for no name that was looked up since the proxy was started"
+        unknown = f"{host} belongs to no name that was looked up since the proxy started"
         raise Refused(unknown, "rule", "look the name up again, or connect to the name itself")
     return name
 
@@ -198,7 +198,7 @@ def _first_verdict(guest: Guest, host: str, name: str | None, address: Address |
             return guest.decider.address_verdict(address, port)
         if name is not None:
             return guest.decider.name_verdict(name, port)
-    odd = f"{host!r:.200} port {port} is neither the name of a host nor an address"
+    odd = f"{host!r:.200} port {port} is neither a host name nor an address"
     raise Refused(odd, "rule", "is it spelled right?")
 
 
@@ -219,7 +219,7 @@ async def _connected(guest: Guest, name: str | None, address: Address | None, po
                     problem = f"{one}: {_in_words(error)}"
     except TimeoutError:
         problem = "it took too long"
-    raise Refused(f"{name or address} port {port} cannot be connected to ({problem})", "unreachable")
+    raise Refused(f"{name or address} port {port} cannot be reached ({problem})", "unreachable")
 
 
 async def _allowed_addresses(guest: Guest, name: str, port: int) -> list[Address]:

@@ -1,18 +1,20 @@
 """Secrets in the proxy: placeholders in requests become values, values in answers become stars.
 
 A value is in no message, log line or ``repr`` of this process. A sandbox's own placeholders are replaced for it, on the
-way to the hosts that the secret is for, and nobody else's.
+way to the hosts that the secret is for, in the places that its owner has named, and nobody else's. Elsewhere they are
+text as any other.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from json import dumps
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 from ramet.errors import ProtocolError
 from ramet.network.secrets.masking import Masker
@@ -20,9 +22,14 @@ from ramet.network.secrets.replacing import GROWTH_BYTES_AT_MOST, Overgrown, Rep
 from ramet.protocol import fields
 from ramet.protocol.network import read_rules
 from ramet.protocol.rules import Rule
+from ramet.protocol.secret_places import SecretPlaces
 
 _TLS_PORT = 443
+# Where servers take credentials apart: others' headers are values as they are.
+_AUTHORIZATION = b"authorization"
 _BASIC = re.compile(rb"(basic[ \t]+)([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
+# Some servers take the second for the first: neither may begin another parameter inside of a named one.
+_BETWEEN_PARAMETERS = re.compile(rb"([&;])")
 _FORM = b"application/x-www-form-urlencoded"
 _JSON = re.compile(rb"(?:application|text)/(?:[a-z0-9.+-]+\+)?(?:x-)?(?:nd)?json(?:-seq|lines)?")
 
@@ -34,6 +41,7 @@ class GuestSecret:
     value: str
     placeholders: tuple[str, ...]  # its own, and that of whatever it was forked from if it was to inherit it
     hosts: tuple[Rule, ...]
+    places: SecretPlaces = field(default_factory=SecretPlaces)
 
     def __repr__(self) -> str:
         return f"<GuestSecret for {', '.join(map(str, self.hosts))}>"
@@ -48,7 +56,8 @@ class GuestSecret:
         if not isinstance(value, str) or not value.isprintable() or not value:
             raise ProtocolError("the value of a secret is not text that can go into a header")
         placeholders = fields.texts(header, "placeholders")
-        return cls(value, placeholders, read_rules(fields.texts(header, "hosts"), "secrets"))
+        hosts = read_rules(fields.texts(header, "hosts"), "secrets")
+        return cls(value, placeholders, hosts, SecretPlaces.read(header))
 
 
 class HostSecrets:
@@ -57,37 +66,61 @@ class HostSecrets:
     def __init__(self, secrets: tuple[GuestSecret, ...], port: int, secure: bool) -> None:
         # Not in the clear where TLS is at home: somebody asked for http://name:443.
         put_in = secrets if secure or port != _TLS_PORT else ()
-        self._raw = _placeholders(put_in, str.encode)
-        self._quoted = _placeholders(put_in, lambda value: quote(value, safe="").encode())
-        self._json = _placeholders(put_in, lambda value: dumps(value)[1:-1].encode())
-        self._pattern = re.compile(b"|".join(map(re.escape, self._raw)) or rb"(?!)")
+        # By number in this list, so that many names and placeholders of many secrets take little to keep.
+        self._values = [secret.value for secret in put_in]
+        self._numbers = {text.encode(): at for at, secret in enumerate(put_in) for text in secret.placeholders}
+        self._headers: defaultdict[bytes, set[int]] = defaultdict(set)
+        self._query: defaultdict[str, set[int]] = defaultdict(set)
+        for at, secret in enumerate(put_in):
+            for name in secret.places.header_names():
+                self._headers[name.encode()].add(at)
+            for name in secret.places.query:
+                self._query[name].add(at)
+        self._path = {at for at, secret in enumerate(put_in) if secret.places.path}
+        self._bodies = {at for at, secret in enumerate(put_in) if secret.places.body}
+        self._pattern = re.compile(b"|".join(map(re.escape, self._numbers)) or rb"(?!)")
         self._secrets = secrets
 
     def __repr__(self) -> str:
         return f"<HostSecrets, {len(self._secrets)}>"
 
     def in_target(self, target: bytes) -> bytes:
-        return self._put_in(self._quoted, target)
+        """In the path, if it is a place, and in the values of parameters that are places."""
+        if not self._path and not self._query:
+            return target
+        path, mark, query = target.partition(b"?")
+        parts = [self._put_in(self._path, self._quoted, path), mark]
+        grown = len(parts[0]) - len(path)
+        for parameter in _BETWEEN_PARAMETERS.split(query):
+            parts.append(self._in_parameter(parameter))
+            grown += len(parts[-1]) - len(parameter)
+            if grown > GROWTH_BYTES_AT_MOST:
+                raise Overgrown
+        return b"".join(parts)
 
-    def in_value(self, value: bytes) -> bytes:
-        """In the value of a header, also in a user's name or password for ``Basic``."""
-        value = self._put_in(self._raw, value)
-        basic = _BASIC.fullmatch(value)
+    def in_header(self, name: bytes, value: bytes) -> bytes:
+        """``name`` in lower case. In ``Authorization`` also in a user's name or password for ``Basic``."""
+        secrets = self._headers.get(name)
+        if secrets is None:
+            return value
+        value = self._put_in(secrets, self._raw, value)
+        basic = _BASIC.fullmatch(value) if name == _AUTHORIZATION else None
         if basic is None:
             return value
         try:
             credentials = b64decode(basic[2] + b"=" * (-len(basic[2]) % 4), validate=True)
         except ValueError:
             return value
-        replaced = self._put_in(self._raw, credentials)
+        replaced = self._put_in(secrets, self._raw, credentials)
         return value if replaced == credentials else basic[1] + b64encode(replaced)
 
-    def body_replacer(self, content_type: bytes) -> Replacer:
-        """For the body of one request, in the spelling of its content type."""
+    def body_replacer(self, content_type: bytes) -> Replacer | None:
+        """For the body of one request, in the spelling of its content type. None: nothing in it is replaced."""
+        if not self._bodies:
+            return None
         kind = content_type.partition(b";")[0].strip().lower()
-        if kind == _FORM:
-            return Replacer(self._quoted)
-        return Replacer(self._json if _JSON.fullmatch(kind) else self._raw)
+        values = self._quoted if kind == _FORM else self._json if _JSON.fullmatch(kind) else self._raw
+        return Replacer({text: values[at] for text, at in self._numbers.items() if at in self._bodies})
 
     def masker(self) -> Masker:
         """For one answer, or one direction of a tunnel: as many stars as there were bytes."""
@@ -101,14 +134,33 @@ class HostSecrets:
     def _masker(self) -> Masker:
         return Masker(secret.value for secret in self._secrets)
 
-    def _put_in(self, values: Mapping[bytes, bytes], data: bytes) -> bytes:
-        found = self._pattern.findall(data)
+    @cached_property
+    def _raw(self) -> list[bytes]:
+        return [value.encode() for value in self._values]
+
+    @cached_property
+    def _quoted(self) -> list[bytes]:
+        return [quote(value, safe="").encode() for value in self._values]
+
+    @cached_property
+    def _json(self) -> list[bytes]:
+        return [dumps(value)[1:-1].encode() for value in self._values]
+
+    def _in_parameter(self, parameter: bytes) -> bytes:
+        name, equals, value = parameter.partition(b"=")
+        secrets = self._query.get(unquote_plus(name.decode("latin-1")))
+        return parameter if secrets is None else name + equals + self._put_in(secrets, self._quoted, value)
+
+    def _put_in(self, secrets: set[int], values: list[bytes], data: bytes) -> bytes:
+        """``secrets``: those that may stand here; ``values``: of all, as they are spelled here."""
+        found = [at for at in map(self._numbers.__getitem__, self._pattern.findall(data)) if at in secrets]
         if not found:
             return data
-        if sum(len(values[placeholder]) for placeholder in found) > GROWTH_BYTES_AT_MOST:
+        if sum(len(values[at]) for at in found) > GROWTH_BYTES_AT_MOST:
             raise Overgrown
-        return self._pattern.sub(lambda match: values[match[0]], data)
 
+        def value(match: re.Match[bytes]) -> bytes:
+            at = self._numbers[match[0]]
+            return values[at] if at in secrets else match[0]
 
-def _placeholders(secrets: tuple[GuestSecret, ...], spelled: Callable[[str], bytes]) -> dict[bytes, bytes]:
-    return {placeholder.encode(): spelled(secret.value) for secret in secrets for placeholder in secret.placeholders}
+        return self._pattern.sub(value, data)

@@ -2,6 +2,10 @@
 
 Each character may be escaped in its own way, because no two libraries escape the same ones: ``encodeURIComponent``
 leaves ``!`` alone, PHP writes ``\\/`` in JSON, Go ``\\u0026``, templates ``&#43;`` in HTML.
+
+Letters, digits and ``-._~`` are escaped by no library and are looked for as they are. Whoever can make a server escape
+each letter can have it say the value in a thousand other ways: to keep values from such servers is the business of the
+places that they are put into, not of this search.
 """
 
 from __future__ import annotations

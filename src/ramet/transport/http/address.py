@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 
 _PORTS = {"http": 80, "https": 443}
 _URL_CHARACTERS_AT_MOST = 2000
 _KEY_CHARACTERS_AT_MOST = 1000
-_ALLOWED = "http://host[:port] or https://host[:port], with a path if the server is behind one"
+_ALLOWED = "be http://host[:port] or https://host[:port], with a path if the server has one"
 # What may stand in a request line as it is; everything else has to be escaped by whoever writes the URL.
 _PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)*")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
@@ -41,30 +41,32 @@ class Address:
 def read_address(url: object, key: object = None) -> Address:
     """The address, or InvalidArgument. The key is never part of a message."""
     if not isinstance(url, str):
-        raise invalid("url", f"is a {type(url).__name__}", _ALLOWED)
+        raise must("url", _ALLOWED, kind_of(url))
     if len(url) > _URL_CHARACTERS_AT_MOST:
-        raise invalid("url", f"has {len(url)} characters", f"at most {_URL_CHARACTERS_AT_MOST}")
+        raise must("url", f"have at most {_URL_CHARACTERS_AT_MOST} characters", Words(f"{len(url)}"))
     # Before anything else looks at it: urlsplit removes line breaks silently.
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise invalid("url", "has a space, a line break or another character that no URL has", _ALLOWED)
+        raise must("url", _ALLOWED, Words("one with a space, a line break or another character that no URL has"))
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise invalid("url", f"cannot be read: {error}", _ALLOWED) from None
+    except ValueError:  # its text is not shown: what it takes for a port may be a password
+        raise must("url", _ALLOWED, Words("one whose host or port cannot be read")) from None
     if parts.scheme not in _PORTS:
-        raise invalid("url", f"has the scheme {parts.scheme!r:.20}", _ALLOWED)
+        raise must("url", _ALLOWED, Words(f"one with the scheme {parts.scheme!r:.20}"))
     if "@" in parts.netloc:
-        raise invalid("url", "has a user or a password", "the key as api_key, or in RAMET_API_KEY")
+        raise wrong_argument(
+            "url", "url must not contain a user or a password", hint="give the key as api_key, or in RAMET_API_KEY"
+        )
     if not host or not _HOST.fullmatch(host):
-        raise invalid("url", f"has no host that can be looked up: {host!r:.100}", _ALLOWED)
+        raise must("url", _ALLOWED, Words(f"one with the host {host!r:.100}"))
     if port == 0:
-        raise invalid("url", "has the port 0", _ALLOWED)
+        raise must("url", _ALLOWED, Words("one with the port 0"))
     if parts.query or parts.fragment or "?" in url or "#" in url:
-        raise invalid("url", "has a query or a fragment", _ALLOWED)
+        raise must("url", _ALLOWED, Words("one with a query or a fragment"))
     path = parts.path.rstrip("/")
     if not _PATH.fullmatch(path):
-        raise invalid("url", "has a path with characters that must be escaped", _ALLOWED)
+        raise must("url", _ALLOWED, Words("one with characters in its path that must be escaped"))
     return Address(parts.scheme == "https", host, port or _PORTS[parts.scheme], path, _checked_key(key))
 
 
@@ -72,7 +74,7 @@ def _checked_key(key: object) -> str | None:
     if key is None:
         return None
     if not isinstance(key, str):
-        raise invalid("api_key", f"is a {type(key).__name__}", "a key as `ramet keys create` prints it")
+        raise must("api_key", "be a key as `ramet keys create` prints it", kind_of(key))
     if not key or len(key) > _KEY_CHARACTERS_AT_MOST or not key.isascii() or not key.isprintable() or " " in key:
-        raise invalid("api_key", "is not a key", "a key as `ramet keys create` prints it")
+        raise must("api_key", "be a key as `ramet keys create` prints it", Words("something else"))
     return key

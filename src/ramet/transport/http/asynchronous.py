@@ -39,6 +39,9 @@ class AsyncHttpLink:
     async def receive(self) -> Frame:
         return await self._carry_out(self._call.receive())
 
+    def taken(self) -> None:
+        self._call.taken()
+
     def leave(self) -> None:
         errand = self._call.leave()
         if errand is not None:

@@ -28,6 +28,8 @@ _QUICK_SECONDS = 0.002
 _WORTH_IT = len(os.sched_getaffinity(0)) > 1
 # A call that is given up is told so to the server, but nobody waits for long until it knows.
 _ERRAND_SECONDS = 5.0
+# To learn what a call made may take as long as the call; every ten seconds the server says that it is there.
+_UNDO_SECONDS = 30.0
 
 
 class HttpLink:
@@ -38,7 +40,7 @@ class HttpLink:
     def __init__(self, server: Server, *, key: str | None = None, urgent: bool = False) -> None:
         self._server = server
         self._call = Call(server, key=key, urgent=urgent)
-        self._seconds = _ERRAND_SECONDS if urgent else None
+        self._seconds = None if not urgent else _ERRAND_SECONDS if key is None else _UNDO_SECONDS
 
     def send(self, data: bytes) -> None:
         todo = self._call.send(data)
@@ -48,11 +50,18 @@ class HttpLink:
     def receive(self) -> Frame:
         return self._carry_out(self._call.receive())
 
+    def taken(self) -> None:
+        self._call.taken()
+
     def leave(self) -> None:
         errand = self._call.leave()
         if errand is not None and not sys.is_finalizing():
-            # Now, so that what the caller does next comes after it.
-            run_errand(self._server, errand)
+            # Imported late: it imports this module.
+            from ramet.transport.http.janitor import janitor
+
+            # In another thread, so that a second Ctrl-C cannot break it off. Waited for, so that what the caller does
+            # next comes after it.
+            janitor.run_errand(self._server, errand).wait(_ERRAND_SECONDS)
 
     def leave_quietly(self) -> None:
         """Without errands: for those themselves."""
@@ -139,7 +148,7 @@ def run_errand(server: Server, errand: Errand) -> None:
         if errand.key is not None:
             # The call again, under its key: its answer tells what it had made.
             for some_id in _made(answer):
-                ask_urgently(server, encode(calls.CLOSE, {"sandbox": some_id}))
+                ask_urgently(server, _closing(some_id))
 
 
 def ask_urgently(server: Server, request: bytes, key: str | None = None) -> Frame:
@@ -150,6 +159,12 @@ def ask_urgently(server: Server, request: bytes, key: str | None = None) -> Fram
         return link.receive()
     finally:
         link.leave_quietly()
+
+
+def _closing(some_id: str) -> bytes:
+    if some_id.startswith("snp_"):
+        return encode(calls.DROP, {"snapshot": some_id})
+    return encode(calls.CLOSE, {"sandbox": some_id})
 
 
 def _made(answer: Frame) -> list[str]:

@@ -2,8 +2,8 @@
 
     nothing sent         the way could not be opened                   again, for any call; in the end Unreachable
     sent in part         the server cannot have understood it          again, if all of it is still here
-    sent, no answer      it may have been carried out, or may be yet   again, if the server knows it by its key (CREATE,
-                                                                       FORK, THAW, RESUME); else OutcomeUnknown
+    sent, no answer      it may have been carried out, or may be yet   again, if the server knows it by its key (what
+                                                                       makes something); else OutcomeUnknown
 
 A request is kept back until its answer is asked for, and goes in one piece, with its length; an upload that grows
 beyond a bound becomes a body in chunks, sent while it is read. While much is sent we look whether the server has
@@ -30,14 +30,13 @@ from ramet.transport.http.steps import Dial, Pause, Steps, Wait, Watched
 from ramet.transport.http.tls import Tls
 
 # What the server remembers by an Idempotency-Key, and answers again without doing it again.
-_REPEATABLE = frozenset((calls.CREATE, calls.FORK, calls.THAW, calls.RESUME))
+_REPEATABLE = calls.MAKING
 _ATTEMPTS = 3
 _PAUSES_SECONDS = (0.1, 0.5)
 _KEPT_BYTES_AT_MOST = 1024 * 1024
 # A request up to this goes in one go, head and all; a longer one piece by piece, looking in between.
 _SMALL_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
-_KIND = 5  # where the kind stands in a frame
 
 
 class Errand(NamedTuple):
@@ -70,6 +69,8 @@ class Call:
         self._request: list[bytes] = []
         self._request_bytes = 0
         self._sent = _Sent.NOTHING
+        self._tried = False  # something was sent, in this attempt or in one before
+        self._taken = False
         self._chunked = False
         self._failed = False
         self._turn: Future[None] | None = None
@@ -103,9 +104,15 @@ class Call:
             self._failed = True
             raise
 
+    def taken(self) -> None:
+        """What the call made has a handle."""
+        self._taken = True
+
     def leave(self) -> Errand | None:
-        """Let go of the connection. Gives what is left to do if the call was given up before it had an answer."""
-        over = self._answer.over
+        """Let go of the connection. Gives what is left to do if the call was given up before it had an answer, or
+        before what it made was taken."""
+        untaken = not self._taken and bool(self._request) and self._request[0][calls.KIND_AT] in calls.MAKING
+        over = self._answer.over and not untaken
         if self.connection is not None:
             if self._sent is _Sent.ALL and self._answer.reusable:
                 self._server.connections.give_back(self.connection)
@@ -115,14 +122,14 @@ class Call:
             self._entered = True  # it was our turn, and nobody has told us
         if self._entered:
             self._server.connections.exit()
-        return None if over or self._failed or self._sent is _Sent.NOTHING else self._errand()
+        return None if over or self._failed or not self._tried else self._errand()
 
     # A request that is here as a whole
 
     def _ask(self) -> Steps[Frame]:
         """Send it and take the first frame of the answer; all over again if that can do no harm."""
         body = self._request[0] if len(self._request) == 1 else b"".join(self._request)
-        if self._key is None and body[_KIND] in _REPEATABLE:
+        if self._key is None and body[calls.KIND_AT] in _REPEATABLE:
             self._key = urandom(16).hex()
         known = b"" if self._key is None else b"Idempotency-Key: %s\r\n" % self._key.encode("ascii")
         head = b"%sContent-Length: %d\r\n%s\r\n" % (self._server.head, len(body), known)
@@ -152,6 +159,7 @@ class Call:
         """Send all of it, in one go."""
         connection = self._connection()
         self._sent = _Sent.PART
+        self._tried = True
         try:
             yield data if connection.tls is None else connection.tls.encrypt(data)
         except OSError as error:
@@ -160,6 +168,7 @@ class Call:
 
     def _put_long(self, data: bytes) -> Steps[None]:
         self._sent = _Sent.PART
+        self._tried = True
         view = memoryview(data)
         for start in range(0, len(view), _PIECE_BYTES):
             if (yield from self._put_watched(view[start : start + _PIECE_BYTES])):
@@ -187,6 +196,7 @@ class Call:
         except _Cut as cut:
             raise self._error(cut) from cut.cause
         self._sent = _Sent.PART
+        self._tried = True
         del self._request[1:]
         yield from self._put_upload(first)
 
@@ -240,8 +250,10 @@ class Call:
             if answer.refused:
                 yield from self._refused()
             if answer.complete:
-                raise _Cut(ConnectionResetError("the answer ended in the middle"))
+                raise _Cut(ConnectionResetError("the connection closed in the middle of the answer"))
             yield from self._get()
+        if frame.kind == calls.ERROR:
+            self._failed = True  # nothing was made, and nothing runs
         return frame
 
     def _refused(self) -> Steps[None]:
@@ -285,7 +297,7 @@ class Call:
         """An idle connection, or a new one."""
         connections = self._server.connections
         # An answer to a tool call is what other calls wait for: it must not wait for them.
-        if not self._entered and not self._urgent and self._request[0][_KIND] != calls.TOOL_ANSWER:
+        if not self._entered and not self._urgent and self._request[0][calls.KIND_AT] != calls.TOOL_ANSWER:
             self._turn = connections.enter()
             if self._turn is not None:
                 yield Wait(self._turn)
@@ -335,7 +347,7 @@ class Call:
             return self._explained(
                 OutcomeUnknown(
                     f"the connection to {self._server.way} broke before the answer was complete ({reason}); "
-                    "the call may have been carried out"
+                    "the call may have been executed"
                 )
             )
         if self._sent is _Sent.PART and self._chunked:
@@ -344,7 +356,8 @@ class Call:
                 details=self._details(),
             )
         return Unreachable(
-            f"cannot reach {self._server.way}: {reason}", hint="is `ramet serve` running there? nothing was carried out"
+            f"cannot reach {self._server.way}: {reason}",
+            hint="nothing was executed; check that `ramet serve` is running there",
         )
 
     def _explained(self, error: RametError) -> RametError:
@@ -363,7 +376,7 @@ class Call:
         return next(FrameDecoder(TO_ENGINE).feed(self._request[0])).header
 
     def _errand(self) -> Errand | None:
-        kind = self._request[0][_KIND]
+        kind = self._request[0][calls.KIND_AT]
         if kind == calls.RUN:
             return Errand(encode(calls.CANCEL, self._details()), None)
         if kind in _REPEATABLE:

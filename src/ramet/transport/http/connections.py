@@ -80,7 +80,7 @@ class Connections:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in while its thread holds it
         self._idle: deque[Connection] = deque()
         self._in_use = 0
         self._waiting: deque[Future[None]] = deque()

@@ -34,8 +34,20 @@ class Janitor:
         """End a sandbox or a snapshot. For finalizers: a queue that may be put to in the middle of anything."""
         self._do(lambda: _tell(server, encode(kind, {field: some_id})))
 
-    def run_errand(self, server: Server, errand: Errand) -> None:
-        self._do(lambda: run_errand(server, errand))
+    def run_errand(self, server: Server, errand: Errand) -> threading.Event:
+        """Gives an event that says when it was done, or could not be."""
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                run_errand(server, errand)
+            finally:
+                done.set()
+
+        self._do(run)
+        if sys.is_finalizing():
+            done.set()
+        return done
 
     def _do(self, work: Callable[[], None]) -> None:
         if sys.is_finalizing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -38,31 +39,47 @@ def chunk(data: bytes) -> bytes:
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-class _Received:
-    """What the parser tells. Knows nothing of the parser, so that both are gone as soon as nobody needs them."""
+_HEAD_COMPLETE, _COMPLETE = b"\0head complete", b"\0complete"  # beside the names of headers, which have no such bytes
 
-    __slots__ = ("complete", "head_complete", "headers", "on_body", "pieces")
+
+class _Received:
+    """What the parser tells. Knows nothing of the parser, so that both are gone as soon as nobody needs them.
+
+    Its callbacks are functions of C. In one of Python a signal handler could run, and what it raises, as Ctrl-C does,
+    the parser would turn into an error of its own.
+    """
+
+    __slots__ = (
+        "_said",
+        "on_body",
+        "on_header",
+        "on_headers_complete",
+        "on_message_begin",
+        "on_message_complete",
+        "pieces",
+    )
 
     def __init__(self) -> None:
-        self.headers: dict[bytes, bytes] = {}
-        self.head_complete = False
-        self.complete = False
+        self._said: dict[bytes, bytes] = {}
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
+        self.on_header = self._said.__setitem__
+        # Another message may have come before it, with a status below 200, which only announces this one.
+        self.on_message_begin = self._said.clear
+        self.on_headers_complete = partial(self._said.__setitem__, _HEAD_COMPLETE, b"")
+        self.on_message_complete = partial(self._said.__setitem__, _COMPLETE, b"")
 
-    def on_message_begin(self) -> None:
-        # Another may have come before it, with a status below 200, which only announces this one.
-        self.headers.clear()
-        self.head_complete = self.complete = False
+    @property
+    def head_complete(self) -> bool:
+        return _HEAD_COMPLETE in self._said
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+    @property
+    def complete(self) -> bool:
+        return _COMPLETE in self._said
 
-    def on_headers_complete(self) -> None:
-        self.head_complete = True
-
-    def on_message_complete(self) -> None:
-        self.complete = True
+    def headers(self) -> dict[bytes, bytes]:
+        """By their names in small letters."""
+        return {name.lower(): value for name, value in self._said.items()}
 
 
 class Answer:
@@ -76,6 +93,7 @@ class Answer:
         self.begun = False  # at least one byte has come
         self.over = False  # the final frame was given out
         self.status = 0  # once the head is complete
+        self.headers: dict[bytes, bytes] = {}  # too
         self._received = _Received()
         self._parser = HttpResponseParser(self._received)
         self._is_frames = False
@@ -97,10 +115,6 @@ class Answer:
         return self.over and self._is_lasting
 
     @property
-    def headers(self) -> dict[bytes, bytes]:
-        return self._received.headers
-
-    @property
     def refusal(self) -> bytes:
         return bytes(self._refusal)
 
@@ -117,7 +131,7 @@ class Answer:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            raise ProtocolError("the server wants to speak another protocol than HTTP/1.1") from None
+            raise ProtocolError("the server switched to another protocol than HTTP/1.1") from None
         except HttpParserError as error:
             raise ProtocolError(f"what the server answered is not HTTP: {error}") from None
         if not self.status:
@@ -140,10 +154,11 @@ class Answer:
 
     def _on_head(self) -> None:
         self.status = self._parser.get_status_code()
-        kind = self._received.headers.get(b"content-type", b"")
+        self.headers = self._received.headers()
+        kind = self.headers.get(b"content-type", b"")
         self._is_frames = kind.partition(b";")[0].strip().lower() == FRAMES_TYPE
         # The parser itself knows this only while it is in the middle of the message.
-        wish = self._received.headers.get(b"connection", b"").lower()
+        wish = self.headers.get(b"connection", b"").lower()
         self._is_lasting = b"close" not in wish and self._parser.get_http_version() == "1.1"
 
     def next_frame(self) -> Frame | None:

@@ -55,18 +55,18 @@ def _guessed(answer: Answer, url: str) -> RametError:
     if 300 <= status < 400:
         place = answer.headers.get(b"location", b"").decode("latin-1")
         return ProtocolError(
-            f"{said} and wants us to go to {place[:_QUOTED_CHARACTERS]!r}; redirects are not followed",
+            f"{said} and redirects to {place[:_QUOTED_CHARACTERS]!r}; redirects are not followed",
             hint="give the URL of the server itself",
             details=details,
         )
     if status in (401, 403):
         return Unauthorized(f"{said}: {_quoted(answer.refusal)}", details=details)
     if status == 407:
-        return Unreachable(f"{said}: the proxy wants a user and a password", details=details)
+        return Unreachable(f"{said}: the proxy requires a user and a password", details=details)
     if status == 429:
         return LimitReached(f"{said}: too many requests", details=details)
     if status >= 500:
-        return OutcomeUnknown(f"{said}: {_quoted(answer.refusal)}; the call may have been carried out", details=details)
+        return OutcomeUnknown(f"{said}: {_quoted(answer.refusal)}; the call may have been executed", details=details)
     return ProtocolError(
         f"{said}, and not as a server of Ramet would: {_quoted(answer.refusal)}",
         hint="is this the URL of `ramet serve`?",

@@ -47,7 +47,7 @@ class RemoteEngine:
         self._server.connections.forked()
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may come in while its thread holds it
 _engines: dict[Address, RemoteEngine] = {}
 
 
@@ -62,7 +62,7 @@ def remote_engine(url: object, key: object) -> RemoteEngine:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     janitor.forked()
     for engine in _engines.values():
         engine._forked()

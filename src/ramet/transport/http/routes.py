@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from ramet.protocol.refusing import invalid
+from ramet.protocol.refusing import wrong_argument
 from ramet.transport.http.address import Address
 
 _PROXY_PORT = 80
-_ALLOWED = "http://[user:password@]host[:port]"
+_ALLOWED = "must be http://[user:password@]host[:port]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ def _matches(address: Address, entry: str) -> bool:
 def _read_proxy(name: str, url: str) -> tuple[str, int, bytes]:
     """Never quotes the value: it may hold a password."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise invalid(name, "the environment variable has characters that no URL has", _ALLOWED)
+        raise wrong_argument(name, f"the environment variable {name} {_ALLOWED}; it has characters that no URL has")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise invalid(name, "the environment variable cannot be read as a URL", _ALLOWED) from None
+        raise wrong_argument(name, f"the environment variable {name} {_ALLOWED}; it cannot be read as a URL") from None
     if parts.scheme != "http" or not host:
-        raise invalid(name, "the environment variable does not name an HTTP proxy", _ALLOWED)
+        raise wrong_argument(name, f"the environment variable {name} {_ALLOWED}; it does not name an HTTP proxy")
     authorization = b""
     if parts.username is not None:
         user = unquote_to_bytes(parts.username) + b":" + unquote_to_bytes(parts.password or "")

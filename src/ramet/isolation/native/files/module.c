@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SYS_FSOPEN = 430, SYS_FSCONFIG = 431, SYS_FSMOUNT = 432, SYS_MOUNT_SETATTR = 442 };
@@ -166,33 +167,87 @@ static int open_regular(int folder, const char *name, struct stat *found) {
     return -1;
 }
 
-static int have_same_content(int one, int other) {
+enum verdict { UNREAD = -1, DIFFERENT = 0, SAME = 1 };
+
+/* What one comparison may cost. `stop` is another thread's to set: it is read anew each time. */
+struct bounds {
+    const volatile char *stop;
+    double until; /* of CLOCK_MONOTONIC */
+    unsigned long long bytes_left;
+};
+
+static int is_over(const struct bounds *bounds) {
+    struct timespec now;
+    if (*bounds->stop || bounds->bytes_left == 0) return 1;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9 > bounds->until;
+}
+
+static off_t next_data(int file, off_t at, off_t size) {
+    off_t found = lseek(file, at, SEEK_DATA);
+    return found < 0 || found > size ? size : found; /* ENXIO: nothing but a hole from here on */
+}
+
+/* Where a range that begins at `at`, and is a hole or is data throughout, ends. `data`: where the next data of the file begins. */
+static off_t end_of_range(int file, off_t at, off_t data, off_t size) {
+    if (data > at) return data;
+    off_t end = lseek(file, at, SEEK_HOLE);
+    return end < 0 || end > size ? size : end;
+}
+
+/* Both are of the same size. A hole is equal to a hole of any length without being read, so that the time depends on what is there:
+ * a file of 2^60 bytes costs a sandbox nothing. */
+static enum verdict compare_contents(int one, int other, off_t size, struct bounds *bounds) {
     char mine[BLOCK], theirs[BLOCK];
     for (off_t at = 0;;) {
-        ssize_t count = pread(one, mine, BLOCK, at), same = pread(other, theirs, BLOCK, at);
-        if (count != same || count < 0 || memcmp(mine, theirs, (size_t)count)) return 0;
-        if (count == 0) return 1;
-        at += count;
+        off_t my_data = next_data(one, at, size), their_data = next_data(other, at, size);
+        at = my_data < their_data ? my_data : their_data;
+        if (at >= size) return SAME;
+        off_t my_end = end_of_range(one, at, my_data, size), their_end = end_of_range(other, at, their_data, size);
+        off_t end = my_end < their_end ? my_end : their_end;
+        if (end <= at) end = at + 1; /* the sandbox made a hole there meanwhile: go on all the same */
+        while (at < end) {
+            size_t wanted = end - at > BLOCK ? BLOCK : (size_t)(end - at);
+            if (is_over(bounds)) return UNREAD;
+            ssize_t count = pread(one, mine, wanted, at), same = pread(other, theirs, wanted, at);
+            if (count <= 0 || count != same || memcmp(mine, theirs, (size_t)count)) return DIFFERENT;
+            bounds->bytes_left -= (unsigned long long)count < bounds->bytes_left ? (unsigned long long)count : bounds->bytes_left;
+            at += count;
+        }
     }
 }
 
-static PyObject *same_file_(PyObject *self, PyObject *args) {
+static PyObject *compare_files_(PyObject *self, PyObject *args) {
     (void)self;
-    int one, other, result = 0;
+    int one, other;
+    enum verdict result = DIFFERENT;
     PyObject *name;
+    Py_buffer stop;
     struct stat mine, theirs;
-    if (!PyArg_ParseTuple(args, "iiO&", &one, &other, PyUnicode_FSConverter, &name)) return NULL;
+    struct bounds bounds = {0};
+    if (!PyArg_ParseTuple(args, "iiO&Kdw*", &one, &other, PyUnicode_FSConverter, &name, &bounds.bytes_left, &bounds.until, &stop))
+        return NULL;
+    if (stop.len < 1) {
+        PyBuffer_Release(&stop);
+        Py_DECREF(name);
+        PyErr_SetString(PyExc_ValueError, "stop has no room for a flag");
+        return NULL;
+    }
+    unsigned long long allowed = bounds.bytes_left;
+    bounds.stop = stop.buf;
     Py_BEGIN_ALLOW_THREADS;
     int first = open_regular(one, PyBytes_AS_STRING(name), &mine);
     int second = first < 0 ? -1 : open_regular(other, PyBytes_AS_STRING(name), &theirs);
     if (second >= 0) {
-        result = mine.st_mode == theirs.st_mode && mine.st_size == theirs.st_size && have_same_content(first, second);
+        if (mine.st_mode == theirs.st_mode && mine.st_size == theirs.st_size)
+            result = compare_contents(first, second, mine.st_size, &bounds);
         close(second);
     }
     if (first >= 0) close(first);
     Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&stop);
     Py_DECREF(name);
-    return PyBool_FromLong(result);
+    return Py_BuildValue("(iK)", (int)result, allowed - bounds.bytes_left);
 }
 
 static PyMethodDef methods[] = {
@@ -205,8 +260,9 @@ static PyMethodDef methods[] = {
     {"copy_file", copy_file_, METH_VARARGS, "copy_file(from, to, name): bytes of one file, copied from one folder to another."},
     {"copy_top", copy_top_, METH_VARARGS,
      "copy_top(from, to): attributes of a folder, except those by which overlays join and hide layers."},
-    {"same_file", same_file_, METH_VARARGS,
-     "same_file(one, other, name): whether both folders have a regular file of that name, with the same mode and content."},
+    {"compare_files", compare_files_, METH_VARARGS,
+     "compare_files(one, other, name, most_bytes, until, stop): whether both folders have a regular file of that name, with the same "
+     "mode and content (1, 0, or -1 where that would have taken too long), and how many bytes were read of each."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,84 @@
+"""Standard input of this command, for the code in a sandbox: read while the code runs, and never much ahead of it."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import threading
+import time
+from contextlib import suppress
+
+from ramet.client.sandbox import Sandbox
+from ramet.errors import RametError
+
+_STDIN = 0
+_PIECE_BYTES = 256 * 1024
+_PIECES_AHEAD = 8
+_SHORTEST_WAIT_SECONDS = 0.01
+_LONGEST_WAIT_SECONDS = 0.2
+
+
+def has_input() -> bool:
+    """A pipe, a socket or a file. A terminal is for the person who types, and /dev/null has nothing."""
+    try:
+        mode = os.fstat(_STDIN).st_mode
+    except OSError:
+        return False  # closed
+    if stat.S_ISREG(mode):
+        return True
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return False
+    now = select.poll()
+    now.register(_STDIN, select.POLLIN)
+    return not any(event & select.POLLHUP and not event & select.POLLIN for _, event in now.poll(0))
+
+
+class InputForwarder:
+    """Puts what comes into a folder of the sandbox, as numbered pieces, from where the guest takes them."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self.folder = f"/var/tmp/ramet-input-{os.urandom(8).hex()}"
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        self._sandbox.files.mkdir(self.folder)
+        # Nobody waits for it: the input may never end, and the script need not read it.
+        threading.Thread(target=self._forward, name="standard input", daemon=True).start()
+
+    def stop(self, remove: bool) -> None:
+        """``remove``: the sandbox stays, so take the folder away."""
+        self._over.set()
+        if remove:
+            with suppress(RametError):
+                self._sandbox.files.remove(self.folder, recursive=True)
+
+    def _forward(self) -> None:
+        files = self._sandbox.files
+        number = 0
+        with suppress(RametError, OSError):  # the sandbox has ended, or the input cannot be read
+            while True:
+                piece = self._read()
+                if self._over.is_set():
+                    return
+                files.write(f"{self.folder}/.{number}", piece)
+                files.rename(f"{self.folder}/.{number}", f"{self.folder}/{number}")
+                if not piece:
+                    return
+                number += 1
+                self._wait_for(number - _PIECES_AHEAD)
+
+    def _read(self) -> bytes:
+        while True:
+            try:
+                return os.read(_STDIN, _PIECE_BYTES)
+            except BlockingIOError:
+                select.select([_STDIN], [], [])
+
+    def _wait_for(self, number: int) -> None:
+        """Until the guest has taken this piece."""
+        delay = _SHORTEST_WAIT_SECONDS
+        while number >= 0 and not self._over.is_set() and self._sandbox.files.exists(f"{self.folder}/{number}"):
+            time.sleep(delay)
+            delay = min(2 * delay, _LONGEST_WAIT_SECONDS)

@@ -1,0 +1,81 @@
+"""How a command line is read: a wrong option is told by its own command, with what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Collection, Sequence
+from typing import NoReturn
+
+from ramet.errors import InvalidArgument
+
+_INVALID_CHOICE = re.compile(r"invalid choice: '([^']{1,100})'")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Of `ramet` and of each of its commands."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """argparse would have the parser of `ramet` complain, with a usage in which the option does not occur."""
+        chosen, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
+        if getattr(chosen, "options", None) is None:
+            # The innermost command's: it is read first.
+            chosen.options = self.options()
+        return chosen, unknown
+
+    def error(self, message: str) -> NoReturn:
+        if (wrong := _INVALID_CHOICE.search(message)) is not None and "did you mean" not in message:
+            message += _suggestion(wrong[1], self._choices())
+        super().error(message)
+
+    def _meant(self, unknown: Sequence[str]) -> str:
+        for one in unknown:
+            if one.startswith("-") and (found := _suggestion(one.partition("=")[0], list(self._option_string_actions))):
+                return found
+        return ""
+
+    def _choices(self) -> list[str]:
+        return [str(choice) for action in self._actions for choice in action.choices or ()]
+
+    def options(self) -> set[str]:
+        """The names of the options, as they are typed."""
+        return set(self._option_string_actions)
+
+
+def _suggestion(wrong: str, known: Sequence[str]) -> str:
+    # Dashes make options look alike that are not: --mount is no --timeout.
+    alike = 0.76 if wrong.startswith("-") else 0.6
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=alike)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def in_words_of_options(error: InvalidArgument, options: Collection[str]) -> InvalidArgument:
+    """The error of a Python call as the person knows it who typed options: --memory-mib, not memory_mib."""
+    argument = error.argument
+    option = _OTHER_NAMES.get(argument, f"--{argument.replace('_', '-')}")
+    if not argument or option not in options or error.message.startswith("-"):
+        return error
+    message = re.sub(rf"^{re.escape(argument)}(?=[: ])", option, error.message)
+    if message == error.message:  # the sentence begins with a part of the argument: "a source in mounts must ..."
+        message = f"{option}: {message.replace(f' in {argument} ', ' ', 1)}"
+    hint = _HINTS.get(argument, error.hint)
+    return InvalidArgument(message, hint=hint, details=error.details)
+
+
+# Arguments of the SDK that are called differently in the command line.
+_OTHER_NAMES = {
+    "mounts": "--mount",
+    "timeout_seconds": "--timeout",
+    "idle_timeout_seconds": "--idle-timeout",
+    "n": "--count",
+    "secrets": "--secret",
+}
+# Where the hint of the SDK speaks of Python.
+_HINTS = {
+    "template": "see the templates there are with: ramet templates",
+    "mounts": "--mount HOST:SANDBOX, a folder that exists here and an absolute path; then :rw if it may be written",
+    "env": "--env NAME=VALUE, or --env NAME for a variable of this command",
+}

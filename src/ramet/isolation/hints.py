@@ -1,0 +1,44 @@
+"""What to do where a host refuses what sandboxes are made of: words for `ramet doctor` and for errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from ramet.errors import HostNotCapable
+
+# Answers of a filter of system calls, as containers have them, and of kernels that lack a call.
+REFUSALS = (errno.EPERM, errno.ENOSYS)
+_REFUSED = re.compile("|".join(os.strerror(number) for number in REFUSALS))
+
+_FILTERS = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+_UNMASKED = "--security-opt systempaths=unconfined"
+# Mounted over by container engines. A user namespace may mount a /proc of its own only where one is seen whole.
+_MASKED = ("acpi", "asound", "bus", "fs", "interrupts", "irq", "kcore", "keys", "scsi", "sys", "sysrq-trigger")
+_MARKS_OF_CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+
+
+def in_container() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ or any(map(os.path.exists, _MARKS_OF_CONTAINERS))
+
+
+def proc_is_masked() -> bool:
+    masked = {f"/proc/{name}" for name in _MASKED}
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        return any(line.split(" ")[4] in masked for line in lines)
+
+
+def container(masked: bool = True) -> str:
+    """All flags at once: whoever mends one thing must not meet the next one then."""
+    return f"in a container: docker run {_FILTERS}{f' {_UNMASKED}' if masked else ''}"
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a message of the helper program ends with such an answer."""
+    return _REFUSED.search(text) is not None
+
+
+def refused(message: str) -> HostNotCapable:
+    """The error for a step that the host refused to an engine, which cannot look at the host itself."""
+    return HostNotCapable(message, hint=f"{container()} (more: ramet doctor)")

@@ -1,0 +1,61 @@
+"""How the server is: whether it lives, whether it has an engine, whether it takes work. For supervisors and balancers.
+
+None of these needs a key, and none says anything about anybody's sandboxes.
+"""
+
+from __future__ import annotations
+
+from ramet.protocol.checks import MIB
+from ramet.server.answers import encode
+from ramet.server.errors import Headers, retry_headers
+from ramet.server.exchange import JSON, Exchange, Route
+from ramet.server.queries import Query
+from ramet.transport import resolving
+
+_TEXT: Headers = [(b"content-type", b"text/plain; charset=utf-8")]
+
+
+async def _live(exchange: Exchange) -> None:
+    """GET /v1/livez: it answers. Without an engine too, as to start the server again would not bring one sooner."""
+    await exchange.respond(200, _TEXT, b"ok")
+
+
+async def _health(exchange: Exchange) -> None:
+    """GET /v1/healthz"""
+    up = exchange.link.up
+    said = b"ok" if up else b"the engine is not running; a new one is being started"
+    await exchange.respond(200 if up else 503, _TEXT, said)
+
+
+async def _ready(exchange: Exchange) -> None:
+    """GET /v1/readyz
+
+    A server without room still serves the sandboxes it has, so that a balancer must not take it away from them. Those
+    who choose where to make a new one ask with ``?room=true``.
+    """
+    query = Query(exchange.scope["query_string"])
+    needs_room = query.flag("room")
+    query.done()
+    engine, stopping, room = exchange.link.up, exchange.gate.closing, has_room(exchange)
+    ready = engine and not stopping and (room or not needs_room)
+    status = 200 if ready else 503
+    told = {"ready": ready, "engine": engine, "stopping": stopping, "room": room}
+    await exchange.respond(status, [*JSON, *retry_headers(status)], encode(told))
+
+
+def has_room(exchange: Exchange) -> bool:
+    """Whether the bounds of the server leave room for one more sandbox that asks for nothing special."""
+    settings, rows = exchange.settings, exchange.link.rows
+    if settings.all_sandboxes is not None and len(rows) >= settings.all_sandboxes:
+        return False
+    if settings.all_memory_mib is None:
+        return True
+    taken_bytes = sum(row.memory_limit_bytes for row in rows.values())
+    return taken_bytes + resolving.default_memory_mib() * MIB <= settings.all_memory_mib * MIB
+
+
+ROUTES: list[Route] = [
+    ("GET", "/v1/livez", _live),
+    ("GET", "/v1/healthz", _health),
+    ("GET", "/v1/readyz", _ready),
+]

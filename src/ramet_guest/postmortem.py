@@ -1,0 +1,119 @@
+"""What can be asked after an error: `sys.last_exc` and its like, `%tb`, `%debug`, `pdb.pm()`; and `breakpoint()`.
+
+The last error keeps alive what its functions held, as in a notebook, until another takes its place. Debuggers ask for
+commands at a terminal, and cells have none: what a debugger shows first is shown, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ramet_guest.describing import short
+from ramet_guest.tracebacks import NO_TERMINAL, first_of_cell, format_error
+
+if TYPE_CHECKING:
+    from ramet_guest.repl import Repl
+
+MAXIMUM_VARIABLES = 50
+_NOTHING = "there was no error yet\n"
+
+
+def remember(error: BaseException) -> None:
+    """Makes it the last error, without frames of ours before the cell's first one."""
+    tail = first_of_cell(error.__traceback__)
+    if tail is not None and tail is not error.__traceback__:
+        BaseException.with_traceback(error, tail)  # whatever its class makes of attributes
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    if isinstance(error, MemoryError):
+        # The next cell needs what its functions have held.
+        traceback.clear_frames(error.__traceback__)
+
+
+def last_error() -> BaseException | None:
+    """The one that is being handled, or the last that ended a cell. User code may have set anything."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
+
+
+def forget() -> None:
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+
+
+def register(repl: Repl) -> None:
+    """Replaces `%tb` and `%debug`, and what `breakpoint()` calls."""
+
+    def tb(line: str) -> None:
+        error = last_error()
+        repl.output.cell_error(_NOTHING if error is None else text_in_mode(repl.shell, error, line.strip()))
+
+    def debug(line: str, cell: str | None = None) -> None:
+        if line.strip() or cell is not None:
+            sys.stderr.write(f"%debug cannot run code: {NO_TERMINAL}\n")
+        error = last_error()
+        if error is None:
+            sys.stderr.write(_NOTHING)
+        else:
+            sys.stdout.write(f"{format_error(error)}\n{variables(error.__traceback__)}")
+            sys.stderr.write(f"%debug cannot take commands: {NO_TERMINAL}\n")
+
+    repl.shell.register_magic_function(tb, "line", "tb")
+    repl.shell.register_magic_function(debug, "line_cell", "debug")
+    sys.breakpointhook = breakpoint_hook
+
+
+def text_in_mode(shell: Any, error: BaseException, mode: str) -> str:
+    """`%tb Verbose` and the other modes of IPython; without one, as when the cell failed."""
+    if not mode:
+        return format_error(error)
+    formatter = shell.InteractiveTB
+    before = formatter.mode
+    formatter.set_mode(mode=mode.capitalize())
+    try:
+        pieces = formatter.structured_traceback(type(error), error, first_of_cell(error.__traceback__), tb_offset=0)
+        return str(formatter.stb2text(pieces)) + "\n"
+    finally:
+        formatter.set_mode(mode=before)
+
+
+def variables(entry: TracebackType | None) -> str:
+    """The local variables of the innermost frame, each in a line."""
+    if entry is None:
+        return ""
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    frame = entry.tb_frame
+    code = frame.f_code
+    lines = [f"{code.co_filename}, line {entry.tb_lineno}, in {code.co_name}"]
+    if frame.f_locals is frame.f_globals:
+        lines.append("  its variables are those of the cells")
+    else:
+        names = list(frame.f_locals)
+        lines += [f"  {name} = {short_or_why(frame, name)}" for name in names[:MAXIMUM_VARIABLES]]
+        if len(names) > MAXIMUM_VARIABLES:
+            lines.append(f"  and {len(names) - MAXIMUM_VARIABLES} more")
+    return "\n".join(lines) + "\n"
+
+
+def short_or_why(frame: FrameType, name: str) -> str:
+    try:
+        return short(frame.f_locals[name])
+    except Exception as error:
+        return f"<its repr raised {type(error).__name__}>"
+
+
+def breakpoint_hook(*arguments: Any, **options: Any) -> Any:
+    """Says where it is, and goes on. With PYTHONBREAKPOINT set, does what Python does."""
+    if os.environ.get("PYTHONBREAKPOINT"):
+        return sys.__breakpointhook__(*arguments, **options)
+    frame = sys._getframe(1)
+    where = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+    print(f"breakpoint() in {where}: the cell goes on, because {NO_TERMINAL}", file=sys.stderr)
+    return None

@@ -1,0 +1,253 @@
+"""Values by name, given to the owner and taken from them, between two cells.
+
+A value travels as tool values do (`tool_values`), with more that can stand for something else:
+
+    {"$ramet": n}                                   attachment n: bytes, a long text, an array
+    {"$ramet": "dict", "items": [[key, V], ...]}    a dict with keys that JSON has not
+    {"$ramet": "frame" | "series", ...}             of pandas, see `value_tables`
+
+It is made before anything is sent, and then sent part by part as the engine asks for them. Code of the value's own
+class is not run where Python knows the type; what is run all the same goes through the gate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from datetime import date, time
+from enum import Enum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ramet_guest import channel as frames
+from ramet_guest import value_tables
+from ramet_guest.pieces import name_of
+from ramet_guest.value_tables import Refused
+
+if TYPE_CHECKING:
+    from ramet_guest.repl import Repl
+
+PART_BYTES = 1 << 20
+# The engine and the client take no more.
+DATA_BYTES_AT_MOST = 100 << 20
+JSON_BYTES_AT_MOST = 16 << 20
+MESSAGE_CHARACTERS = 1000
+LEVELS_AT_MOST = 100
+LONG_TEXT_CHARACTERS = 10_000
+MARK = "$ramet"
+
+_dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_NUMBERS = frozenset((int, float, bool, type(None)))
+_KEYS = (str, int, float, bool, type(None))
+
+
+class Values:
+    """What is on its way to the owner, if anything is."""
+
+    def __init__(self, repl: Repl) -> None:
+        self._repl = repl
+        self._left: deque[memoryview] = deque()
+
+    def answer(self, frame: frames.Frame) -> None:
+        if frame.kind == frames.VALUE_DROP:
+            self._left.clear()
+        elif frame.kind == frames.VALUE_NEXT:
+            self._send_part()
+        elif frame.kind == frames.VALUE_GET:
+            self._run(self._get, frame.header["name"])
+        else:
+            self._run(self._set, frame.header["name"], frame.header["path"], frame.blob)
+
+    def _run(self, step: Any, name: str, *more: Any) -> None:
+        """Through the gate: libraries may run code of the user's, and may take long."""
+        self._left.clear()
+        gate = self._repl.gate
+        gate.busy, gate.pending, gate.fired = True, None, False
+        try:
+            error = gate.run(step, name, *more)
+        finally:
+            gate.calm()
+            gate.end()
+        self._repl.leave_if_forked(0)
+        if error is None:
+            self._send_part()
+            return
+        self._left.clear()
+        kind, message = explained(error, name)
+        header = {"more": False, "error": {"kind": kind, "message": message[:MESSAGE_CHARACTERS]}}
+        self._repl.channel.send(frames.VALUE, frames.encode_header(header))
+
+    def _send_part(self) -> None:
+        pieces: list[memoryview] = []
+        missing = PART_BYTES
+        while self._left and missing:
+            piece = self._left.popleft()
+            if len(piece) > missing:
+                self._left.appendleft(piece[missing:])
+                piece = piece[:missing]
+            pieces.append(piece)
+            missing -= len(piece)
+        header = {"more": bool(self._left), "error": None}
+        self._repl.channel.send(frames.VALUE, frames.encode_header(header), b"".join(pieces))
+
+    def _get(self, name: str) -> None:
+        namespace = self._repl.namespace
+        if name not in namespace:
+            raise Refused("unknown", "is not defined in the sandbox")
+        self._left.extend(memoryview(part) for part in encode(namespace[name]) if len(part))
+
+    def _set(self, name: str, path: str | None, blob: bytes) -> None:
+        from ramet_guest import tool_values  # most sandboxes do without
+
+        data: bytes | bytearray = blob if path is None else taken(path)
+        try:
+            self._repl.namespace[name] = tool_values.decode(data)
+        except ImportError as error:
+            raise Refused("format", f"needs a library that the sandbox has not: {error}") from None
+
+
+def taken(path: str) -> bytes:
+    """The contents of a file that the owner wrote for this; the file is removed."""
+    try:
+        with open(path, "rb") as file:
+            os.unlink(path)
+            data = file.read(DATA_BYTES_AT_MOST + 1)
+    except OSError as error:
+        raise Refused("failed", f"could not be read from {path}: {error}") from None
+    if len(data) > DATA_BYTES_AT_MOST:
+        raise Refused("large", f"has more than {DATA_BYTES_AT_MOST} bytes")
+    return data
+
+
+def explained(error: BaseException, name: str) -> tuple[str, str]:
+    if isinstance(error, Refused):
+        return error.kind, error.told(name)
+    if isinstance(error, RecursionError):
+        return "unsupported", f"{name} is nested too deeply"
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    return "failed", f"{name} could not be handled: {type(error).__name__}: {text}"
+
+
+def encode(value: Any) -> list[bytes | memoryview]:
+    writer = Writer()
+    plain = writer.plain(value)
+    text = _dumps({"value": plain, "attachments": writer.described()}).encode("ascii")
+    if len(text) > JSON_BYTES_AT_MOST:
+        raise too_long()
+    buffers = (buffer for _, data in writer.attachments for buffer in data)
+    return [len(text).to_bytes(4, "little") + text, *buffers]
+
+
+def too_long() -> Refused:
+    return Refused("large", f"has more than {JSON_BYTES_AT_MOST} bytes as JSON")
+
+
+class Writer:
+    """Turns one value into JSON and attachments, and gives up as soon as it is clear that there is too much of it."""
+
+    def __init__(self) -> None:
+        self.attachments: list[tuple[str, tuple[bytes | memoryview, ...]]] = []
+        self._above: list[int] = []
+        self._json_bytes = 0
+        self._attached_bytes = 0
+
+    def described(self) -> list[list[Any]]:
+        return [[kind, sum(map(len, data))] for kind, data in self.attachments]
+
+    def plain(self, value: Any) -> Any:
+        if value is None or value is True or value is False:
+            return self.counted(value, 4)
+        if isinstance(value, str):
+            text = str.__str__(value)
+            if len(text) > LONG_TEXT_CHARACTERS:
+                return self.attach("text", text.encode("utf-8", "surrogatepass"))
+            return self.counted(text, len(text) + 2)
+        if isinstance(value, int):
+            return self.counted(int.__index__(value), value.bit_length() // 3 + 1)
+        if isinstance(value, float):
+            return self.counted(float.__float__(value), 8)
+        if isinstance(value, dict):
+            return self.within(value, self.mapping)
+        for kind in (list, tuple, set, frozenset):
+            if isinstance(value, kind):
+                return self.within(value, lambda items, kind=kind: self.sequence(kind.__iter__(items)))
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self.attach("bytes", bytes(value))
+        return self.other(value)
+
+    def counted(self, value: Any, size: int) -> Any:
+        self._json_bytes += size + 1
+        if self._json_bytes > JSON_BYTES_AT_MOST:
+            raise too_long()
+        return value
+
+    def within(self, container: Any, write: Any) -> Any:
+        if id(container) in self._above:
+            raise Refused("unsupported", "contains itself")
+        if len(self._above) >= LEVELS_AT_MOST:
+            raise Refused("unsupported", f"is nested more than {LEVELS_AT_MOST} levels deep")
+        self._above.append(id(container))
+        self.counted(None, 2)
+        written = write(container)
+        self._above.pop()
+        return written
+
+    def sequence(self, values: Any) -> list[Any]:
+        plain = list(values)
+        if _NUMBERS.issuperset(map(type, plain)):
+            self.counted(None, 2 * len(plain))  # at least; a million of them are no million steps
+            return plain
+        written: list[Any] = []
+        for value in plain:
+            written.append(self.item(len(written), value))
+        return written
+
+    def mapping(self, values: dict[Any, Any]) -> Any:
+        items = list(dict.items(values))
+        if all(type(key) is str for key, _ in items) and MARK not in values:
+            return {self.counted(key, len(key) + 3): self.item(key, value) for key, value in items}
+        for key, _ in items:
+            if not isinstance(key, _KEYS):
+                raise Refused("unsupported", f"has a key of the type {name_of(type(key))}")
+        return {MARK: "dict", "items": [[self.plain(key), self.item(key, value)] for key, value in items]}
+
+    def item(self, key: Any, value: Any) -> Any:
+        try:
+            return self.plain(value)
+        except Refused as refused:
+            # Of what is too large it does not matter where it became so.
+            raise (refused if refused.kind == "large" else refused.inside(key)) from None
+
+    def other(self, value: Any) -> Any:
+        kind = type(value)
+        if isinstance(value, Enum):
+            return self.plain(value._value_)
+        if isinstance(value, (date, time)):  # a datetime is a date
+            return self.counted(kind.isoformat(value), 26)
+        if isinstance(value, (UUID, PurePath)):
+            return self.plain(str(value))
+        fields = getattr(kind, "__dataclass_fields__", None)
+        if isinstance(fields, dict):
+            return self.within(value, lambda one: self.mapping({name: getattr(one, name) for name in fields}))
+        written = value_tables.of_library(self, value)
+        if written is not None:
+            return written[0]
+        raise Refused("unsupported", f"is of the type {name_of(kind)}, which cannot be taken out of a sandbox")
+
+    def attach(self, kind: str, *data: bytes | memoryview) -> Any:
+        size = sum(map(len, data))
+        self.room(size)
+        self._attached_bytes += size
+        self.attachments.append((kind, data))
+        self.counted(None, 20)
+        return {MARK: len(self.attachments) - 1}
+
+    def room(self, count: int) -> None:
+        """Raises if so many bytes more would be too many."""
+        if self._attached_bytes + count > DATA_BYTES_AT_MOST:
+            raise Refused("large", f"has more than {DATA_BYTES_AT_MOST} bytes")

@@ -1,0 +1,328 @@
+"""The engine: whose a thing is, how much of it, in which order, and until when."""
+
+from __future__ import annotations
+
+from tests.mutants.breakage import Breakage
+
+_OWNERS = "unit/test_owners.py::test_what_is_yours_is_to_me_as_if_it_had_never_been"
+
+ENGINE = (
+    # What a cell shows
+    Breakage(
+        "text-before-a-clear-is-not-taken",
+        "ramet/engine/repl.py",
+        'if running.sink.live or message.what == "clear":',
+        "if False:",
+        ("behaviour/test_shown_in_order.py::test_clear_output_leaves_the_last_step_of_a_loop_in_the_result",),
+    ),
+    # Owners
+    Breakage(
+        "sandbox-is-found-by-another-owner",
+        "ramet/engine/registry.py",
+        "if sandbox is not None and (owner is None or owner == sandbox.spec.owner):",
+        "if sandbox is not None:",
+        (_OWNERS,),
+    ),
+    Breakage(
+        "sandbox-is-closed-by-another-owner",
+        "ramet/engine/registry.py",
+        "        if sandbox is not None and owner in (None, sandbox.owner):\n            await self._end(",
+        "        if sandbox is not None:\n            await self._end(",
+        ("unit/test_owners.py::test_what_is_yours_is_not_closed_by_me",),
+    ),
+    Breakage(
+        "snapshot-is-found-by-another-owner",
+        "ramet/engine/snapshots.py",
+        "if snapshot is None or owner not in (None, snapshot.owner):",
+        "if snapshot is None:",
+        (_OWNERS,),
+    ),
+    Breakage(
+        "saved-snapshot-is-everybodys",
+        "ramet/engine/snapshots.py",
+        'snapshot = self._by_name.get((owner or "", name))',
+        "snapshot = next((one for (_, of), one in self._by_name.items() if of == name), None)",
+        ("unit/test_owners.py::test_names_of_saved_snapshots_are_each_owners_own",),
+    ),
+    Breakage(
+        "space-is-found-by-another-owner",
+        "ramet/engine/spaces.py",
+        "return None if space is None or owner not in (None, space.owner) else space",
+        "return space",
+        (_OWNERS,),
+    ),
+    Breakage(
+        "end-of-a-sandbox-is-told-to-another-owner",
+        "ramet/engine/lifetimes.py",
+        "return None if found is None or owner not in (None, found.owner) else found",
+        "return found",
+        (_OWNERS,),
+    ),
+    Breakage(
+        "sealed-engine-mounts-folders",
+        "ramet/engine/registry.py",
+        "        if spec.mounts:\n            raise wrong_argument(",
+        "        if False:\n            raise wrong_argument(",
+        ("unit/test_rooms.py::test_a_sealed_engine_mounts_nothing",),
+    ),
+    # How much
+    Breakage(
+        "maximum-of-sandboxes-is-not-checked",
+        "ramet/engine/rooms.py",
+        "have + room.sandboxes + max(len(leaving) - allowed, 0) > allowed",
+        "have + max(len(leaving) - allowed, 0) > allowed",
+        ("unit/test_rooms.py::test_many_who_create_at_once_get_no_more_than_is_allowed",),
+    ),
+    Breakage(
+        "maximum-of-memory-is-not-checked",
+        "ramet/engine/rooms.py",
+        "have_bytes + room.memory_bytes + max(sum(leaving) - allowed, 0) > allowed",
+        "have_bytes + max(sum(leaving) - allowed, 0) > allowed",
+        ("unit/test_rooms.py::test_memory_is_the_sum_of_the_limits",),
+    ),
+    Breakage(
+        "bound-of-the-machine-is-not-checked",
+        "ramet/engine/rooms.py",
+        "have + room.sandboxes + max(len(leaving) - most, 0) > most",
+        "False",
+        ("unit/test_rooms.py::test_the_bounds_of_the_machine_are_for_all_owners_together",),
+    ),
+    Breakage(
+        "maximum-of-templates-is-not-checked",
+        "ramet/engine/rooms.py",
+        "name not in names and len(names) >= allowance.templates:",
+        "name not in names and len(names) > allowance.templates:",
+        ("unit/test_rooms.py::test_templates_that_boot_count_with_those_there_are",),
+    ),
+    Breakage(
+        "quota-is-not-released",
+        "ramet/engine/rooms.py",
+        "self._among.discard(self)",
+        "pass",
+        ("unit/test_rooms.py::test_what_is_being_made_counts_with_what_there_is",),
+    ),
+    Breakage(
+        "maximum-of-snapshots-is-not-checked",
+        "ramet/engine/snapshots.py",
+        "if len(self) + self._coming.total() >= at_most:",
+        "if len(self) >= at_most:",
+        ("unit/test_rooms.py::test_snapshots_that_are_being_taken_count_with_those_there_are",),
+    ),
+    Breakage(
+        "network-beyond-what-an-owner-may-have",
+        "ramet/engine/network/allowing.py",
+        "if what is not None:",
+        "if False:",
+        ("engine/test_network.py::test_an_open_network_is_refused_to_one_who_may_have_rules_only",),
+    ),
+    Breakage(
+        "queue-is-not-bounded",
+        "ramet/engine/sandbox.py",
+        "if self.waiting >= self._settings.waiting_cells:",
+        "if False:",
+        ("unit/test_sandbox_queue.py::test_the_queue_is_bounded",),
+    ),
+    # Order and time
+    Breakage(
+        "queue-is-reversed",
+        "ramet/engine/sandbox.py",
+        "self._begin(self._queue.popleft())",
+        "self._begin(self._queue.pop())",
+        ("unit/test_sandbox_queue.py::test_cells_run_one_at_a_time_in_order_of_arrival",),
+    ),
+    Breakage(
+        "interrupt-is-forgotten-when-the-caller-leaves",
+        "ramet/engine/sandbox.py",
+        "        if cell is self._current:\n            self.repl.interrupt()\n",
+        "        if cell is self._current:\n            pass\n",
+        ("unit/test_sandbox_queue.py::test_a_caller_that_goes_away_interrupts_its_cell",),
+    ),
+    Breakage(
+        "interrupt-is-not-followed-by-a-harder-one",
+        "ramet/engine/ladder.py",
+        "self._later(self._settings.hard_interrupt_seconds, self._hard)",
+        "pass",
+        ("unit/test_sandbox_queue.py::test_a_cell_that_ignores_everything_is_asked_twice_told_and_killed",),
+    ),
+    Breakage(
+        "timeout-of-a-cell-is-ignored",
+        "ramet/engine/repl.py",
+        "if cell.timeout_seconds is not None:",
+        "if False:",
+        ("unit/test_sandbox_queue.py::test_a_cell_that_ignores_everything_is_asked_twice_told_and_killed",),
+    ),
+    Breakage(
+        "lifetime-is-ignored",
+        "ramet/engine/lifetimes.py",
+        "if self._deadline is not None and now >= self._deadline:",
+        "if False:",
+        ("unit/test_lifetimes.py::test_a_sandbox_ends_when_its_time_is_over_and_its_cells_are_told_so",),
+    ),
+    Breakage(
+        "busy-sandbox-counts-as-idle",
+        "ramet/engine/lifetimes.py",
+        "            if self._busy():\n                self._used = now\n            elif",
+        "            if",
+        ("unit/test_lifetimes.py::test_a_sandbox_that_runs_a_cell_is_used",),
+    ),
+    Breakage(
+        "output-comes-after-the-result-it-came-before",
+        "ramet/engine/repl.py",
+        "                # What was printed before it is in the pipes already, and whoever watches sees it first.\n"
+        "                self._pipes.take_what_is_there()\n",
+        "                pass\n",
+        ("unit/test_sandbox_queue.py::test_what_was_printed_before_a_result_is_seen_before_it",),
+    ),
+    Breakage(
+        "output-at-the-end-of-a-cell-is-lost-to-the-next",
+        "ramet/engine/repl.py",
+        "        self._pipes.take_what_is_there()\n        cause = self._cause(",
+        "        cause = self._cause(",
+        ("unit/test_sandbox_queue.py::test_output_before_a_cell_is_background_and_output_of_it_is_its_own",),
+    ),
+    # Copies
+    Breakage(
+        "snapshot-is-closed-while-it-is-thawed",
+        "ramet/engine/snapshots.py",
+        "        snapshot.hold()\n        try:\n            yield snapshot\n        finally:\n"
+        "            await snapshot.let_go()\n",
+        "        yield snapshot\n",
+        ("unit/test_relations_snapshot.py::test_a_snapshot_that_is_closed_while_it_is_thawed_is_closed_afterwards",),
+    ),
+    Breakage(
+        "merge-keeps-the-body-of-the-parent",
+        "ramet/engine/sandbox.py",
+        "self.body, self.spec = winner.body, self._own(winner.spec)",
+        "self.spec = self._own(winner.spec)",
+        ("unit/test_relations_merge.py::test_a_merge_puts_the_winner_in_the_parents_place",),
+    ),
+    Breakage(
+        "merge-leaves-the-winner-where-it-was",
+        "ramet/engine/registry.py",
+        "if self._sandboxes.pop(winner.id, None) is not None:",
+        "if self._sandboxes.get(winner.id) is not None:",
+        ("unit/test_relations_merge.py::test_a_merge_puts_the_winner_in_the_parents_place",),
+    ),
+    Breakage(
+        "diff-takes-added-names-for-removed-ones",
+        "ramet/engine/comparing.py",
+        'kind: Change = "added" if old is None else "removed"',
+        'kind: Change = "removed" if old is None else "added"',
+        ("unit/test_relations_diff.py::test_a_diff_tells_names_that_were_added_removed_and_changed",),
+    ),
+    Breakage(
+        "fork-inherits-secrets-unasked",
+        "ramet/engine/network/network.py",
+        "secrets = [secret.for_copy() for secret in self.secrets] if inherit_secrets else ()",
+        "secrets = [secret.for_copy() for secret in self.secrets]",
+        ("fork/test_network_of_copies.py::test_a_child_has_no_secrets_unless_they_are_inherited",),
+    ),
+    # Results
+    Breakage(
+        "long-output-is-not-cut",
+        "ramet/protocol/bounding.py",
+        "return self.total_bytes > self.limit_bytes",
+        "return False",
+        ("unit/test_bounding.py::test_of_a_longer_stream_the_first_and_the_last_half_are_kept",),
+    ),
+    Breakage(
+        "long-output-fills-the-engine",
+        "ramet/protocol/bounding.py",
+        "if len(self._tail) > 2 * self._tail_bytes:",
+        "if False:",
+        ("unit/test_bounding.py::test_memory_stays_bounded_however_small_the_pieces_are",),
+    ),
+    Breakage(
+        "rich-results-are-not-bounded",
+        "ramet/engine/collecting.py",
+        "if self._rich_bytes + cost > self._settings.rich_bytes or len(self._rich) >= self._settings.rich_count:",
+        "if len(self._rich) >= self._settings.rich_count:",
+        ("unit/test_sandbox_queue.py::test_rich_results_are_bounded_and_the_rest_is_counted",),
+    ),
+    Breakage(
+        "kept-executions-are-not-bounded",
+        "ramet/engine/executions.py",
+        "while len(self._ended) > settings.executions or (",
+        "while (",
+        ("unit/test_executions.py::test_records_are_bounded_by_number_by_size_and_by_all_together",),
+    ),
+    # Frames
+    Breakage(
+        "header-of-a-frame-is-not-bounded",
+        "ramet/protocol/frames.py",
+        "if header_length > self._bounds.header_bytes:",
+        "if False:",
+        ("unit/test_frames.py::test_an_oversized_frame_is_refused_by_its_first_ten_bytes",),
+    ),
+    Breakage(
+        "blob-of-a-frame-is-not-bounded",
+        "ramet/protocol/frames.py",
+        "if blob_length > self._bounds.blob_bytes:",
+        "if False:",
+        ("unit/test_frames.py::test_an_oversized_frame_is_refused_by_its_first_ten_bytes",),
+    ),
+    Breakage(
+        "guest-may-tell-any-number-of-forms",
+        "ramet/protocol/guest.py",
+        "if len(values) > _MIMES_AT_MOST:",
+        "if False:",
+        ("unit/test_guest_frames.py::test_a_rich_result_with_a_wrong_type_is_refused",),
+    ),
+    # Tools
+    Breakage(
+        "tool-is-called-once-too-often",
+        "ramet/engine/tools/service.py",
+        "self._counts[name] >= tool.calls_per_cell:",
+        "self._counts[name] > tool.calls_per_cell:",
+        ("unit/test_tool_calls.py::test_a_tool_is_called_so_many_times_in_a_cell_and_again_in_the_next",),
+    ),
+    Breakage(
+        "timeout-of-a-tool-is-ignored",
+        "ramet/engine/tools/service.py",
+        "if tool.timeout_seconds is not None:",
+        "if False:",
+        ("unit/test_tool_calls.py::test_a_tool_that_takes_too_long_fails_and_its_client_is_told",),
+    ),
+    Breakage(
+        "tool-that-was-not-given-is-called",
+        "ramet/engine/tools/service.py",
+        "tool = self._in_force.by_name.get(name)",
+        "tool = self._in_force.by_name.get(name) or next(iter(self._in_force.by_name.values()))",
+        ("unit/test_tool_calls.py::test_a_call_of_a_tool_that_was_not_given_is_refused",),
+    ),
+    Breakage(
+        "tool-call-outlives-its-cell",
+        "ramet/engine/tools/service.py",
+        'self._fail(call, "cancelled", _CELL_ENDED)',
+        "pass",
+        ("unit/test_tool_calls.py::test_calls_end_with_their_cell",),
+    ),
+    Breakage(
+        "value-of-a-tool-has-no-end",
+        "ramet/engine/tools/calls.py",
+        "if self._value_bytes > tool_frames.VALUE_BYTES_AT_MOST:",
+        "if False:",
+        ("unit/test_tool_answers.py::test_a_value_has_an_end",),
+    ),
+    Breakage(
+        "arguments-of-a-tool-are-not-checked",
+        "ramet/client/tools/argument_checks.py",
+        "        if error is not None:\n            place",
+        "        if False:\n            place",
+        ("unit/test_tool_schemas.py::test_what_does_not_fit_never_reaches_the_handler",),
+    ),
+    Breakage(
+        "cell-does-not-wait-for-the-one-before-it",
+        "ramet/engine/sandbox.py",
+        "if after is not None and not self._has_come(after):",
+        "if False:",
+        ("unit/test_early_cells.py::test_cells_run_in_the_order_in_which_they_were_sent",),
+    ),
+    Breakage(
+        "value-of-a-guest-has-no-end",
+        "ramet/engine/value_calls.py",
+        "if total_bytes > VALUE_BYTES_AT_MOST or parts > _PARTS_AT_MOST:",
+        "if False:",
+        ("unit/test_value_calls.py::test_a_guest_that_never_comes_to_an_end_is_cut_off",),
+    ),
+)
