@@ -87,8 +87,6 @@ class Repl:
         self._error: dict[str, str] | None = None
         # The last `!command` of the cell that failed.
         self._failed_command: CommandFailed | None = None
-        # The value of the cell's last expression is being shown.
-        self._shows_value = False
         self._hooks: Hooks | None = None
         # In a template, and in a sandbox until its first frame.
         self.fresh = True
@@ -163,7 +161,7 @@ class Repl:
         gate = self.gate
         self.channel.begin(header["id"])
         self._error = self._reported = self._failed_command = None
-        self._shows_value = self._publisher.ended = False
+        self._publisher.ended = False
         self._publisher.live = header.get("live") is True
         gate.begin()
         if self.channel.interrupt_waits():
@@ -214,7 +212,7 @@ class Repl:
         return fired or (self.gate.user_handles() and self.channel.interrupt_waits())
 
     def ended_with_value(self) -> bool:
-        return self._shows_value and self._publisher.ended
+        return self._publisher.ended
 
     def configure(self, header: dict[str, Any]) -> None:
         problem = None
@@ -324,7 +322,6 @@ class Repl:
         if value is not None:
             result = _eval(value, self.namespace)
             if result is not None:
-                self._shows_value = True
                 sys.displayhook(result)
 
     async def await_program(self, body: CodeType | None, value: CodeType | None) -> None:
@@ -337,7 +334,6 @@ class Repl:
             if value.co_flags & _CO_COROUTINE:
                 result = await result
             if result is not None:
-                self._shows_value = True
                 sys.displayhook(result)
 
     def run_whole(self, program: Program) -> None:
@@ -355,7 +351,8 @@ class Repl:
             self.report(error)
             return error
         finally:
-            self._shows_value = False
+            # Its value was not the last thing that the cell does: an interrupt can still reach the rest.
+            self._publisher.ended = False
         return None
 
     def before_cell(self, source: str) -> None:

@@ -251,6 +251,21 @@ def test_a_cell_that_ended_with_a_value_was_not_interrupted(guest: Guest) -> Non
     assert 0 in ends
 
 
+@pytest.mark.parametrize("code", ["6 * 7", "x = 6\nx * 7", "import asyncio; await asyncio.sleep(0, 42)"])
+def test_an_interrupt_right_after_the_value_comes_too_late(guest: Guest, code: str) -> None:
+    """The signal arrives when the value is on its way and the displayhook has not yet returned."""
+    guest.run(
+        "import os, signal\n"
+        "publisher = get_ipython().publisher\n"
+        "def publish_value(data, last, publish=publisher.publish_value):\n"
+        "    publish(data, last)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "publisher.publish_value = publish_value"
+    )
+    outcome = guest.run(code)
+    assert (outcome.value, outcome.exit_code, outcome.error, outcome.interrupted) == ("42", 0, None, False)
+
+
 def test_an_interrupt_in_the_first_awaiting_cell_leaves_asyncio_whole(start_guest: Callable[..., Guest]) -> None:
     for delay in range(8):
         guest = start_guest()
