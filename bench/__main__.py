@@ -1,4 +1,4 @@
-"""`python -m bench`: runs the scenarios, prints one table and one JSON line."""
+"""`python -m bench`: runs the scenarios, prints one table and one JSON line, or the table of README.md."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from bench import readme
 from bench.scenarios import SCENARIOS
 from bench.settings import Settings
 from bench.table import Row, as_json_line, as_table
@@ -16,6 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Ramet against what else one could use.")
     parser.add_argument("--quick", action="store_true", help="few rounds and small crowds: a look, not a result")
     parser.add_argument("--only", action="append", choices=list(SCENARIOS), metavar="NAME", help=", ".join(SCENARIOS))
+    parser.add_argument("--readme", action="store_true", help="measure and print only the table of README.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON line to FILE")
     parser.add_argument("--seed", type=int, default=None, help="of the shuffled order")
     chosen = parser.parse_args()
@@ -24,7 +26,7 @@ def main() -> int:
     settings = Settings(chosen.quick, random.Random(chosen.seed))
     rows: list[Row] = []
     failed = False
-    for name in chosen.only or SCENARIOS:
+    for name in readme.SCENARIOS if chosen.readme else chosen.only or SCENARIOS:
         started = time.perf_counter()
         try:
             rows += SCENARIOS[name](settings)
@@ -35,9 +37,10 @@ def main() -> int:
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
     line = as_json_line(rows, chosen.quick)
-    print(as_table(rows))
-    print()
-    print(line)
+    if chosen.readme:
+        print(f"{readme.as_markdown(rows)}\n\n{readme.machine()}")
+    else:
+        print(f"{as_table(rows)}\n\n{line}")
     if chosen.json is not None:
         chosen.json.write_text(line + "\n")
     return 1 if failed else 0

@@ -46,9 +46,9 @@ def as_table(rows: Sequence[Row]) -> str:
         lines.append(
             (
                 row.scenario,
-                _figure(row.ours, row.unit),
+                as_figure(row.ours, row.unit),
                 row.against,
-                _figure(row.theirs, row.unit),
+                as_figure(row.theirs, row.unit),
                 _plain(row.ratio),
                 _at_most(row),
                 row.verdict,
@@ -77,10 +77,11 @@ def _at_most(row: Row) -> str:
     if row.target is None:
         return ""
     # With nobody to compare with, the target is a figure of the row's own unit.
-    return f"<= {_plain(row.target) if row.against else _figure(row.target, row.unit)}"
+    return f"<= {_plain(row.target) if row.against else as_figure(row.target, row.unit)}"
 
 
-def _figure(value: float | None, unit: str) -> str:
+def as_figure(value: float | None, unit: str) -> str:
+    """The value in the unit that reads best; nothing where nothing was measured."""
     if value is None:
         return ""
     if unit == "count":

@@ -1,24 +1,24 @@
-"""Every error Ramet raises, in one tree.
+"""All exceptions that Ramet raises, in one tree.
 
     RametError
     ├── InvalidArgument       an argument is not allowed; nothing was started      (also a ValueError)
-    ├── HostNotCapable        this machine cannot build a wall that was asked for
+    ├── HostNotCapable        this machine lacks a kernel feature that a sandbox needs
     ├── LimitReached          no room for more: sandboxes, waiting cells, entries
     ├── TemplateFailed        the interpreter of a template did not boot
-    ├── EngineLost            the engine ended without being asked to
+    ├── EngineLost            the engine ended unexpectedly
     ├── EngineClosed          the engine was closed by its owner
     ├── SandboxClosed         the sandbox was closed, or its lifetime is over; details["cause"] says which
-    ├── SandboxLost           the sandbox cannot run cells any more
-    ├── ForkFailed            a sandbox could not be frozen, or its copy not thawed; it goes on itself
+    ├── SandboxLost           the sandbox can run no more cells
+    ├── ForkFailed            a sandbox could not be frozen, or its copy not thawed; the sandbox itself continues
     ├── ExecutionCancelled    the call was given up before it had a result
-    ├── ExecutionUnknown      no execution of this id, or none any more
+    ├── ExecutionUnknown      no execution has this id, or its result is no longer kept
     ├── OutcomeUnknown        the connection broke; the call may have been carried out
     ├── Unreachable           no server answers at the URL; nothing was carried out
-    ├── Unauthorized          the server wants a key, or does not know this one
-    ├── NotPermitted          more of the network than the key may have
+    ├── Unauthorized          the server requires a key, or does not know this one
+    ├── NotPermitted          more of the network than the key allows
     ├── NameUnknown           the sandbox has no such name                         (also a KeyError)
-    ├── ValueUnsupported      a value of this type cannot travel                   (also a TypeError)
-    ├── ToolError             raised by a tool, to tell the code that called it what went wrong
+    ├── ValueUnsupported      a value of this type cannot be transferred           (also a TypeError)
+    ├── ToolError             for tools to raise: tells the code that called the tool what went wrong
     ├── ForkedProcess         a handle was used in another process after os.fork()
     ├── ProtocolError         the other side broke the protocol
     └── FileError             a file operation in a sandbox failed                 (also an OSError, with errno)
@@ -28,8 +28,8 @@
         ├── FileNotFolder     (also a NotADirectoryError)
         └── FileForbidden     (also a PermissionError)
 
-A user's program that fails is a result, never one of these. Each error has a stable ``code``, and a ``hint`` where we
-know a way out. Over a wire travel code, message, hint and details; the class is looked up here, in our own table.
+User code that fails is a result, never one of these. Each error has a stable ``code``, and a ``hint`` where Ramet knows
+what to do. Code, message, hint and details travel over a connection; the receiver finds the class in its own table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ from collections.abc import Mapping
 
 
 class RametError(Exception):
-    """Base of all errors of Ramet."""
+    """Base class of all Ramet errors.
+
+    ``code`` is stable, ``message`` says what happened, ``hint`` says what to do or is None, and ``details`` has facts
+    for programs. Errors can be pickled.
+    """
 
     code = "error"
 
@@ -56,140 +60,176 @@ class RametError(Exception):
         return f"{self.message}\n\nhint: {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (multiprocessing, concurrent.futures): keyword arguments must survive pickling.
+        # Errors cross process boundaries (multiprocessing, concurrent.futures), so keyword arguments must survive
+        # pickling.
         return _rebuild, (type(self), self.message, self.hint, self.details)
 
 
 class InvalidArgument(RametError, ValueError):
-    """An argument is not allowed. Nothing was started."""
+    """An argument is not allowed; ``argument`` is its name. Nothing was started.
+
+    Correct the argument; the message says what it must be.
+    """
 
     code = "invalid_argument"
 
     @property
     def argument(self) -> str:
-        """The name of the argument."""
+        """The name of the wrong argument."""
         return str(self.details.get("argument", ""))
 
 
 class HostNotCapable(RametError):
-    """This machine cannot build a wall that was asked for."""
+    """This machine lacks a kernel feature or permission that a sandbox needs.
+
+    The hint says how to enable it; ``ramet doctor`` checks all of them. Ramet never makes a weaker sandbox instead.
+    """
 
     code = "host_not_capable"
 
 
 class LimitReached(RametError):
-    """There is no room for more of what was asked for."""
+    """There is no room for another sandbox, waiting cell, connection or entry.
+
+    Close what you no longer need or wait for running calls to end, then try again; or raise the limit that the message
+    names.
+    """
 
     code = "limit_reached"
 
 
 class TemplateFailed(RametError):
-    """The interpreter of a template did not boot, or a preload could not be imported."""
+    """The interpreter of a template did not boot, or a module of ``preload`` could not be imported.
+
+    The message contains its output. Fix the environment or the list of modules.
+    """
 
     code = "template_failed"
 
 
 class EngineLost(RametError):
-    """The engine ended without being asked to; its sandboxes ended with it."""
+    """The engine ended unexpectedly, and its sandboxes with it.
+
+    The message contains its exit code and last output. The next ``Sandbox()`` starts another engine.
+    """
 
     code = "engine_lost"
 
 
 class EngineClosed(RametError):
-    """The engine was closed by its owner."""
+    """Your program closed the engine, and its sandboxes with it. The next ``Sandbox()`` starts another one."""
 
     code = "engine_closed"
 
 
 class SandboxClosed(RametError):
-    """The sandbox was closed."""
+    """The sandbox or snapshot was closed, was merged into another, or reached the end of its lifetime.
+
+    ``details["cause"]`` says which. Make a new sandbox; to keep one longer, give it a longer lifetime.
+    """
 
     code = "sandbox_closed"
 
 
 class SandboxLost(RametError):
-    """The sandbox cannot run cells any more."""
+    """The sandbox can run no more cells: its REPL does not answer, or no fresh one could be made.
+
+    Make a new sandbox.
+    """
 
     code = "sandbox_lost"
 
 
 class ForkFailed(RametError):
-    """A sandbox could not be frozen, or a copy of it not be thawed. Nothing was left behind, and it goes on itself."""
+    """A sandbox could not be frozen, or a copy of it could not be thawed.
+
+    Nothing was left behind, and the sandbox itself continues. The message says what stood in the way.
+    """
 
     code = "fork_failed"
 
 
 class ExecutionCancelled(RametError):
-    """A call was given up before it had a result."""
+    """The call was given up before it had a result."""
 
     code = "execution_cancelled"
 
 
 class ExecutionUnknown(RametError):
-    """There is no execution of this id, or its result is not kept any more."""
+    """No execution has this id, or its result is no longer kept."""
 
     code = "execution_unknown"
 
 
 class OutcomeUnknown(RametError):
-    """The connection broke after the call was sent: it may have been carried out, or may still be.
+    """The connection broke after the call was sent: the server may have carried it out, or may still do so.
 
-    For a cell, ``details["execution"]`` is the id that its result can be asked for with.
+    For a cell, ``details["execution"]`` is its id: ``sandbox.result(id)`` waits for its result. For other calls, check
+    the state of the sandbox before you repeat them.
     """
 
     code = "outcome_unknown"
 
 
 class Unreachable(RametError):
-    """There is no server at the URL, or the way to it is barred. Nothing was carried out."""
+    """No server answers at the URL, or the connection is blocked.
+
+    Nothing was carried out, so the call can be repeated safely. Check the URL and that ``ramet serve`` runs there.
+    """
 
     code = "unreachable"
 
 
 class Unauthorized(RametError):
-    """The server wants a key, or does not know the one that was given."""
+    """The server requires a key, or does not know the one that was given.
+
+    Pass ``api_key=`` or set RAMET_API_KEY to a key that the operator made with ``ramet keys create``.
+    """
 
     code = "unauthorized"
 
 
 class NotPermitted(RametError):
-    """More was asked for than whoever runs the server lets this key have."""
+    """More was asked for than the server allows this key.
+
+    The message names it; the operator can change the key's limits.
+    """
 
     code = "not_permitted"
 
 
 class NameUnknown(RametError, KeyError):
-    """No cell of the sandbox has defined this name, or it was deleted since."""
+    """The sandbox has no such name: no cell has defined it, or it was deleted since."""
 
     code = "name_unknown"
 
 
 class ValueUnsupported(RametError, TypeError):
-    """A value of this type cannot be given to a sandbox, or taken out of one."""
+    """A value of this type cannot be set in a sandbox or read from one. The message names the type and its place."""
 
     code = "value_unsupported"
 
 
 class ToolError(RametError):
-    """Raised by a tool of yours: the code that called it gets a ToolError with this message."""
+    """For your tools to raise: the code that called the tool gets a ToolError with this message."""
 
     code = "tool_error"
 
 
 class ForkedProcess(RametError):
-    """A handle was used in another process than the one that made it."""
+    """A handle was used in another process than the one that made it. Make a new ``Sandbox()`` in the child process."""
 
     code = "forked_process"
 
 
 class ProtocolError(RametError):
-    """The other side of a connection broke the protocol."""
+    """The other side of a connection broke the protocol: a bug, or two versions of Ramet that do not match."""
 
     code = "protocol_error"
 
 
 class FileError(RametError, OSError):
-    """A file operation in a sandbox failed; ``errno`` says how, ``filename`` is the path in the sandbox."""
+    """A file operation in a sandbox failed. ``errno`` has the cause, ``filename`` is the path in the sandbox."""
 
     code = "file_error"
 
@@ -202,19 +242,19 @@ class FileError(RametError, OSError):
 
 
 class FileNotFound(FileError, FileNotFoundError):
-    """There is nothing at this path in the sandbox."""
+    """Nothing exists at this path in the sandbox."""
 
     code = "file_not_found"
 
 
 class FileExists(FileError, FileExistsError):
-    """There is something at this path in the sandbox already."""
+    """Something already exists at this path in the sandbox."""
 
     code = "file_exists"
 
 
 class FileIsFolder(FileError, IsADirectoryError):
-    """The path in the sandbox is a folder."""
+    """The path in the sandbox is a folder, and a file is needed."""
 
     code = "file_is_folder"
 
@@ -226,13 +266,13 @@ class FileNotFolder(FileError, NotADirectoryError):
 
 
 class FileForbidden(FileError, PermissionError):
-    """The sandbox does not allow this at this path."""
+    """The sandbox does not permit this operation at this path."""
 
     code = "file_forbidden"
 
 
-# What the kernel says when there is no more of something: descriptors, memory, processes, mounts, watches; and when too
-# many descriptors of a user are under way through sockets.
+# Errors by which the kernel reports that something is used up: descriptors, memory, processes, mounts, watches, or the
+# number of descriptors that a user may have in flight through sockets.
 NO_ROOM_ERRNOS = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 )
@@ -249,7 +289,7 @@ _BY_ERRNO: dict[int, type[FileError]] = {
 
 
 def file_error(tried: str, path: str, number: int, *, hint: str | None = None) -> FileError:
-    """The error for a failed system call on a path of a sandbox."""
+    """Return the error for a failed system call on a path in a sandbox."""
     kind = _BY_ERRNO.get(number, FileError)
     message = f"cannot {tried} {path!r} in the sandbox: {os.strerror(number)}"
     return kind(message, hint=hint, details={"errno": number, "path": path})
@@ -266,7 +306,7 @@ _BY_CODE: dict[str, type[RametError]] = {kind.code: kind for kind in _all_below(
 
 
 def error_from_code(code: str, message: str, hint: str | None, details: Mapping[str, object]) -> RametError:
-    """The error that another process described. An unknown code becomes a plain RametError."""
+    """Return the error that another process described. An unknown code becomes a plain RametError."""
     return _BY_CODE.get(code, RametError)(message, hint=hint, details=details)
 
 

@@ -1,5 +1,5 @@
-"""The guest: Ramet's code inside the wall. It runs cells in one long-lived process, answers on descriptor 1000,
-imports nothing of `ramet` and starts no threads.
+"""The guest: Ramet's code inside the walls. It runs cells in one long-lived process and answers on descriptor 1000.
 
-Start reading at `boot.py`, then `repl.py`.
+It imports nothing of `ramet`. It starts a thread only to feed a script's standard input, and to fail the jobs of a pool
+that lost its workers in a fork. Start reading at `boot.py`, then `repl.py`.
 """

@@ -1,7 +1,7 @@
-"""Entry of the guest: `python -P -X utf8 .../ramet_guest/__main__.py '<json>'`.
+"""Entry point of the guest: `python -P -X utf8 .../ramet_guest/__main__.py '<json>'`.
 
-Loads the package with a private copy of the builtins, so that `del builtins.len` in a cell cannot reach guest code
-(a function keeps the builtins its globals named when it was made), without putting its folder on `sys.path`.
+Loads the package with a private copy of the builtins, so that `del builtins.len` in a cell does not affect guest code:
+a function keeps the builtins that its globals named when it was made. The guest's folder does not go on `sys.path`.
 """
 
 import builtins
@@ -17,7 +17,7 @@ PRIVATE_BUILTINS = dict(vars(builtins))
 
 
 class PrivateLoader(SourceFileLoader):
-    """Loads a guest module whose names resolve to the private builtins."""
+    """Loads guest modules whose names resolve to the private builtins."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = PRIVATE_BUILTINS
@@ -25,7 +25,7 @@ class PrivateLoader(SourceFileLoader):
 
 
 class PrivateFinder:
-    """Finds the guest package beside this file and nothing else."""
+    """Finds the guest package beside this file, and nothing else."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -38,7 +38,7 @@ class PrivateFinder:
 
 
 def main() -> None:
-    # It stays: some guest modules are imported once IPython can be.
+    # Stays installed: some guest modules are imported later, on first use.
     sys.meta_path.insert(0, PrivateFinder)
     from ramet_guest import boot
 

@@ -1,4 +1,7 @@
-"""Boots a template: descriptors, streams, IPython, preloads, warm-up, memory; says READY and serves."""
+"""Boots a template: descriptors, streams, IPython, preloaded libraries, warm-up, memory.
+
+Then sends READY and serves.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ OLDEST_IPYTHON = 8
 
 
 def main(options_json: str, folder: str) -> None:
-    """`folder` holds the guest package, and perhaps a `site-packages` with IPython."""
+    """Boots and serves. `folder` holds the guest package, and perhaps a `site-packages` with IPython."""
     options: dict[str, Any] = json.loads(options_json)
     repl = prepare(options, folder)
     announce(repl)
@@ -27,18 +30,20 @@ def main(options_json: str, folder: str) -> None:
 
 
 def prepare(options: dict[str, Any], folder: str) -> Any:
-    """Everything up to READY."""
-    # As in a REPL: modules are found in the current folder, and no script was given.
+    """Does everything up to READY."""
+    # As in a REPL: modules are found in the current folder, and there is no script.
     sys.path.insert(0, "")
     sys.argv[:] = [""]
+    # Programs that cells start must not inherit the control socket or the spare pipes.
     for descriptor in (CONTROL_DESCRIPTOR, *SPARES.values()):
         os.set_inheritable(descriptor, False)
     unbuffer_c_stdio()
     fallback.install(os.path.join(folder, "site-packages"))
 
-    # From here on IPython is needed.
+    # Everything below needs IPython.
     check_ipython()
-    # Scripts are run by a module that must be there also if its file is replaced by another version meanwhile.
+    # `scripts` is imported now, although only later cells use it: its file may be replaced by another version
+    # meanwhile.
     from ramet_guest import magics, memory, no_network, postmortem, scripts, warmup  # noqa: F401
     from ramet_guest.repl import Repl
     from ramet_guest.shell import make_shell
@@ -54,6 +59,7 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     teach_inspect(repl.sources)
     tell_children_apart(channel)
     no_network.install()
+    # After the REPL, which sets the gate's callbacks; before the preloaded modules, the first code that is not ours.
     gate.install()
     for name in options.get("preload", ()):
         importlib.import_module(name)

@@ -1,7 +1,8 @@
-"""What asyncio gives to a cell that does not await: the loop that awaiting cells run on, as in a notebook.
+"""Gives the cells' event loop to asyncio functions called in cells that do not await, as in a notebook.
 
-There it runs all the time. Here it runs while a cell awaits, and between cells, so that `asyncio.run` works in cells:
-`get_running_loop` has nothing to give in a cell that does not await, but `get_event_loop` and `create_task` have.
+In a notebook the loop runs all the time. Here it runs while a cell awaits, and between cells, so that `asyncio.run`
+works in cells. In a cell that does not await, `get_running_loop` therefore raises, but `get_event_loop` and
+`create_task` work.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MODULE = "asyncio"
 
 
 class Watch:
-    """Finds asyncio when it is first imported, and has it changed then: most sandboxes never load it."""
+    """Import hook that patches asyncio when it is first imported. Most sandboxes never load it."""
 
     def __init__(self, change: Callable[[Any], None]) -> None:
         self._change = change
@@ -35,7 +36,7 @@ class Watch:
 
 
 class ChangingLoader:
-    """Loads a module as another loader would, then changes it."""
+    """Loads a module through another loader, then patches it."""
 
     def __init__(self, loader: Any, change: Callable[[Any], None]) -> None:
         self._loader = loader
@@ -54,7 +55,11 @@ class ChangingLoader:
 
 
 def install(open_loop: Callable[[], Any], is_copy: Callable[[], bool]) -> None:
-    """`open_loop` gives the loop of the cells. `is_copy`: this process is a child of the REPL, and has no cells."""
+    """Patches asyncio now, or when it is imported.
+
+    `open_loop` returns the loop of the cells. `is_copy` returns whether this process is a child of the REPL, which runs
+    no cells.
+    """
 
     def change(asyncio: Any) -> None:
         teach(asyncio, open_loop, is_copy)
@@ -86,7 +91,7 @@ def teach(asyncio: Any, open_loop: Callable[[], Any], is_copy: Callable[[], bool
     @functools.wraps(plain_create)
     def create_task(coro: Any, **options: Any) -> Any:
         if outside_of_loops():
-            # It begins when the cell is over, or awaits.
+            # The task starts when the cell ends or awaits.
             return open_loop().create_task(coro, **options)
         return plain_create(coro, **options)
 

@@ -1,4 +1,4 @@
-"""`os.fork()` in a cell: the copy runs on to the end of its cell and must not be taken for the REPL."""
+"""Handles `os.fork()` in a cell: the child runs to the end of its cell and must not act as the REPL."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from ramet_guest.channel import Channel
 
 
 def tell_children_apart(channel: Channel) -> None:
-    """Has every forked child close its copy of the control socket at birth."""
+    """Makes every forked child close its copy of the control socket at once, so that only the parent can answer."""
     os.register_at_fork(after_in_child=channel.abandon)

@@ -1,4 +1,4 @@
-"""From the text of a cell to code objects, all of them before anything runs."""
+"""Compiles the text of a cell to code objects, all of them before anything runs."""
 
 from __future__ import annotations
 import __future__
@@ -23,7 +23,7 @@ _BAD_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _FIRST_WORD = re.compile(r"[ \t]*([A-Za-z_]\w*)")
 _AFTER_NAME = re.compile(r"\s*[=.(\[,:]")
 _builtin_names: dict[str, Any] = vars(builtins)
-# Cells that use these expect a running event loop although they do not await.
+# Cells that use these names expect a running event loop although they do not await.
 _NEEDS_LOOP = frozenset(("create_task", "ensure_future", "get_running_loop"))
 
 
@@ -33,12 +33,12 @@ class Program(NamedTuple):
     body: CodeType | None
     value: CodeType | None
     needs_loop: bool
-    # The body is one line that shows its value itself.
+    # True if the body is one line that shows its value itself.
     is_line: bool = False
 
 
 class Compiler:
-    """Compiles cells; remembers `from __future__` imports of earlier ones, as a module would."""
+    """Compiles cells. Keeps the `from __future__` imports of earlier cells in effect, as a module would."""
 
     def __init__(self, shell: Any, namespace: dict[str, Any], sources: Sources) -> None:
         self._shell = shell
@@ -48,14 +48,16 @@ class Compiler:
         self._transformers: list[Any] = shell.ast_transformers
 
     def compile(self, source: str, name: str | None = None, nested: bool = False) -> Program:
-        """Raises SyntaxError (or ValueError, RecursionError, MemoryError from the compiler) and runs nothing.
+        """Compiles a cell and runs nothing.
 
-        Code that is no cell, as a script's, brings the name that tracebacks show. `nested`: inside a cell, for a magic.
+        `name` is the file name for tracebacks of code that is not a cell, such as a script. `nested` means that a magic
+        runs the code inside a cell. Raises SyntaxError, or ValueError, RecursionError and MemoryError from the
+        compiler.
         """
         name = name or self._sources.next_name(nested)
         if "\r" in source:
             source = source.replace("\r\n", "\n").replace("\r", "\n")
-        # Simple statements on one line, the most frequent cells, need no tree: twice as quick.
+        # A simple statement on one line, the most frequent cell, needs no tree. This path is twice as fast.
         if "\n" not in source and ";" not in source and ":" not in source and not self._transformers:
             program = self._compile_line(source, name)
             if program is not None:
@@ -67,9 +69,10 @@ class Compiler:
         return self._compile_tree(source, tree, name)
 
     def _compile_line(self, source: str, name: str) -> Program | None:
-        """One simple statement, in the mode of Python's own prompt: an expression's value goes to `sys.displayhook`.
+        """Compiles one simple statement in the mode of Python's own prompt: values go to `sys.displayhook`.
 
-        (In compound statements that mode would show every expression, hence no colon; nor a semicolon.)
+        That mode would show every expression of a compound statement, so the caller passes no line with a colon or
+        semicolon.
         """
         if self._is_magic_line(source):
             return None
@@ -82,7 +85,7 @@ class Compiler:
         return Program(body, None, needs_loop(body), True)
 
     def _parse(self, source: str, name: str) -> tuple[str, ast.Module]:
-        """Valid Python is Python; only what does not parse is read as a notebook cell."""
+        """Parses a cell as Python. Only text that does not parse is read as a notebook cell."""
         flags = self.flags | _ONLY_AST
         if "\n" in source or not self._is_magic_line(source):
             try:
@@ -96,13 +99,13 @@ class Compiler:
             except (SyntaxError, ValueError):
                 pass
         refuse_bad_characters(source, name)
-        # IPython drops leading empty lines; tracebacks count them.
+        # IPython drops leading empty lines, but tracebacks count them.
         empty = source[: len(source) - len(source.lstrip())].count("\n")
         transformed = "\n" * empty + self._shell.transform_cell(source)
         return transformed, _compile(transformed, name, "exec", flags, True)
 
     def _is_magic_line(self, line: str) -> bool:
-        """`ls` and `pwd` are valid Python but meant as magics unless a name hides them."""
+        """Whether the line is a magic. `ls` and `pwd` are valid Python, but mean the magic unless a name hides it."""
         match = _FIRST_WORD.match(line)
         if match is None:
             return False
@@ -112,6 +115,7 @@ class Compiler:
         return self._shell.find_line_magic(word) is not None and not _AFTER_NAME.match(line, match.end())
 
     def _compile_tree(self, source: str, tree: ast.Module, name: str) -> Program:
+        """Compiles a parsed cell. If it ends in an expression, that becomes `value`, unless a semicolon follows it."""
         if self._transformers:
             tree = self._shell.transform_ast(tree)
         statements = tree.body
@@ -122,6 +126,7 @@ class Compiler:
         body = value = None
         flags = self.flags
         if statements:
+            # The body first: a `from __future__` import in it applies to the last expression too.
             body = _compile(tree, name, "exec", flags | _TOP_LEVEL_AWAIT, True)
             flags |= body.co_flags & _FUTURES
         if last is not None:
@@ -131,7 +136,10 @@ class Compiler:
 
 
 def plain_script(text: str, name: str, sources: Sources) -> Program | None:
-    """A script whose values are not shown and that inherits nothing from cells. None: it is not Python alone."""
+    """Compiles a script whose values are not shown and that inherits nothing from cells.
+
+    Returns None if it is not plain Python.
+    """
     try:
         body = _compile(text, name, "exec", _TOP_LEVEL_AWAIT, True)
     except (SyntaxError, ValueError):
@@ -147,13 +155,13 @@ def needs_loop(code: CodeType | None) -> bool:
 def ends_with_semicolon(source: str, last: ast.Expr) -> bool:
     if ";" not in source or last.end_lineno is None or last.end_col_offset is None:
         return False
-    # Columns of the tree count UTF-8 bytes.
+    # The tree counts columns in UTF-8 bytes.
     line = source.split("\n")[last.end_lineno - 1].encode()
     return line[last.end_col_offset :].lstrip(b" \t)").startswith(b";")
 
 
 def dedent(source: str) -> str:
-    """Takes the first line's indentation off every line that has it; keeps the number of lines."""
+    """Removes the first line's indentation from every line that has it; keeps the number of lines."""
     lines = source.split("\n")
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     margin = first[: len(first) - len(first.lstrip())]
@@ -161,7 +169,7 @@ def dedent(source: str) -> str:
 
 
 def refuse_bad_characters(source: str, name: str) -> None:
-    """Raises SyntaxError for what no version of Python reads, with the line it is in."""
+    """Raises SyntaxError, with the line, for characters that no version of Python accepts."""
     match = _BAD_CHARACTER.search(source)
     if match is None:
         return

@@ -1,6 +1,7 @@
 """A value in a few words, and its size: what a person wants to see of a name that differs.
 
-Bounded in time and memory for the values that can be huge; anything else is asked for its `repr`, which is user code.
+Time and memory are limited for types whose values can be huge. Any other value is asked for its `repr`, which is user
+code.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}
 
 
 def short(value: Any) -> str:
-    """One line of at most CHARACTERS."""
+    """Returns one line of at most CHARACTERS."""
     text = " ".join(without_addresses(text_of(value, _DEEP)).split())
     return text if len(text) <= CHARACTERS else text[: CHARACTERS - 3] + "..."
 
 
 def text_of(value: Any, deep: int) -> str:
+    """Describes a value. `deep` limits how many levels of containers are shown."""
     kind = type(value)
     if kind in (str, bytes, bytearray):
         return repr(value[:CHARACTERS]) + ("..." if len(value) > CHARACTERS else "")
@@ -87,7 +89,7 @@ def of_object(value: Any, kind: type, deep: int) -> str:
         return f"<{name_of(kind)} object>"
     fields = getattr(kind, "__dataclass_fields__", None)
     if type(fields) is dict and hasattr(own, "__wrapped__"):
-        # The one that dataclass makes writes out everything, however much it is.
+        # The `__repr__` that dataclass makes writes out everything, however large.
         if deep == 0:
             return f"{kind.__qualname__}(...)"
         parts = [f"{name}={text_of(getattr(value, name, None), deep - 1)}" for name in some(fields)]
@@ -98,7 +100,7 @@ def of_object(value: Any, kind: type, deep: int) -> str:
 
 
 def size_of(value: Any) -> int:
-    """In bytes: of an array or a frame its data, of anything else what Python says of the object alone."""
+    """Returns the size in bytes: the data of an array or a frame, or what Python reports for any other object alone."""
     kind = type(value)
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if numpy is not None and issubclass(kind, getattr(numpy, "ndarray", ())):

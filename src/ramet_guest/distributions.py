@@ -1,7 +1,7 @@
-"""Which packages an interpreter has, read from the names of folders: no module of theirs is imported.
+"""Lists the packages of an interpreter by the names of their metadata folders, without importing any of them.
 
-The program `pip` of a sandbox and the installer both ask here, so that they speak of the same thing. It works in a bare
-interpreter, which does not know the virtual environment that it is part of.
+The sandbox's program `pip` and the installer share it, so that they agree. It works in a bare interpreter, which does
+not know the virtual environment that it is part of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LIBRARY = f"lib/{_VERSION}/site-packages"
 
 
 def prefix() -> str:
-    """Of the virtual environment, or of the interpreter itself."""
+    """Returns the prefix of the virtual environment, or of the interpreter itself."""
     above = os.path.dirname(os.path.dirname(sys.executable))
     return above if is_virtual(above) else sys.base_prefix
 
@@ -28,9 +28,10 @@ def user_base() -> str:
 
 
 def base() -> str | None:
-    """Where pip would install to: below the interpreter, or below the home folder if that may not be written.
+    """Returns the prefix that pip would install to: the interpreter's, or the user's if that is not writable.
 
-    A virtual environment does not look into the home folder: there pip fails, and says why.
+    Returns None in a virtual environment that is not writable: it does not look into the user's folder, so pip fails
+    and says why.
     """
     own = prefix()
     if os.access(os.path.join(own, LIBRARY), os.W_OK):
@@ -39,7 +40,7 @@ def base() -> str | None:
 
 
 def folders() -> list[str]:
-    """Where packages are looked for, the first found wins."""
+    """Returns the folders that Python searches for packages, in order."""
     own = prefix()
     roots = [own]
     if not is_virtual(own):
@@ -54,7 +55,7 @@ def folders() -> list[str]:
 
 
 def installed() -> dict[str, tuple[str, str]]:
-    """Version and folder of each package, by its normalised name."""
+    """Returns version and folder of each package, by its normalised name."""
     found: dict[str, tuple[str, str]] = {}
     for folder in folders():
         try:
@@ -69,7 +70,7 @@ def installed() -> dict[str, tuple[str, str]]:
 
 
 def of_entry(entry: str) -> tuple[str, str] | None:
-    """Normalised name and version, if it is the folder of a package's metadata."""
+    """Returns normalised name and version if this is a package's metadata folder, otherwise None."""
     if not entry.endswith((".dist-info", ".egg-info")) or entry.startswith("~"):
         return None
     name, _, version = entry.rpartition(".")[0].partition("-")
@@ -77,6 +78,6 @@ def of_entry(entry: str) -> tuple[str, str] | None:
 
 
 def normal(name: str) -> str:
-    """As the index writes it: `Some_Name.x` is `some-name-x`."""
+    """Normalises a name as the index does: `Some_Name.x` becomes `some-name-x`."""
     words = name.lower().replace("_", "-").replace(".", "-").split("-")
     return "-".join(word for word in words if word)

@@ -1,4 +1,4 @@
-"""IPython for interpreters that lack it, from a folder beside the guest."""
+"""Provides IPython, from a folder beside the guest, to interpreters that lack it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# IPython and what it needs, and nothing else: the folder must not lend other packages to user code.
+# IPython and its dependencies only: the folder must not give other packages to user code.
 SERVED = frozenset(
     (
         "IPython",
@@ -34,7 +34,7 @@ SERVED = frozenset(
 
 
 class FallbackFinder:
-    """Placed last on `sys.meta_path`, so whatever the interpreter has itself comes first."""
+    """Stands last on `sys.meta_path`, so that packages of the interpreter itself come first."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -1,12 +1,12 @@
-"""A digest of a value's content: equal content, equal digest, in any process; a change deep inside changes it.
+"""Computes a digest of a value's content: equal in any process for equal content; a change deep inside changes it.
 
-The walk is a loop with a stack of its own, so a linked list of thousands is no danger, and it looks at the clock as it
-goes. How each kind of value is taken apart is in `forms`. May run user code (`__reduce_ex__`).
+The walk is a loop with a stack of its own, so that a linked list of thousands does not exhaust Python's, and it checks
+the clock as it goes. `forms` takes each kind of value apart, which may run user code (`__reduce_ex__`).
 """
 
 from __future__ import annotations
 
-from _blake2 import blake2b  # hashlib's own, without the detour
+from _blake2 import blake2b  # what hashlib uses, imported directly
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +18,16 @@ STEPS_BETWEEN_LOOKS = 64
 MANY_BYTES = 1 << 20
 # Each level takes about a kilobyte.
 DEEPEST = 100_000
-# A value that is met again is not walked again; so many are remembered, and kept alive for it.
+# How many values are remembered, and kept alive, so that a value met again is not walked again.
 REMEMBERED = 50_000
 NUMBERED = 200_000
 
 
 class OutOfTime(BaseException):
-    """The walk cannot be finished. No `except Exception` of a walked object's code may swallow it."""
+    """Raised when the walk cannot be finished.
+
+    A BaseException, so that no `except Exception` of walked code swallows it.
+    """
 
 
 class Node:
@@ -38,11 +41,11 @@ class Node:
         self.depth = depth
         # The highest ancestor that something inside refers back to.
         self.lowest = depth
-        # Something inside refers to what was met before: the digest holds in this place only.
+        # True if something inside refers to a value met before: the digest is then valid in this place only.
         self.local = False
         self.children: Iterator[Any] = form.children
         self.hasher = blake2b(form.tag, digest_size=DIGEST_BYTES)
-        # The sum of the digests of what has no order: sorting a large set would take as much memory again.
+        # The sum of the children's digests if they have no order: sorting a large set would take as much memory again.
         self.total: int | None = 0 if form.unordered else None
 
     def add(self, data: bytes) -> None:
@@ -58,15 +61,16 @@ class Node:
 
 
 class Met:
-    """What one walk has met: ancestors by their depth, parts of cycles by number.
+    """Values that one walk has met: ancestors by depth, members of cycles by number.
 
-    A part of a cycle looks different from each place it is reached from. To walk it again from each would take for ever
-    where all refer to all, as in a figure of matplotlib; so it is walked once, and called by its number afterwards.
+    A member of a cycle looks different from each place it is reached from. Walking it again from each would take for
+    ever where everything refers to everything, as in a matplotlib figure. So it is walked once and referred to by
+    number afterwards.
     """
 
     def __init__(self) -> None:
         self.active: dict[int, int] = {}
-        self.numbered: dict[int, tuple[int, Any]] = {}  # the value is kept alive: its id must stay its own
+        self.numbered: dict[int, tuple[int, Any]] = {}  # keeps the value alive, so that its id is not reused
 
     def number(self, node: Node) -> None:
         if len(self.numbered) >= NUMBERED:
@@ -75,19 +79,19 @@ class Met:
 
 
 class Walk:
-    """Digests of values, until the time is up. `now` and `deadline` are in seconds."""
+    """Computes digests of values until the time is up. `now` and `deadline` are in seconds."""
 
     def __init__(self, now: Callable[[], float], deadline: float) -> None:
         self._now = now
         self.deadline = deadline
         self._steps = 0
-        # What is whole in itself, for all values that are walked.
+        # Digests of values that contain no outside references, shared by all walks.
         self._known: dict[int, tuple[bytes, Any]] = {}
 
     def digest(self, value: Any) -> str:
-        """Raises OutOfTime."""
+        """Returns the digest. Raises OutOfTime."""
         met = Met()
-        # A root that holds the value: then atoms need no case of their own.
+        # The root holds the value, so that atoms need no special case.
         stack = [Node(None, Form(b"value", iter((value,))), 0)]
         while True:
             node = stack[-1]
@@ -102,7 +106,7 @@ class Walk:
             self._leave(node, digest, stack[-1], met)
 
     def _advance(self, node: Node, deep: int, met: Met) -> Node | None:
-        """Goes on with a node up to the next value in it that has to be walked itself; None when it is done."""
+        """Continues with a node up to the next child that has to be walked itself; returns None when it is done."""
         try:
             for child in node.children:
                 self._steps += 1
@@ -117,7 +121,7 @@ class Walk:
                 elif not self._has_met(child, node, met):
                     return self._enter(child, node, deep, met)
         except Exception:
-            # A dictionary that another thread changed, a user's iterator that fails: no digest could be trusted.
+            # Another thread changed a dictionary, or a user's iterator failed: no digest could be trusted.
             raise OutOfTime from None
         return None
 
@@ -125,7 +129,7 @@ class Walk:
         key = id(child)
         depth = met.active.get(key)
         if depth is not None:
-            # How far up, not which: so equal cycles have equal digests.
+            # The distance and not the identity, so that equal cycles have equal digests.
             node.add(b"up %d;" % (node.depth - depth))
             node.lowest = min(node.lowest, depth)
         elif key in met.numbered:
@@ -144,10 +148,12 @@ class Walk:
         return Node(child, form_of(child), node.depth + 1)
 
     def _leave(self, node: Node, digest: bytes, above: Node, met: Met) -> None:
+        """Adds a finished node's digest to its parent, and remembers it for the next time the value is met."""
         met.active.pop(node.key, None)
         above.add(b"n" + digest)
         above.lowest = min(above.lowest, node.lowest)
         above.local = above.local or node.local
+        # A digest that depends on where the walk came from is valid in this walk only; others are valid in all walks.
         if node.local or node.lowest < node.depth:
             met.number(node)
         elif len(self._known) < REMEMBERED:

@@ -1,4 +1,4 @@
-"""How each kind of value is taken apart for its digest: a tag that tells kinds apart, and what is inside."""
+"""Takes each kind of value apart for its digest: into a tag that tells kinds apart, and its contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet_guest.library_forms import by_library
 from ramet_guest.pieces import Form, dictionary, name_of, of_buffer, of_text, sequence, tagged, without_addresses
 
 _PROTOCOL = 5
-# Of a class: what the interpreter puts there by itself.
+# Attributes that the interpreter itself adds to a class.
 _NOT_OF_A_CLASS = frozenset(
     (
         "__dict__",
@@ -25,7 +25,7 @@ _NOT_OF_A_CLASS = frozenset(
         "__qualname__",
         "__firstlineno__",
         "__static_attributes__",
-        "__slotnames__",  # pickle's note, made when an instance is first taken apart
+        "__slotnames__",  # pickle's cache, made when it first takes an instance apart
         "_abc_impl",
         "__annotate_func__",
         "__annotations_cache__",
@@ -35,7 +35,10 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def form_of(value: Any) -> Form:
-    """Never fails, whatever the value's own code does, but for what must not be caught."""
+    """Takes a value apart.
+
+    Never fails, whatever the value's own code does, except for exceptions that must not be caught.
+    """
     kind = type(value)
     own = _BY_TYPE.get(kind)
     if own is not None:
@@ -59,12 +62,12 @@ def of_function(value: types.FunctionType) -> Form:
 def cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # empty still
+    except ValueError:  # the cell is still empty
         return None
 
 
 def of_code(code: types.CodeType) -> Form:
-    """Without its file and lines: the same function in another cell is the same function."""
+    """Leaves out file and lines: the same function in another cell is the same function."""
     inside = (
         code.co_code,
         code.co_consts,
@@ -93,7 +96,7 @@ def of_module(value: types.ModuleType) -> Form:
 
 
 def of_class(value: type) -> Form:
-    """Classes of cells by what they hold, those of modules by name."""
+    """Takes classes defined in cells apart; names those of modules."""
     tag = tagged(type(value), name_of(value))
     if value.__module__ != "__main__":
         return Form(tag, iter(()))
@@ -115,7 +118,7 @@ def of_slot(value: Any) -> Form:
 
 
 def of_generator(value: Any) -> Form:
-    """How far it has come, and its variables."""
+    """Includes how far the generator has run, and its variables."""
     prefix = next(name for name in ("gi", "cr", "ag") if hasattr(value, f"{name}_frame"))
     frame = getattr(value, f"{prefix}_frame")
     inside = () if frame is None else (frame.f_lasti, dict(frame.f_locals))
@@ -154,6 +157,10 @@ _BY_TYPE: dict[type, Callable[[Any], Form]] = {
 
 
 def by_nature(value: Any, kind: type) -> Form | None:
+    """Takes apart values that pickle refuses or would change: by identity, state or attributes.
+
+    Returns None for others.
+    """
     if issubclass(kind, type):
         return of_class(value)
     if issubclass(kind, types.ModuleType):
@@ -176,7 +183,7 @@ def is_plain(kind: Any) -> bool:
 
 
 def attributes_of(value: Any, kind: type) -> Iterator[Any]:
-    """As pickle would, but past a `__getstate__` of the class: those of matplotlib change what they are asked for."""
+    """Yields attributes as pickle would, but ignores `__getstate__`: that of matplotlib's objects changes them."""
     for base, items in _ITEMS_OF.items():
         if issubclass(kind, base):
             yield from sequence(items(value))
@@ -187,7 +194,7 @@ def attributes_of(value: Any, kind: type) -> Iterator[Any]:
         try:
             yield (name, slot.__get__(value, kind))
         except AttributeError:
-            pass  # not set
+            pass  # the slot is not set
 
 
 def slots_of(kind: type) -> list[tuple[str, Any]]:
@@ -212,14 +219,14 @@ def position(file: Any) -> tuple[object, ...]:
     if file.closed:
         return ("closed",)
     try:
-        # Of the descriptor: asking the file itself would write out its buffer.
+        # Asks the descriptor: asking the file itself would flush its buffer.
         return (os.lseek(file.fileno(), 0, os.SEEK_CUR),)
     except (OSError, ValueError):
         return ()
 
 
 def reduced(value: Any, kind: type) -> Form:
-    """As pickle would take it apart, one level."""
+    """Takes a value apart as pickle would, one level deep."""
     reduce = copyreg.dispatch_table.get(kind)
     own: Any = kind.__reduce_ex__
     found: Any = reduce(value) if reduce is not None else own(value, _PROTOCOL)
@@ -231,7 +238,7 @@ def reduced(value: Any, kind: type) -> Form:
 
 
 def reduced_children(function: Any, arguments: Any, state: Any, items: Any, pairs: Any) -> Iterator[Any]:
-    # Classes and functions by name here: an object is not another one because its class was given a new method.
+    # Refer to classes and functions by name here: an object does not differ because its class was given a new method.
     yield by_name(function)
     yield tuple(map(by_name, arguments)) if type(arguments) is tuple else arguments
     yield state
@@ -246,7 +253,7 @@ def by_name(value: Any) -> Any:
 
 
 def last_resort(value: Any, kind: type) -> Form:
-    """What can be neither pickled nor known: its type, and its attributes, or else what it says of itself."""
+    """Handles values that can be neither pickled nor recognised: type and attributes, or else the repr."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
     except Exception:

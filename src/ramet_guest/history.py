@@ -1,7 +1,7 @@
-"""`In`, `Out`, `_1`, `_i` and their like, in the lists of IPython's history manager, which `%history` reads.
+"""`In`, `Out`, `_1`, `_i` and their like, stored in the lists of IPython's history manager, which `%history` reads.
 
-Inputs are kept as long as `Sources` keeps them for tracebacks. Of values the last ones are kept, bounded in number and
-in what they say of their size: everything that was ever shown would otherwise stay in memory.
+Inputs stay as long as `Sources` keeps them for tracebacks. Only the latest values stay, limited in number and in the
+size that they report: otherwise everything that was ever shown would remain in memory.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 from ramet_guest.describing import size_of
 from ramet_guest.sources import Sources
 
-# As many as IPython keeps.
+# IPython keeps as many.
 MAXIMUM_VALUES = 1000
 MAXIMUM_VALUE_BYTES = 64 << 20
-# Of the text that `%history -o` shows.
+# Limit for the text that `%history -o` shows.
 MAXIMUM_TEXT_CHARACTERS = 1000
-# Not worth the question.
+# Types whose size is too small to ask for.
 _SMALL = frozenset((bool, float, complex))
 _SMALL_BITS = 1000
 
 
 class History:
-    """Owns the names of earlier inputs and values in the namespace. `shell` is IPython's, with a history manager."""
+    """Owns the names of earlier inputs and values in the namespace. `shell` is IPython's and has a history manager."""
 
     def __init__(self, shell: Any, namespace: dict[str, Any], sources: Sources) -> None:
         manager = shell.history_manager
@@ -42,7 +42,7 @@ class History:
         return f"<History of {len(self._parsed) - 1} inputs, {len(self._values)} values>"
 
     def forget(self) -> None:
-        """Begins anew, with no cell."""
+        """Starts over with an empty history."""
         self._parsed[:] = self._raw[:] = [""]
         self._values.clear()
         self._texts.clear()
@@ -54,7 +54,10 @@ class History:
         self._namespace.update(_i="", _ii="", _iii="")
 
     def store(self, number: int, raw: str, parsed: str) -> None:
-        """The cell with this number begins. Called for every cell: past IPython's traits, which check and tell."""
+        """Records the input of a cell that begins.
+
+        Writes to the dict behind IPython's traits, whose checks and notifications would cost time in every cell.
+        """
         same = raw is parsed
         raw = raw.rstrip("\n")
         self._raw.append(raw)
@@ -66,10 +69,13 @@ class History:
         names[f"_i{number}"] = self._last = raw
 
     def withdraw(self) -> None:
-        """The running cell was sent by a program, to look at something: it leaves no number and no name behind."""
+        """Removes the running cell from the history.
+
+        A program sent it to look at something, so it must leave no number and no name behind.
+        """
         number = self._sources.count
         if len(self._parsed) != number + 1:
-            return  # `%reset in`
+            return  # the user ran `%reset in`
         self._sources.count = self._traits["execution_count"] = number - 1
         del self._parsed[number], self._raw[number]
         names = self._namespace
@@ -77,10 +83,10 @@ class History:
         self._last, names["_i"], names["_ii"], names["_iii"] = self._before
 
     def drop_input(self, name: str) -> None:
-        """The source called `<cell 12>` is not kept any longer. Its place in `In` stays, empty."""
+        """Drops the source called `<cell 12>`, which `Sources` no longer keeps. Its place in `In` stays, empty."""
         digits = name[6:-1]
         if not digits.isdecimal():
-            return  # code that a magic ran
+            return  # code that a magic ran has no number
         number = int(digits)
         for inputs in (self._parsed, self._raw):
             if number < len(inputs):
@@ -88,12 +94,12 @@ class History:
         self._namespace.pop(f"_i{number}", None)
 
     def keep_value(self, value: Any, text: object) -> None:
-        """The running cell has this value. Asks it for its size, which may be user code."""
+        """Stores the running cell's value. Asks the value for its size, which may run user code."""
         values, kept, names = self._values, self._kept, self._namespace
         if value is values:
             return
         if not values:
-            # Also after `%reset`.
+            # The history is new, or the user ran `%reset`.
             kept.clear()
             self._bytes = 0
         number: int = self._traits["execution_count"]

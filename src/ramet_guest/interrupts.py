@@ -1,11 +1,13 @@
-"""Interrupts: SIGINT raises KeyboardInterrupt in user code; a second signal raises what `except Exception` cannot stop.
+"""Interrupts: SIGINT raises KeyboardInterrupt in user code; the hard signal raises `Interrupted`.
 
-The engine signals this process only, at any time. An interrupt must end user code, must never hit guest code, and must
-be forgotten when it comes between two cells. So user code is entered through one door, `Gate.run`; the handlers raise
-only while it is open and only out of frames that are not the door's or the channel's. Everywhere else they make a note.
+The engine signals this process at any moment. An interrupt must end user code, must never hit guest code, and must be
+dropped when it arrives between two cells. So user code is entered through one function, `Gate.run`. The handlers raise
+only while it is on the stack, and only if the interrupted frame is not one of `Gate.protected`. Everywhere else they
+record the interrupt in `Gate.pending`, and `raise_pending` raises it later.
 
-The signal does not say which cell it is for, so one that comes before its cell has begun is forgotten, too. Therefore
-the engine sends a frame behind that of the cell, before the signal, and `Repl.answer` looks for it.
+A signal does not carry the id of the cell it is meant for, so the guest also drops one that arrives before its cell has
+begun. To cover that race the engine first sends an INTERRUPT frame behind the cell's RUN frame, then the signal;
+`Repl.answer` looks for the frame.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from typing import Any
 SOFT_SIGNAL = 2
 HARD_SIGNAL = 62
 
-# The plain functions under signal.py's, which make enums of everything (a microsecond each, at every cell).
+# signal.py wraps these functions and converts every value to an enum, which costs a microsecond each, in every cell.
 _plain: Any = import_module("_signal")
 _getsignal: Callable[[int], Any] = _plain.getsignal
 _set_signal: Callable[[int, Any], Any] = _plain.signal
 _GUEST_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# Raising between the lines of the import system would leave its locks taken for ever.
+# An exception raised inside the import system would leave its module locks taken for ever.
 _UNTOUCHED = ("<frozen importlib", _GUEST_FOLDER)
 
 
 class Interrupted(BaseException):
-    """Ends a cell that went on after KeyboardInterrupt."""
+    """Ends a cell that continued after KeyboardInterrupt."""
 
-    # Tracebacks show the bare name.
+    # Tracebacks then show the bare name, without a module.
     __module__ = "builtins"
 
     def __str__(self) -> str:
@@ -42,32 +44,38 @@ class Interrupted(BaseException):
 
 
 class Gate:
-    """The door into user code. Used by the main thread only; its state is read by the signal handlers."""
+    """The only way into user code.
+
+    Only the main thread uses it; the signal handlers, which run in that thread, read its flags.
+    """
 
     def __init__(self) -> None:
-        # User code is being run.
+        # True while user code runs: handlers may raise.
         self.armed = False
-        # A cell is being run, from the arrival of its frame to its answer.
+        # True from the arrival of a cell's frame to its answer: an interrupt belongs to this cell and must not be lost.
         self.busy = False
-        # An interrupt that could not be raised where it arrived.
+        # An interrupt that arrived where the handler could not raise. `raise_pending` delivers it.
         self.pending: type[BaseException] | None = None
-        # The guest is between two steps that belong together, on behalf of user code.
+        # True while the guest is between two steps that user code must not see separated, such as starting a child
+        # process and waiting for it. Handlers then only set `pending`.
         self.held = False
-        # An interrupt was raised in this cell.
+        # True once an interrupt was raised in this cell.
         self.fired = False
+        # Code objects whose own frames no handler raises out of.
         self.protected: set[CodeType] = {Gate.run.__code__}
-        # Asked when an interrupt arrives in background work between cells: does a cell wait for its turn?
+        # Called when an interrupt arrives in background work between cells. Returns whether a cell waits for its turn.
         self.cell_waits: Callable[[], bool] = lambda: False
-        # Given the interrupted frame, may cancel an awaiting cell instead of raising.
+        # Called with the interrupted frame. Returns True if it cancelled an awaiting cell, so that the handler does not
+        # raise.
         self.cancel_awaiting: Callable[[FrameType], bool] = lambda frame: False
         self._main_thread = threading.get_ident()
         self._tool: int | None = None
         self._user_handler: Any = None
-        # One object for ever: a bound method is made anew at each access, and `restore` compares by identity.
+        # Stored once: each access to a bound method makes a new object, and `end` compares handlers by identity.
         self._soft_handler = self._on_soft
 
     def protect(self, *functions: Callable[..., Any]) -> None:
-        """Interrupts that arrive in these functions' own frames wait for `raise_pending`."""
+        """Defers interrupts that arrive in these functions' own frames to the next `raise_pending`."""
         self.protected.update(function.__code__ for function in functions)
 
     def install(self) -> None:
@@ -75,14 +83,15 @@ class Gate:
         _set_signal(HARD_SIGNAL, self._on_hard)
 
     def run(self, function: Callable[..., object], *arguments: object) -> BaseException | None:
-        """Runs user code; returns the exception that ended it, or None."""
+        """Runs user code. Returns the exception that ended it, or None."""
         try:
-            # From here on handlers may raise, but not out of this very frame: between the check and the first
-            # instruction of `function` the interpreter does not look for signals.
+            # Handlers may raise from here on, but not out of this frame, which is protected. CPython does not look for
+            # signals between this check and the first instruction of `function`, so no interrupt falls between the two.
             self.armed = True
             if self.pending is not None:
                 self.raise_pending()
             function(*arguments)
+            # Disarmed here: after the return a handler's exception would hit guest code.
             self.armed = False
             return None
         except BaseException as error:
@@ -90,44 +99,49 @@ class Gate:
             return error
 
     def raise_pending(self) -> None:
-        """Raises the interrupt that had to wait, if there is one and this is the thread it is meant for."""
+        """Raises the interrupt that was deferred, if there is one and the caller is the main thread inside `run`."""
         if self.pending is None or not self.armed or threading.get_ident() != self._main_thread:
             return
         kind, self.pending = self.pending, None
         self.fired = True
         handler = _getsignal(SOFT_SIGNAL)
         if kind is KeyboardInterrupt and handler is not self._soft_handler and callable(handler):
-            # A handler that the user set in an earlier cell; it is called here in place of the signal.
+            # User code installed this handler in an earlier cell. Call it here, because the signal itself is already
+            # over.
             handler(SOFT_SIGNAL, None)
             return
         raise kind
 
     def begin(self) -> None:
-        """A cell begins: interrupts that came before are forgotten."""
+        """Begins a cell and drops interrupts that arrived before it."""
         self.pending = None
         self.fired = False
-        # Last: what arrives from here on is for this cell and must be kept.
+        # Set last: once it is set, handlers record interrupts for this cell, and clearing `pending` after that could
+        # lose one.
         self.busy = True
         if self._user_handler is not None:
             handler, self._user_handler = self._user_handler, None
             _set_signal(SOFT_SIGNAL, handler)
 
     def user_handles(self) -> bool:
-        """Whether interrupts go to a handler that user code has set, so that `fired` does not tell of them."""
+        """Whether user code has installed a SIGINT handler. `fired` does not report interrupts that go to it."""
         return _getsignal(SOFT_SIGNAL) is not self._soft_handler
 
     def end(self) -> None:
-        """A cell is over. A SIGINT handler of the user's is set aside until the next one."""
+        """Ends a cell and sets the user's SIGINT handler aside until the next cell."""
+        # Cleared first: handlers then record nothing more, so that the next line drops this cell's last interrupt.
         self.busy = False
         self.pending = None
         handler = _getsignal(SOFT_SIGNAL)
         if handler is not self._soft_handler:
-            # SIG_DFL or SIG_IGN would let the next interrupt kill the REPL, or miss it: not kept.
+            # Do not keep SIG_DFL, SIG_IGN or Python's default: the next interrupt would kill the REPL, be lost, or
+            # raise in guest code.
             if callable(handler) and handler is not signal.default_int_handler:
                 self._user_handler = handler
             _set_signal(SOFT_SIGNAL, self._soft_handler)
 
     def _on_soft(self, number: int, frame: FrameType | None) -> None:
+        # Runs between two bytecodes of the main thread, at any point of guest or user code.
         if self._may_raise(KeyboardInterrupt, frame):
             self.fired = True
             if frame is not None and self.cancel_awaiting(frame):
@@ -135,6 +149,7 @@ class Gate:
             raise KeyboardInterrupt
 
     def _on_hard(self, number: int, frame: FrameType | None) -> None:
+        # One exception is not enough for code that catches BaseException in a loop.
         if self.armed or self.busy:
             self._raise_at_every_line()
         if self._may_raise(Interrupted, frame):
@@ -146,11 +161,14 @@ class Gate:
             if self.busy:
                 self.pending = kind
             return False
-        # Background tasks run between cells: they are interrupted when they keep a cell waiting, else let be.
+        # Background tasks run between cells. Interrupt them only if they keep a cell waiting.
         return self.busy or self.cell_waits()
 
     def _raise_at_every_line(self) -> None:
-        """Beats `while True: try: ... except BaseException: pass`: each line raises until the cell ends."""
+        """Ends `while True: try: ... except BaseException: pass`: raises at each line until the cell ends.
+
+        Needs Python 3.12.
+        """
         if sys.version_info < (3, 12) or self._tool is not None:
             return
         monitoring = sys.monitoring
@@ -164,6 +182,7 @@ class Gate:
 
     def _on_line(self, code: CodeType, line: int) -> None:
         if (
+            # Line events arrive in all threads; only the main thread runs cells.
             self.armed
             and not self.held
             and threading.get_ident() == self._main_thread
@@ -174,7 +193,11 @@ class Gate:
             raise Interrupted
 
     def calm(self) -> bool:
-        """Stops raising at every line. True if it was on: whatever ran was torn apart anywhere."""
+        """Stops raising at every line.
+
+        Returns True if that was on: the interrupted code was then cut off at an arbitrary line, so its loop and streams
+        are not to be trusted.
+        """
         if sys.version_info < (3, 12) or self._tool is None:
             return False
         monitoring, tool = sys.monitoring, self._tool

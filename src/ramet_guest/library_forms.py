@@ -1,4 +1,4 @@
-"""Arrays and frames, taken apart for a digest by their contents. No library is imported for it."""
+"""Takes arrays and frames apart for a digest of their contents. Imports no library for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def by_library(value: Any, kind: type) -> Form | None:
     if pandas is not None and hasattr(pandas, "Series"):
         if issubclass(kind, pandas.DataFrame):
             return Form(tagged(kind), of_frame(value))
-        # Those two say more with less: as arrays they would have to be made first.
+        # MultiIndex and RangeIndex are left out: they hold less than the arrays that would have to be built from them.
         if issubclass(kind, (pandas.Series, pandas.Index)) and not issubclass(
             kind, (pandas.MultiIndex, pandas.RangeIndex)
         ):
@@ -40,7 +40,7 @@ def of_array(value: Any, kind: type, numpy: Any) -> Form:
 
 def object_items(plain: Any, more: Any) -> Iterator[Any]:
     yield more
-    # A record is an array again, when it is taken apart: as a tuple it is not.
+    # An item of a structured array is an array again, which would be taken apart for ever; as a tuple it is not.
     yield from sequence(iter(plain.flat) if plain.dtype.names is None else (record.item() for record in plain.flat))
 
 
@@ -55,7 +55,7 @@ def array_pieces(plain: Any, more: Any, numpy: Any) -> Iterator[Any]:
 
 
 def of_frame(value: Any) -> Iterator[Any]:
-    """Column by column: how pandas groups them inside changes while one only reads."""
+    """Yields column by column: how pandas groups columns internally changes by mere reading."""
     yield value.columns
     yield value.index
     yield value.attrs
@@ -64,9 +64,9 @@ def of_frame(value: Any) -> Iterator[Any]:
 
 
 def plain_array(array: Any) -> Any:
-    """pandas wraps numpy's arrays; the wrapper would be one more copy to pickle."""
+    """Unwraps numpy's array from the pandas wrapper, which would be one more copy to pickle."""
     arrow = getattr(array, "_pa_array", None)
     if arrow is not None:
-        return str(array.dtype), arrow.combine_chunks()  # how it is cut says nothing
+        return str(array.dtype), arrow.combine_chunks()  # its division into chunks is not part of the value
     inside = getattr(array, "_ndarray", None)
     return (str(array.dtype), inside) if inside is not None and not hasattr(array, "categories") else array

@@ -1,4 +1,4 @@
-"""Magics of our own: those of IPython that hide failures."""
+"""Our own versions of IPython's magics that hide failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register(repl: Repl) -> None:
 
 
 class Options(argparse.ArgumentParser):
-    """Those of IPython's `%%script` that need nothing but a program that runs to its end."""
+    """The options of IPython's `%%script` that work for a program that runs to its end."""
 
     def __init__(self) -> None:
         super().__init__(prog="%%bash", add_help=False, allow_abbrev=False)
@@ -42,11 +42,11 @@ class Options(argparse.ArgumentParser):
 
 
 def run_script(repl: Repl, line: str, cell: str) -> None:
-    """`%%bash --out name --err name --no-raise-error`."""
+    """Runs `%%bash --out name --err name --no-raise-error`."""
     words = shlex.split(line)
     given, others = Options().parse_known_args(words)
     if others:
-        # Flags of bash itself, `--bg`, `--proc`: as IPython does it, without our care for interrupts.
+        # Flags of bash itself, `--bg` and `--proc` go to IPython's own magic, without our handling of interrupts.
         repl.shell.find_cell_magic("script")(f"bash {line}", cell)
         return
     files = {number: nameless_file("output") for number, name in ((1, given.out), (2, given.err)) if name}

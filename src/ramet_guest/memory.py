@@ -1,7 +1,7 @@
-"""Before the freeze: has thawed copies write to as few pages of the template as possible.
+"""Prepares the template's memory for the freeze, so that thawed copies write to as few of its pages as possible.
 
-A copy-on-write page is copied when a reference count in it changes, so the template's objects are made immortal
-(PEP 683), and its garbage collector lists are set aside.
+A copy-on-write page is copied when a reference count in it changes. So the template's objects are made immortal (PEP
+683), and its garbage collector lists are frozen.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from ramet_guest.nameless import nameless_file
 
-# Objects whose low 32 bits of the reference count are all ones are immortal in CPython 3.12 and 3.13 (64-bit): counts
-# are neither raised nor lowered any more.
+# CPython 3.12 and 3.13 (64-bit) treat an object as immortal if the low 32 bits of its reference count are all ones, and
+# then neither raise nor lower the count.
 _IMMORTAL = 0xFFFFFFFF
 _KEPT_FOR_EVER = (
     types.FunctionType,
@@ -30,12 +30,16 @@ _KEPT_FOR_EVER = (
     tuple,
 )
 
-# Kept for ever, see fill_holes.
+# Never released, see fill_holes.
 _stuffing: list[object] = []
 
 
 def settle(everything: bool) -> None:
-    """`everything`: the template holds no user data. Else only what lives as long as its modules is made immortal."""
+    """Prepares all objects.
+
+    `everything`: the template holds no user data, so all objects become immortal. Otherwise only those do that live as
+    long as their modules.
+    """
     gc.collect()
     if can_make_immortal():
         make_immortal(everything)
@@ -45,7 +49,7 @@ def settle(everything: bool) -> None:
 
 
 def can_make_immortal() -> bool:
-    """Knows the layout by version and tries it on one object."""
+    """Whether this version of CPython has the layout we know. Tries it on one object."""
     if sys.version_info[:2] not in ((3, 12), (3, 13)) or sys.implementation.name != "cpython":
         return False
     if sys.maxsize < 2**32 or hasattr(sys, "gettotalrefcount") or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -62,8 +66,10 @@ def can_make_immortal() -> bool:
 
 
 def make_immortal(everything: bool) -> None:
+    """Walks everything that the garbage collector can reach, and makes it immortal."""
     seen: set[int] = set()
     waiting: list[Any] = gc.get_objects()
+    # Our own containers grow during the walk; immortal, they would never be freed.
     ours = {id(seen), id(waiting), id(sys._getframe())}
     count_at = ctypes.c_uint32.from_address
     referents = gc.get_referents
@@ -82,7 +88,7 @@ def make_immortal(everything: bool) -> None:
 
 
 def in_parts(things: list[Any]) -> list[Any]:
-    """The referents of a long list, by parts: a call with a million arguments would overflow the stack."""
+    """Returns the referents of a long list, in parts: a call with a million arguments would overflow the stack."""
     found: list[Any] = []
     for start in range(0, len(things), 10_000):
         found.extend(gc.get_referents(*things[start : start + 10_000]))
@@ -90,9 +96,9 @@ def in_parts(things: list[Any]) -> list[Any]:
 
 
 def fill_holes() -> list[object]:
-    """Fills the free blocks among the template's objects, so that copies put new objects together in fresh pages.
+    """Fills the free blocks among the template's objects, so that copies put new objects together on fresh pages.
 
-    A new object in a hole costs a copied page; objects side by side in pages of their own share a few empty ones.
+    A new object in a free block costs a copied page; objects on pages of their own share a few empty ones.
     """
     stuffing: list[object] = []
     for size, count in free_blocks():
@@ -107,7 +113,7 @@ def fill_holes() -> list[object]:
 
 
 def free_blocks() -> list[tuple[int, int]]:
-    """Block sizes of CPython's allocator and how many of each are free, from the table it prints for debugging."""
+    """Returns the block sizes of CPython's allocator and how many blocks of each are free, from its debugging table."""
     descriptor = nameless_file("blocks")
     stderr = os.dup(2)
     try:

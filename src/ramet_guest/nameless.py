@@ -1,4 +1,4 @@
-"""A file without a name, in memory."""
+"""Makes a file without a name, in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 
 
 def nameless_file(name: str) -> int:
-    """A descriptor. Where nobody counts the memory of such files there are none; a tmpfs is counted."""
+    """Returns its descriptor.
+
+    Where the memory of a memfd would not be counted against the sandbox, memfd_create is refused; a tmpfs is counted.
+    """
     try:
         return os.memfd_create(name)
     except OSError:

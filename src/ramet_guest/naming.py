@@ -1,7 +1,7 @@
-"""What the namespace holds, told for a comparison: each name with type, short value, size and a digest of its content.
+"""Lists the namespace for a comparison: each name with its type, short value, size and a digest of its content.
 
-Small values first, so that one large one cannot take the time of all others. User code is run through the gate, one
-name at a time: what it raises, or an interrupt, costs that name its short value or its digest, and no other.
+Small values come first, so that a large one cannot use up the time of all others. User code runs through the gate, one
+name at a time: an exception or an interrupt costs that name its short value or digest, and no other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES_AT_MOST = 10_000
 BYTES_AT_MOST = 7 << 20
 INTERRUPTS_AT_MOST = 3
 SECONDS_AFTER_AN_INTERRUPT = 1.0
-# What the REPL itself puts into the namespace.
+# Names that the REPL itself puts into the namespace.
 _OF_THE_REPL = frozenset(("_", "__", "___", "_exit_code", "In", "Out", "_ih", "_oh", "_dh", "_i", "_ii", "_iii"))
 # `_12` and `_i12`.
 _NUMBERED = re.compile(r"_i?[0-9]+")
@@ -43,7 +43,7 @@ _BUFFERS = frozenset(
 
 
 class Row:
-    """One name, as far as it is known."""
+    """One name, and what is known of it so far."""
 
     def __init__(self, name: str, value: Any) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class Row:
         kind = type(value)
         self.type = str(name_of(kind))[:CHARACTERS]
         self.text = f"<{self.type} object>"[:CHARACTERS]
-        # Not asked of the value: no code of its own runs before it is its turn.
+        # Does not call the value's own method: no user code runs before its turn.
         self.size = object.__sizeof__(value)
         self.fingerprint: str | None = None
 
@@ -60,7 +60,7 @@ class Row:
         self.text = short(self.value)
 
     def effort(self) -> float:
-        """About how long a digest will take, in nanoseconds: bytes are read in one go, objects one by one."""
+        """Estimates how long a digest takes, in nanoseconds: bytes are read at once, objects one by one."""
         return self.size if self.type in _BUFFERS else self.size * 40.0
 
     def encode(self) -> str:
@@ -69,11 +69,12 @@ class Row:
 
 
 def answer(repl: Repl, seconds: float) -> None:
-    """Says what the namespace holds, whatever happens on the way."""
+    """Sends the list of names, whatever happens on the way."""
     found = rows(repl)
     omitted = max(0, len(found) - NAMES_AT_MOST)
     del found[NAMES_AT_MOST:]
     gate = repl.gate
+    # As `gate.begin`, but leaves the user's SIGINT handler aside: an interrupt here must raise.
     gate.busy, gate.pending, gate.fired = True, None, False
     try:
         Look(repl, monotonic() + seconds).at(found)
@@ -85,6 +86,7 @@ def answer(repl: Repl, seconds: float) -> None:
 
 
 def rows(repl: Repl) -> list[Row]:
+    """Returns the user's names, sorted: without the REPL's own and those that were there before any cell."""
     first = repl.first_names
     missing = object()
     return [
@@ -102,7 +104,7 @@ def by_name(pair: tuple[str, Any]) -> str:
 
 
 class Look:
-    """One look at all names. An interrupt costs the name it hit, and gives the others a little more time."""
+    """One pass over all names. An interrupt costs the name it hits, and gives the others a little more time."""
 
     def __init__(self, repl: Repl, deadline: float) -> None:
         self._repl = repl
@@ -113,7 +115,7 @@ class Look:
 
     def at(self, found: list[Row]) -> None:
         for row in found:
-            # When time is short, only what is known to be quick.
+            # In the second half of the time, describe only values that are known to be quick.
             if monotonic() < self._half_time or type(row.value).__module__ == "builtins":
                 self._run(row.describe)
         late = [row for row in sorted(found, key=Row.effort) if not self._fingerprint(row, share=0.5)]
@@ -121,7 +123,7 @@ class Look:
             self._fingerprint(row, share=1.0)
 
     def _fingerprint(self, row: Row, share: float) -> bool:
-        """Takes at most this share of the time that is left."""
+        """Computes a digest in at most this share of the time that is left. Returns whether it succeeded."""
         now = monotonic()
         if now > self._deadline:
             return False
@@ -132,7 +134,7 @@ class Look:
         return bool(taken)
 
     def _run(self, function: Callable[[], object]) -> None:
-        """User code, whatever it does."""
+        """Runs user code through the gate, whatever it does."""
         gate = self._repl.gate
         if self._interrupts > INTERRUPTS_AT_MOST:
             return
@@ -146,7 +148,7 @@ class Look:
 
 
 def encoded(found: list[Row]) -> tuple[bytes, int]:
-    """A line for each, as many as the engine takes; and how many were too many."""
+    """Encodes one line per row, as many as the engine accepts. Returns the lines and the number of rows left out."""
     parts: list[str] = []
     size = 0
     for row in found:

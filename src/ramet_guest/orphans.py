@@ -1,10 +1,10 @@
-"""Pools, processes and managers of `multiprocessing` in the copy of a sandbox: their processes are not in it.
+"""Handles `multiprocessing` pools, processes and managers in the copy of a sandbox, where their processes are missing.
 
-They stayed with the sandbox that was forked. Waiting for them would never end, so whoever uses them gets an error that
-says so, at once; what was begun before the fork fails the same way. New ones work.
+The processes stayed with the sandbox that was forked. Waiting for them would never end, so using them raises an error
+at once, and work that was submitted before the fork fails the same way. New pools, processes and managers work.
 
-Threads of a copy run before its REPL knows that it is one, so those that watch over workers are taught beforehand, in
-every sandbox, what to do in a copy (`watch`). The rest is done when the REPL knows (`disown`).
+Threads of a copy run before its REPL learns that it is one. So the threads that watch over workers are patched in
+advance, in every sandbox, to recognise a copy (`watch`). The REPL does the rest when it learns of it (`disown`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _STAYED = "stayed with the sandbox that this one is a copy of"
 POOL = f"the worker processes of this pool {_STAYED}: make a new pool"
 PROCESS = f"this process {_STAYED}: start a new one"
 MANAGER = f"the server process of this manager {_STAYED}: make a new manager"
-# How a process ends in a copy, and one of a fork server, of which nothing but the end of its pipe is seen.
+# Exit codes that the copy sees: a process that is missing counts as killed; one of a fork server, of which only the end
+# of its pipe is visible, counts as 255.
 _KILLED = -9
 _UNSEEN = 255
 _LOCK_SECONDS = 1.0
@@ -31,7 +32,10 @@ _MARK = "_ramet_stayed_behind"
 
 
 def watch(channel: Channel) -> None:
-    """Teaches the threads that watch over workers. Called often: does nothing until there is something to teach."""
+    """Patches the threads that watch over workers.
+
+    Called after each cell; does nothing until their modules are imported.
+    """
     pool = sys.modules.get("multiprocessing.pool")
     if pool is not None:
         _teach(pool, "Pool", "_join_exited_workers", lambda plain: staticmethod(_join_exited(plain, channel)))
@@ -48,7 +52,10 @@ def _teach(module: Any, class_name: str, name: str, made: Callable[[Any], Any]) 
 
 
 def _join_exited(plain: Callable[[Any], bool], channel: Channel) -> Callable[[Any], bool]:
-    """In the thread that replaces workers: in a copy it ends without a word instead of joining what is not its own."""
+    """Wraps the function of the thread that replaces a pool's workers.
+
+    In a copy it ends the thread silently instead of joining processes that are not its own.
+    """
 
     def join_exited_workers(pool: Any) -> bool:
         life, workers = channel.life, list(pool)
@@ -56,12 +63,12 @@ def _join_exited(plain: Callable[[Any], bool], channel: Channel) -> Callable[[An
             raise SystemExit
         cleaned = plain(pool)
         if cleaned and (channel.replaced() or channel.life != life):
-            # Frozen in the middle of it: in the copy it saw all workers end, and would start others.
+            # The freeze fell into `plain`: in the copy it saw all workers end, and would now start others.
             for worker in workers:
                 mark(worker)
             pool[:] = workers
             if channel.life != life:
-                break_what_is_marked()  # the REPL has looked already
+                break_what_is_marked()  # `disown` has already run and did not see these marks
             raise SystemExit
         return cleaned
 
@@ -70,7 +77,7 @@ def _join_exited(plain: Callable[[Any], bool], channel: Channel) -> Callable[[An
 
 
 def _terminate_broken(plain: Callable[[Any, Any], None], channel: Channel) -> Callable[[Any, Any], None]:
-    """In the thread that manages an executor, which has seen that a worker is gone."""
+    """Wraps the function by which an executor's manager thread reacts to a worker that ended."""
 
     def terminate_broken(self: Any, cause: Any) -> None:
         if not any(is_lost(worker, channel) for worker in list(self.processes.values())):
@@ -78,6 +85,7 @@ def _terminate_broken(plain: Callable[[Any, Any], None], channel: Channel) -> Ca
             return
         from concurrent.futures.process import BrokenProcessPool
 
+        # The executor's own lock: without it `submit` in another thread could add work after we took the pending items.
         with self.shutdown_lock:
             executor = self.executor_reference()
             if executor is not None:
@@ -90,7 +98,7 @@ def _terminate_broken(plain: Callable[[Any, Any], None], channel: Channel) -> Ca
             self.call_queue.close()
             self.thread_wakeup.close()
         for item in items:
-            with suppress(Exception):  # cancelled meanwhile
+            with suppress(Exception):  # the caller may have cancelled it meanwhile
                 item.future.set_exception(BrokenProcessPool(POOL))
 
     setattr(terminate_broken, _MARK, True)
@@ -101,12 +109,16 @@ def is_lost(process: Any, channel: Channel) -> bool:
     """Whether this is a process of the sandbox that we are a copy of."""
     if hasattr(process, _MARK):
         return True
-    # Of a copy that does not know yet. Workers of a ThreadPool are threads, which are here, and have no parent's id.
+    # The REPL of a copy may not know yet, so ask the channel. Workers of a ThreadPool are threads, which a copy has;
+    # they carry no parent's id.
     return hasattr(process, "_parent_pid") and channel.replaced()
 
 
 def disown() -> None:
-    """We are a copy: no process is alive but those that our threads have just started."""
+    """Marks all processes as lost and breaks their pools and managers.
+
+    We are a copy: the only processes alive are those that our threads have just started.
+    """
     module = sys.modules.get("multiprocessing.process")
     if module is None:
         return
@@ -119,12 +131,12 @@ def disown() -> None:
 
 
 def break_what_is_marked() -> None:
-    """Pools and managers whose processes were marked."""
+    """Breaks pools and managers whose processes are marked."""
     util = sys.modules.get("multiprocessing.util")
     owners = [] if util is None else [owner_of(each) for each in list(util._finalizer_registry.values())]
     pool, managers = sys.modules.get("multiprocessing.pool"), sys.modules.get("multiprocessing.managers")
     for owner in owners:
-        with suppress(Exception):  # whatever user code has made of it
+        with suppress(Exception):  # user code may have changed the object
             if pool is not None and isinstance(owner, pool.Pool) and any(hasattr(one, _MARK) for one in owner._pool):
                 break_pool(owner)
             elif managers is not None and isinstance(owner, managers.BaseManager) and hasattr(owner._process, _MARK):
@@ -132,12 +144,16 @@ def break_what_is_marked() -> None:
 
 
 def stayed_behind(process: Any) -> bool:
-    """One that had ended before keeps its exit code, and can be joined here."""
+    """Whether the process stayed with the original.
+
+    One that ended before the fork keeps its exit code and can be joined.
+    """
     try:
         code = process._popen.poll()
         if code is None:
-            # Where the process id was kept, as before Python 3.12 with a running loop, the parent's id tells nothing.
-            # Its end may not be there yet, or another thread may have taken it: the pipe that ends with it tells.
+            # If the process id was kept (before Python 3.12, with a running loop), the parent's id proves nothing. The
+            # wait status may not be there yet, or another thread may have taken it; the pipe that closes with the
+            # process is certain.
             return bool(process._parent_pid != os.getpid()) or has_ended(process._popen.sentinel)
         if code == _KILLED or (code == _UNSEEN and process._popen.method == "forkserver"):
             return True
@@ -148,7 +164,7 @@ def stayed_behind(process: Any) -> bool:
 
 
 def has_ended(sentinel: int) -> bool:
-    """Whether nobody holds the other end of the pipe that a process keeps as long as it lives."""
+    """Whether the pipe has no writer left. A process keeps its end open as long as it lives."""
     poll = select.poll()
     poll.register(sentinel, select.POLLIN)
     return bool(poll.poll(0))
@@ -161,13 +177,13 @@ def mark(process: Any) -> None:
 
 
 def owner_of(finalizer: Any) -> Any:
-    """The object that a finalizer of `multiprocessing` is for."""
+    """Returns the object that a finalizer of `multiprocessing` belongs to."""
     reference = getattr(finalizer, "_weakref", None)
     return None if reference is None else reference()
 
 
 def forget_helpers() -> None:
-    """The process that tracks shared memory: another is started when it is needed, without a warning of a crash."""
+    """Forgets the process that tracks shared memory, so that the next use starts another without warning of a crash."""
     module = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     if tracker is not None and getattr(tracker, "_fd", None) is not None:
@@ -179,7 +195,7 @@ def forget_helpers() -> None:
 
 
 def break_pool(pool: Any) -> None:
-    """All that takes work says why it cannot; all that ends a pool has nothing left to do."""
+    """Makes every method that submits work raise, and every method that ends the pool do nothing."""
     for handler in (pool._worker_handler, pool._task_handler, pool._result_handler):
         handler._state = "TERMINATE"
     pool._state = "TERMINATE"
@@ -187,23 +203,24 @@ def break_pool(pool: Any) -> None:
     pool._terminate = pool.join = nothing
     pool._check_running = refusing(POOL)
     pool._pool.clear()
-    pool._taskqueue.put(None)  # the thread that hands out tasks ends, and tells the one that takes results
+    pool._taskqueue.put(None)  # ends the thread that hands out tasks, which then ends the one that takes results
     jobs = list(pool._cache.values())
     if jobs:
-        # In a thread: callbacks are user code, and may take any time.
+        # In a thread: callbacks are user code and may take any time.
         threading.Thread(target=fail, args=(jobs,), daemon=True).start()
 
 
 def fail(jobs: list[Any]) -> None:
-    """Ends what waits for results of a pool, also in other threads."""
+    """Fails pending results of a pool, so that threads waiting for them wake up."""
     for job in jobs:
         failure = (False, RuntimeError(POOL))
         with suppress(Exception):
             if hasattr(job, "_cond"):
+                # With a timeout: a thread that holds this lock must not keep the other jobs from failing.
                 if job._cond.acquire(timeout=_LOCK_SECONDS):
                     try:
                         job._items.append(failure)
-                        job._length = job._index  # nothing comes after it
+                        job._length = job._index  # no result follows
                         job._cond.notify_all()
                     finally:
                         job._cond.release()

@@ -1,7 +1,7 @@
-"""What cells print: text streams over descriptors 1 and 2 that keep every byte, in order.
+"""Standard output of cells: text streams over descriptors 1 and 2 that keep every byte, in order.
 
-The streams hold nothing back: a line buffer would put Python's output after that of child processes and C code that
-wrote later. The raw writer goes on after short writes: a signal or a freeze shortens writes to a pipe.
+The streams are unbuffered. A line buffer would put Python's output after that of child processes and C code that wrote
+later. The raw writer continues after a short write, because a signal or a freeze shortens writes to a pipe.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _print = print
 
 
 class PipeWriter(io.FileIO):
-    """A raw file over descriptor 1 or 2 that writes all it is given and cannot be closed."""
+    """A raw file over descriptor 1 or 2 that writes everything it is given and cannot be closed."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         written = _raw_write(self, data)
-        # bytes is what print and the text layer give us; anything else may count items instead of bytes.
+        # print and the text layer pass bytes. Other buffers may count items instead of bytes.
         if type(data) is bytes and written == len(data):
             return written
         return self._write_rest(data, written)
@@ -44,7 +44,7 @@ class PipeWriter(io.FileIO):
         total = written or 0
         while total < len(view):
             if written is None:
-                # Somebody made the pipe non-blocking (asyncio's connect_write_pipe does).
+                # Code made the pipe non-blocking, as asyncio's connect_write_pipe does.
                 poll = select.poll()
                 poll.register(self.fileno(), select.POLLOUT)
                 poll.poll()
@@ -53,7 +53,7 @@ class PipeWriter(io.FileIO):
         return total
 
     def close(self) -> None:
-        """Does nothing: a wrapper that user code put around this file closes it when it is collected."""
+        """Does nothing: a wrapper that user code puts around this file would close it when it is collected."""
 
 
 class CellStream(io.TextIOWrapper):
@@ -71,7 +71,7 @@ class CellStream(io.TextIOWrapper):
         self.flush()
 
     def detach(self) -> PipeWriter:
-        """Gives the raw file away and keeps it as well: `TextIOWrapper(sys.stdout.detach())` is a common idiom."""
+        """Returns the raw file and keeps it too: `TextIOWrapper(sys.stdout.detach())` is a common idiom."""
         self.flush()
         return self._writer
 
@@ -90,8 +90,8 @@ def print_whole(
     flush
       whether to forcibly flush the stream.
     """
-    # The built-in writes each value, and the end, by itself. On a stream that holds nothing back a reader would get
-    # `42` and the line's end as two events, and other writers could come in between.
+    # The built-in print writes each value and the line's end separately. On an unbuffered stream a reader would get
+    # `42` and the newline as two events, and other writers could come in between.
     stream = sys.stdout if file is None else file
     if type(stream) is CellStream and type(sep) is str and type(end) is str:
         stream.write(sep.join([value if type(value) is str else str(value) for value in values]) + end)
@@ -118,7 +118,7 @@ def escape_surrogates(error: UnicodeError) -> tuple[bytes, int]:
 
 
 class Output:
-    """The two streams of cells, and the pipes under them, which are put back in their place before each cell."""
+    """The two streams of cells and the pipes under them, which it puts back before each cell."""
 
     def __init__(self) -> None:
         codecs.register_error(ERRORS, escape_surrogates)
@@ -138,14 +138,14 @@ class Output:
         return getattr(sys, "stdout", None) is not self.stdout or getattr(sys, "stderr", None) is not self.stderr
 
     def put_back_missing(self) -> None:
-        """After `del sys.stdout`. What was put in place of ours is the user's, None included."""
+        """Restores a stream after `del sys.stdout`. A replacement of ours belongs to the user, even None, and stays."""
         if not hasattr(sys, "stdout"):
             sys.stdout = self.stdout
         if not hasattr(sys, "stderr"):
             sys.stderr = self.stderr
 
     def remember(self, stdout: int = STDOUT, stderr: int = STDERR) -> None:
-        """Notes which pipes belong behind 1 and 2."""
+        """Records which pipes belong behind descriptors 1 and 2."""
         self._stdout_inode = _fstat(stdout).st_ino
         self._stderr_inode = _fstat(stderr).st_ino
 
@@ -165,11 +165,14 @@ class Output:
                 os.dup2(SPARES[descriptor], descriptor, inheritable=True)
 
     def cell_error(self, text: str) -> None:
-        """Says what ended a cell, whatever `sys.stderr` is by now: as in a notebook, no log of the user's gets it."""
+        """Writes the error that ended a cell to the cell's own stderr, as a notebook does.
+
+        A stream that the user put in place of `sys.stderr` does not get it.
+        """
         self.stderr.write(text)
 
     def error_text(self, text: str) -> None:
-        """Writes to `sys.stderr`, as Python does; to the cell's own when the user's is broken, or None."""
+        """Writes to `sys.stderr`, as Python does, or to the cell's own if the user's is broken or None."""
         try:
             stream = sys.stderr
             stream.write(text)
@@ -179,7 +182,7 @@ class Output:
 
 
 def unbuffer_c_stdio() -> None:
-    """Has `printf` and `puts` of C code write at once: they would otherwise sit in a buffer until exit."""
+    """Makes `printf` and `puts` of C code write at once. Their text would otherwise stay in a buffer until exit."""
     library = ctypes.CDLL(None)
     for name in ("stdout", "stderr"):
         library.setvbuf(ctypes.c_void_p.in_dll(library, name), None, _IONBF, 0)

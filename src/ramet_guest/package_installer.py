@@ -1,7 +1,7 @@
-"""Makes a folder of installed packages, in a sandbox that the engine made for nothing else.
+"""Installs packages into a folder, in a sandbox that the engine made for this alone.
 
-No code of the packages runs: only wheels are taken, and those are unpacked and compiled. What comes out lies below the
-folder that is asked for: `tree`, with everything at the place it has below a prefix, and `about.json`.
+No code of the packages runs: only wheels are accepted, unpacked and compiled. The requested folder then contains
+`tree`, with every file at its place below a prefix, and `about.json`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ramet_guest import distributions
 
 
 def main(request: str) -> int:
+    """Carries out a request of the engine. Returns pip's exit code."""
     asked = json.loads(request)
     base = {name: version for name, (version, _) in distributions.installed().items()}
     if asked.get("only_base"):
@@ -30,7 +31,7 @@ def main(request: str) -> int:
 
 
 def run_pip(asked: dict[str, object], tree: str) -> int:
-    """Prints what pip prints."""
+    """Runs pip, which prints its own output."""
     options = [
         "--only-binary=:all:", "--no-compile", "--no-cache-dir", "--no-input", "--disable-pip-version-check",
         "--progress-bar=off", "--no-warn-script-location", "--no-warn-conflicts", f"--prefix={tree}",
@@ -39,7 +40,7 @@ def run_pip(asked: dict[str, object], tree: str) -> int:
     requirements = asked["requirements"]
     assert isinstance(requirements, list)
     arguments = [sys.executable, "-m", "pip", "install", *options, "--", *map(str, requirements)]
-    # Once: whoever asked tries it with patience if this fails, and sees what comes back.
+    # One attempt: if it fails, pip in the asking sandbox retries and shows the answer.
     environment = {**os.environ, "PIP_RETRIES": "0"}
     return subprocess.run(
         arguments, stdin=subprocess.DEVNULL, check=False, cwd="/", env=environment, preexec_fn=alone
@@ -47,16 +48,16 @@ def run_pip(asked: dict[str, object], tree: str) -> int:
 
 
 def alone() -> None:
-    """No other process may be begun from here on.
+    """Forbids further processes.
 
-    A wheel may need another package by its URL, and what is named so may be sources, whatever is said of wheels: pip
-    would run the code in them to build one, in a process of its own.
+    A wheel may require another package by URL, and that may be a source package in spite of `--only-binary`: pip would
+    build it by running its code, in a process of its own.
     """
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def default_index() -> str | None:
-    """As the pip of this interpreter has it."""
+    """Returns the index that this interpreter's pip uses by default."""
     program = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     arguments = [sys.executable, "-I", "-c", program]
     found = subprocess.run(
@@ -66,7 +67,7 @@ def default_index() -> str | None:
 
 
 def straighten(tree: str) -> None:
-    """One layout for all: `lib/pythonX.Y/site-packages`, also where a distribution has its own."""
+    """Renames folders to one layout, `lib/pythonX.Y/site-packages`, where a distribution has its own."""
     local = os.path.join(tree, "local")
     if os.path.isdir(local) and not os.path.islink(local):
         for name in os.listdir(local):
@@ -77,14 +78,14 @@ def straighten(tree: str) -> None:
         theirs = os.path.join(tree, place, version, "dist-packages")
         if os.path.isdir(theirs):
             os.rename(theirs, os.path.join(tree, place, version, "site-packages"))
-    # Everything was there already: there is a tree all the same, with nothing in it.
+    # If every package was already installed, the tree exists all the same, empty.
     os.makedirs(os.path.join(tree, distributions.LIBRARY), exist_ok=True)
 
 
 def compile_all(tree: str) -> None:
-    """By as many processes as there are processors; pip itself uses one.
+    """Compiles with one process per processor; pip itself uses one.
 
-    What does not compile is left alone, without a word: packages often have files for another Python.
+    Skips files that do not compile, silently: packages often contain files for another version of Python.
     """
     workers = len(os.sched_getaffinity(0))
     arguments = [sys.executable, "-m", "compileall", "-qq", "-j", str(min(workers, 8)), os.path.join(tree, "lib")]

@@ -1,7 +1,7 @@
-"""Packages from the engine's store: asks for them, and copies what it is given into this sandbox's own folders.
+"""Asks the engine's store for packages and copies them into this sandbox's own folders.
 
-The engine answers over a unix socket with lines of JSON, and at last with a folder: a descriptor of a mount that nobody
-can write through, and that is mounted nowhere. Works in a bare interpreter; see `pip_program.py`.
+The engine answers over a unix socket with lines of JSON and finally with a folder: the descriptor of a read-only mount
+that is not attached anywhere. Works in a bare interpreter; see `pip_program.py`.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Unavailable(Exception):
-    """The engine has no answer to this; pip itself may."""
+    """Raised when the engine cannot help; pip itself may."""
 
 
 class Refused(Unavailable):
-    """The rules of the sandbox allow no index; it says which one, and what to do about it."""
+    """Raised when the sandbox's rules allow no index. The message names the index and says what to do."""
 
 
 class Given:
-    """What the engine gave: a folder, and what it says of it."""
+    """The engine's answer: a folder and its description."""
 
     def __init__(self, about: dict[str, Any], folder: int) -> None:
-        self.base: dict[str, str] = about["base"]  # packages that were there when it was made
-        self.added: dict[str, str] = about["added"]  # packages in it
+        self.base: dict[str, str] = about["base"]  # packages that existed where it was made
+        self.added: dict[str, str] = about["added"]  # packages that it contains
         self.folder = folder
 
 
 def is_there(address: bytes = ADDRESS) -> bool:
-    """Whether somebody answers at all."""
+    """Whether the store answers at all."""
     connection = socket(AF_UNIX, SOCK_STREAM)
     try:
         connection.connect(address)
@@ -56,7 +56,7 @@ def is_there(address: bytes = ADDRESS) -> bool:
 
 
 def ask(request: dict[str, Any], on_line: Callable[[str], None], address: bytes = ADDRESS) -> Given:
-    """Raises Unavailable. `on_line` is given what there is to tell meanwhile."""
+    """Asks for packages. Passes each line of progress to `on_line`. Raises Unavailable."""
     text = tool_json.compact_writer(str)(request) + "\n"
     connection = socket(AF_UNIX, SOCK_STREAM)
     descriptors: list[int] = []
@@ -78,7 +78,7 @@ def ask(request: dict[str, Any], on_line: Callable[[str], None], address: bytes 
 
 
 def read_answers(connection: socket, descriptors: list[int], on_line: Callable[[str], None]) -> dict[str, Any]:
-    """Until the last one, which is returned."""
+    """Reads answers and descriptors up to the last answer, and returns that one."""
     waiting = b""
     while True:
         data, extra, _, _ = connection.recvmsg(_READ_BYTES, CMSG_LEN(_DESCRIPTOR_BYTES))
@@ -104,7 +104,7 @@ def read_answers(connection: socket, descriptors: list[int], on_line: Callable[[
 
 
 def fits(given: Given, installed: dict[str, str]) -> bool:
-    """Whether pip would have come to the same here as where the folder was made."""
+    """Whether pip would have come to the same result here as where the folder was made."""
     for name, version in given.base.items():
         if installed.get(name) != version and installed.get(name) != given.added.get(name, version):
             return False
@@ -115,10 +115,13 @@ def fits(given: Given, installed: dict[str, str]) -> bool:
 
 
 class Copying:
-    """Copies a folder over another. Packages come first and what says that they are there last."""
+    """Copies a folder over another: the packages first, then their metadata.
+
+    Metadata declares a package installed, so that an aborted copy does not look complete.
+    """
 
     def __init__(self, leave_out: set[str]) -> None:
-        self._leave_out = leave_out  # paths below the folder
+        self._leave_out = leave_out  # paths relative to the folder
         self._last: list[tuple[str, str]] = []
 
     def copy(self, folder: int, target: str) -> None:
@@ -150,6 +153,7 @@ class Copying:
             os.close(to)
         for name in inner:
             at = f"{target}/{name}"
+            # Metadata declares a package installed, so it is copied last.
             if name.endswith(".dist-info") and path.endswith("-packages/"):
                 if not any(left.startswith(f"{path}{name}/") for left in self._leave_out):
                     self._last.append((path + name, at))
@@ -171,7 +175,7 @@ def copy_file(source: int, target: int, name: str) -> None:
         try:
             to_file = os.open(name, _NEW, mode, dir_fd=target)
         except FileExistsError:
-            # Not written over: a process may have it mapped.
+            # Replaced, not overwritten: a process may have the old file mapped.
             os.unlink(name, dir_fd=target)
             to_file = os.open(name, _NEW, mode, dir_fd=target)
         try:
@@ -184,7 +188,7 @@ def copy_file(source: int, target: int, name: str) -> None:
                     if sent == 0:
                         raise OSError(f"{name} ended too soon")
                     left -= sent
-            if name.endswith(".py"):  # its compiled form is known by its time
+            if name.endswith(".py"):  # the compiled file is valid only for this time
                 os.utime(to_file, ns=(about.st_mtime_ns, about.st_mtime_ns))
         finally:
             os.close(to_file)
@@ -193,7 +197,7 @@ def copy_file(source: int, target: int, name: str) -> None:
 
 
 def files_of(folder: int, names: set[str]) -> set[str]:
-    """Paths, below the folder, of files that belong to these packages of it."""
+    """Returns the paths, relative to the folder, of the files of these packages."""
     found: set[str] = set()
     library = os.open(distributions.LIBRARY, _FOLDER, dir_fd=folder)
     try:

@@ -1,4 +1,4 @@
-"""What values are made of on their way into a digest: bytes, plain values in one piece, tags that tell kinds apart."""
+"""The parts of a digest: bytes, plain values encoded together, and tags that tell types apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-# Canonical in this version of marshal's format: no references, no interning, sets sorted.
+# This version of marshal's format is canonical: no references, no interning, sets sorted.
 _MARSHAL_VERSION = 2
 _NUMBERS = frozenset((int, float, complex, bool, type(None)))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Piece:
-    """Bytes that go into the digest as they are."""
+    """Bytes that enter the digest unchanged."""
 
     __slots__ = ("data",)
 
@@ -30,7 +30,7 @@ class Piece:
 
 
 class Form(NamedTuple):
-    """What a value is made of. Children are values and pieces, given one after the other."""
+    """A value taken apart: a tag, and an iterator of child values and pieces."""
 
     tag: bytes
     children: Iterator[Any]
@@ -38,7 +38,7 @@ class Form(NamedTuple):
 
 
 def atom(value: Any) -> bytes | None:
-    """A small value with nothing inside that could be shared or refer back, as bytes; None for any other."""
+    """Encodes a small value that contains nothing which could be shared or refer back; returns None for any other."""
     kind = type(value)
     if kind in _NUMBERS:
         pass
@@ -67,18 +67,18 @@ def tagged(kind: type, *more: object) -> bytes:
 
 
 def name_of(kind: Any) -> str:
-    """The name of a class or function, with its module unless everybody knows where it is from."""
+    """Returns the name of a class or function, with its module unless that is `builtins` or `__main__`."""
     module = getattr(kind, "__module__", None)
     return str(kind.__qualname__) if module in ("builtins", "__main__", None) else f"{module}.{kind.__qualname__}"
 
 
 def without_addresses(text: str) -> str:
-    """They say nothing of a value, and differ."""
+    """Removes memory addresses, which differ between processes and are not part of a value."""
     return _ADDRESS.sub("", text)
 
 
 def sequence(values: Iterator[Any]) -> Iterator[Any]:
-    """Items, those that are plain in one piece: ten million numbers are no ten million steps."""
+    """Yields items, runs of plain ones as one piece: ten million numbers would be too many single steps."""
     while chunk := list(islice(values, ITEMS_AT_ONCE)):
         kinds = set(map(type, chunk))
         if kinds <= _NUMBERS or (kinds == {str} and sum(map(len, chunk)) <= BYTES_AT_ONCE):

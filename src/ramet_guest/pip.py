@@ -1,7 +1,7 @@
-"""`%pip`: installs into the sandbox's private layer; fails at once when there is no network to install from.
+"""`%pip`: installs into the sandbox's private layer, and fails at once if there is no network to install from.
 
-Where the sandbox has a network it does what the command `pip` does (`pip_program.py`): plain installations come from
-the engine's store. Where it has none, the command asks here whether pip can do anything at all.
+With a network it does what the command `pip` does (`pip_program.py`): plain installations come from the engine's store.
+Without one, that command asks this module whether pip can do anything at all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ERROR: pip was not run: this sandbox has no network, so no package index can be 
 hint: make the sandbox with a network, as in Sandbox(network=["index.example"]) with the hosts of your index,
       or mount a folder of wheels and use `%pip install --no-index --find-links /wheels NAME`
 """
-# No environment, no site: a bare interpreter starts in half the time.
+# Without environment and site a bare interpreter starts in half the time.
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from ramet_guest.pip_program import main; main(sys.argv[1:])"
 )
@@ -48,8 +48,8 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def run_pip(line: str, processes: Processes, output: Output) -> int:
-    """Runs pip with the arguments of the line; its exit code."""
-    from ramet_guest import packages  # not before it is needed: every template would have it in its memory
+    """Runs pip with the arguments of the line. Returns its exit code."""
+    from ramet_guest import packages  # imported late, to keep it out of every template's memory
 
     arguments = shlex.split(line)
     command = [sys.executable, "-m", "pip", *arguments]
@@ -61,7 +61,7 @@ def run_pip(line: str, processes: Processes, output: Output) -> int:
         return 1
     environment = settings_without_network()
     if has_store and "PIP_RETRIES" not in os.environ:
-        del environment["PIP_RETRIES"]  # the program knows how patient to be
+        del environment["PIP_RETRIES"]  # the program chooses the number of retries
     code = processes.run(command, sys.executable, environment)
     importlib.invalidate_caches()
     show_user_packages()
@@ -69,28 +69,31 @@ def run_pip(line: str, processes: Processes, output: Output) -> int:
 
 
 def is_out_of_reach(arguments: list[str]) -> bool:
-    """Whether pip could only try in vain, and be patient about it."""
+    """Whether pip could only retry in vain."""
     if has_network() or not needs_index(arguments):
         return False
     return not pip_words.wants_no_index(distributions.prefix(), os.environ)
 
 
 def settings_without_network() -> dict[str, str]:
-    """The environment of a pip that works with what there is. The user's own settings win."""
+    """Returns the environment for a pip without an index. The user's own settings take precedence."""
     return {**_SETTINGS, **os.environ}
 
 
 def show_user_packages() -> None:
-    """pip falls back to the user's folder, which Python leaves out if it did not exist at start."""
+    """Adds the user's packages to `sys.path`.
+
+    pip may install there, and Python omits a folder that was missing when it started.
+    """
     folder = site.getusersitepackages()
     if site.ENABLE_USER_SITE and folder not in sys.path and os.path.isdir(folder):
         site.addsitedir(folder)
 
 
 def has_network(ipv4_routes: str = "/proc/net/route", ipv6_routes: str = "/proc/net/ipv6_route") -> bool:
-    """Whether any route leaves this machine. If the kernel does not say, pip may find out itself.
+    """Whether any route leaves this machine. True if the kernel does not show it; pip then finds out.
 
-    A sandbox's network has none: it is a proxy, which `needs_index` knows by the variables.
+    A sandbox's network has no route: it is a proxy, which `needs_index` recognises by the variables.
     """
     try:
         with open(ipv4_routes) as lines:
@@ -102,12 +105,12 @@ def has_network(ipv4_routes: str = "/proc/net/route", ipv6_routes: str = "/proc/
     try:
         with open(ipv6_routes) as lines:
             return any(line.split()[-1] != "lo" for line in lines if line.strip())
-    except OSError:  # No IPv6 in this kernel.
+    except OSError:  # this kernel has no IPv6
         return False
 
 
 def needs_index(arguments: list[str]) -> bool:
-    """Whether pip would have to ask an index that is out of reach."""
+    """Whether pip would have to ask an index that it cannot reach."""
     words = [argument for argument in arguments if not argument.startswith("-")]
     if not words or words[0] not in _NEED_INDEX:
         return False
@@ -128,7 +131,7 @@ def is_proxy(name: str) -> bool:
 
 
 def requirements(arguments: list[str]) -> list[str]:
-    """What is to be installed, without the subcommand, options and their values."""
+    """Returns the packages to install, without subcommand, options and their values."""
     found = []
     skip = False
     for argument in arguments:
@@ -167,6 +170,6 @@ def installed_version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        # A bare interpreter knows nothing of its environment.
+        # A bare interpreter does not know its virtual environment.
         found = distributions.installed().get(distributions.normal(name))
         return None if found is None else found[0]

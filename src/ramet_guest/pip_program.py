@@ -1,8 +1,7 @@
-"""The command `pip` of a sandbox: plain installations come from the engine's store, the rest is pip's.
+"""The sandbox's command `pip`: plain installations come from the engine's store; everything else goes to pip itself.
 
-Without a network there is no store, and no index that pip could ask: what needs one fails at once, with a hint.
-
-It runs in a bare interpreter and imports next to nothing: pip itself takes half a second to start.
+Without a network there is no store, and no index that pip could ask: a command that needs one fails at once, with a
+hint. The program runs in a bare interpreter and imports next to nothing, because pip takes half a second to start.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _INTERRUPTED = 130
-# A proxy answers at once, and pip tells what it said only when it tries once more.
+# A proxy answers at once, and pip shows the proxy's message only if it retries.
 _WITH_A_PROXY = {"PIP_RETRIES": "1"}
-# The user knows already; pip is asked all the same, for what is there may be enough.
+# The user has already seen the refusal. pip runs nevertheless, since the installed packages may be enough.
 _WHERE_ALL_IS_REFUSED = {"PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
 
 
@@ -39,7 +38,7 @@ def main(words: list[str]) -> NoReturn:
 
 
 def run_without_network(words: list[str]) -> NoReturn:
-    from ramet_guest import pip  # it takes longer to import than this program takes to start
+    from ramet_guest import pip  # importing it takes longer than this program takes to start
 
     if pip.is_out_of_reach(words):
         sys.stderr.write(pip.HINT)
@@ -48,18 +47,18 @@ def run_without_network(words: list[str]) -> NoReturn:
 
 
 def run_pip(words: list[str]) -> NoReturn:
-    # The user's own settings win.
+    # The user's own settings take precedence.
     become_pip(words, {**_WITH_A_PROXY, **os.environ})
 
 
 def become_pip(words: list[str], environment: dict[str, str]) -> NoReturn:
-    """pip itself, in place of this program."""
+    """Replaces this program by pip itself."""
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "pip", *words], environment)
 
 
 def install(words: list[str]) -> bool:
-    """Whether it was done; if not, nothing was changed that pip would mind."""
+    """Installs from the store. Returns False if pip has to do it; nothing has then changed that would disturb pip."""
     wanted = pip_words.plain(words)
     if wanted is None or pip_words.has_configuration(distributions.prefix(), os.environ):
         return False
@@ -79,7 +78,7 @@ def install(words: list[str]) -> bool:
     except packages.Refused as refused:
         say(str(refused))
         for name, value in _WHERE_ALL_IS_REFUSED.items():
-            if name != "PIP_TIMEOUT" or "PIP_DEFAULT_TIMEOUT" not in os.environ:  # two names of one setting
+            if name != "PIP_TIMEOUT" or "PIP_DEFAULT_TIMEOUT" not in os.environ:  # both names are the same setting
                 os.environ.setdefault(name, value)
         return False
     except packages.Unavailable:
@@ -87,7 +86,7 @@ def install(words: list[str]) -> bool:
     try:
         return take(given, wanted, before)
     except OSError as error:
-        if error.errno in (28, 122):  # ENOSPC, EDQUOT: pip would fare no better
+        if error.errno in (28, 122):  # ENOSPC, EDQUOT: pip would fail too
             say(f"ERROR: Could not install packages due to an OSError: {error}")
             sys.exit(1)
         return False
@@ -96,7 +95,7 @@ def install(words: list[str]) -> bool:
 
 
 def take(given: packages.Given, wanted: pip_words.Wanted, before: dict[str, tuple[str, str]]) -> bool:
-    """Copy what is not here yet."""
+    """Copies the packages that are not here yet."""
     versions = {name: version for name, (version, _) in before.items()}
     target = distributions.base()
     if target is None or not packages.fits(given, versions):
@@ -116,7 +115,7 @@ def take(given: packages.Given, wanted: pip_words.Wanted, before: dict[str, tupl
 
 
 def uninstall(names: list[str]) -> int:
-    """By pip itself, which knows which files belong to them."""
+    """Uninstalls with pip itself, which knows the files of each package."""
     arguments = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "uninstall", "-y", *names]
     return os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn(sys.executable, arguments, os.environ), 0)[1])
 

@@ -1,6 +1,6 @@
-"""What a command line of pip asks for, where it asks for something plain: packages by name, from the usual index.
+"""Parses pip command lines that ask for something plain: packages by name, from the usual index.
 
-Anything else is left to pip itself, which knows best.
+pip itself handles everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITHOUT_EFFECT = frozenset(
         "--progress-bar=on",
     )
 )
-# Settings in the environment that change nothing about what is installed.
+# Environment settings that do not affect what is installed.
 _SETTINGS_WITHOUT_EFFECT = frozenset(
     (
         "PIP_RETRIES",
@@ -50,7 +50,7 @@ _FILE_BYTES_AT_MOST = 64 * 1024
 
 
 class Wanted:
-    """Packages, and how pip was asked for them."""
+    """The requested packages, and pip's options for them."""
 
     def __init__(self) -> None:
         self.requirements: list[str] = []
@@ -61,7 +61,7 @@ class Wanted:
 
 
 def plain(words: list[str]) -> Wanted | None:
-    """None if it is more than the installation of packages by name."""
+    """Parses a command line. Returns None if it is more than the installation of packages by name."""
     if words[:1] != ["install"]:
         return None
     wanted = Wanted()
@@ -92,7 +92,7 @@ def plain(words: list[str]) -> Wanted | None:
 
 
 def requirements_in(path: str) -> list[str] | None:
-    """Those in a file, if it has nothing else."""
+    """Returns the requirements in a file, or None if it contains anything else."""
     try:
         with open(path, "rb") as file:
             text = file.read(_FILE_BYTES_AT_MOST + 1)
@@ -106,7 +106,7 @@ def requirements_in(path: str) -> list[str] | None:
 
 
 def is_plain(requirement: str) -> bool:
-    """No path, address or option. The engine looks more closely."""
+    """Whether it is no path, address or option. The engine checks more closely."""
     return (
         len(requirement) <= _CHARACTERS_AT_MOST
         and requirement.isascii()
@@ -118,7 +118,7 @@ def is_plain(requirement: str) -> bool:
 
 
 def pinned(requirement: str) -> tuple[str, str | None] | None:
-    """Name and version of a requirement that is no more than that; the version may be missing."""
+    """Returns name and version of a requirement that has nothing else, or None. The version may be missing."""
     name, equal, version = requirement.partition("==")
     name, version = name.strip(), version.strip()
     if not _NAME.issuperset(name) or (equal and not (version and _NAME.issuperset(version))):
@@ -127,18 +127,18 @@ def pinned(requirement: str) -> tuple[str, str | None] | None:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that change what pip does."""
+    """Returns the environment variables that change what pip does."""
     found = {name: value for name, value in environment.items() if name.startswith("PIP_")}
     return {name: value for name, value in found.items() if name not in _SETTINGS_WITHOUT_EFFECT}
 
 
 def has_configuration(prefix: str, environment: Mapping[str, str], system: str = "/etc") -> bool:
-    """Whether files tell pip more than its command line does."""
+    """Whether configuration files for pip exist."""
     return any(os.path.exists(path) for path in configuration_files(prefix, environment, system))
 
 
 def wants_no_index(prefix: str, environment: Mapping[str, str], system: str = "/etc") -> bool:
-    """Whether one of those files has pip ask no index."""
+    """Whether one of those files forbids pip to use an index."""
     for path in configuration_files(prefix, environment, system):
         try:
             with open(path, "rb") as file:

@@ -1,7 +1,7 @@
-"""What can be asked after an error: `sys.last_exc` and its like, `%tb`, `%debug`, `pdb.pm()`; and `breakpoint()`.
+"""Ways to look at an error afterwards: `sys.last_exc` and its like, `%tb`, `%debug`, `pdb.pm()`; and `breakpoint()`.
 
-The last error keeps alive what its functions held, as in a notebook, until another takes its place. Debuggers ask for
-commands at a terminal, and cells have none: what a debugger shows first is shown, and nothing is asked.
+As in a notebook, the last error keeps alive the objects that its functions held, until another takes its place.
+Debuggers read commands from a terminal, and cells have none: `%debug` shows what a debugger shows first.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _NOTHING = "there was no error yet\n"
 
 
 def remember(error: BaseException) -> None:
-    """Makes it the last error, without frames of ours before the cell's first one."""
+    """Makes this the last error, without our frames before the cell's first one."""
     tail = first_of_cell(error.__traceback__)
     if tail is not None and tail is not error.__traceback__:
-        BaseException.with_traceback(error, tail)  # whatever its class makes of attributes
+        BaseException.with_traceback(error, tail)  # the class may override the attribute
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
     if isinstance(error, MemoryError):
-        # The next cell needs what its functions have held.
+        # The next cell needs the memory that its functions held.
         traceback.clear_frames(error.__traceback__)
 
 
 def last_error() -> BaseException | None:
-    """The one that is being handled, or the last that ended a cell. User code may have set anything."""
+    """Returns the error that is being handled, or the last that ended a cell. User code may have set anything there."""
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     return error if isinstance(error, BaseException) else None
 
@@ -48,7 +48,7 @@ def forget() -> None:
 
 
 def register(repl: Repl) -> None:
-    """Replaces `%tb` and `%debug`, and what `breakpoint()` calls."""
+    """Replaces `%tb`, `%debug` and the function that `breakpoint()` calls."""
 
     def tb(line: str) -> None:
         error = last_error()
@@ -70,7 +70,7 @@ def register(repl: Repl) -> None:
 
 
 def text_in_mode(shell: Any, error: BaseException, mode: str) -> str:
-    """`%tb Verbose` and the other modes of IPython; without one, as when the cell failed."""
+    """Formats an error for `%tb Verbose` and IPython's other modes; without a mode, as when the cell failed."""
     if not mode:
         return format_error(error)
     formatter = shell.InteractiveTB
@@ -84,7 +84,7 @@ def text_in_mode(shell: Any, error: BaseException, mode: str) -> str:
 
 
 def variables(entry: TracebackType | None) -> str:
-    """The local variables of the innermost frame, each in a line."""
+    """Lists the local variables of the innermost frame, one per line."""
     if entry is None:
         return ""
     while entry.tb_next is not None:
@@ -110,7 +110,7 @@ def short_or_why(frame: FrameType, name: str) -> str:
 
 
 def breakpoint_hook(*arguments: Any, **options: Any) -> Any:
-    """Says where it is, and goes on. With PYTHONBREAKPOINT set, does what Python does."""
+    """Prints the place and continues. With PYTHONBREAKPOINT set, does what Python does."""
     if os.environ.get("PYTHONBREAKPOINT"):
         return sys.__breakpointhook__(*arguments, **options)
     frame = sys._getframe(1)

@@ -1,7 +1,7 @@
-"""Child processes of the guest itself: bash cells, `!command`, `%pip`, `os.system`.
+"""Child processes that the guest starts for cells: bash cells, `!command`, `%pip`, `os.system`.
 
-Each runs in a process group of its own, so that an interrupt can end all of it, and is waited for by its pid alone:
-what it left in the background goes on, as after a script in a terminal.
+Each runs in a process group of its own, so that an interrupt can end all of it. The guest waits for the leader's pid
+only: processes that it left in the background continue, as after a script in a terminal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from ramet_guest.interrupts import Gate
 from ramet_guest.nameless import nameless_file
 
-# Longest single argument: MAX_ARG_STRLEN in Linux is 131072, final NUL included.
+# Longest single argument: MAX_ARG_STRLEN in Linux is 131072, including the final NUL.
 MAXIMUM_ARGUMENT_BYTES = 131071
 SECONDS_BETWEEN_SIGNALS = 0.3
 
-# Python ignores these; a program expects the defaults.
+# Python ignores these signals, and a child would inherit that; programs expect the defaults.
 _DEFAULTED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 _posix_spawn = os.posix_spawn
 _waitpid = os.waitpid
@@ -29,11 +29,11 @@ _waitstatus_to_exitcode = os.waitstatus_to_exitcode
 
 
 class BashMissing(Exception):
-    """The file tree has no bash."""
+    """Raised when the file tree has no bash."""
 
 
 class Processes:
-    """Runs programs for cells. All of it is called through the gate."""
+    """Runs programs for cells. Every caller is inside the gate."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -45,15 +45,18 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         files: Mapping[int, int] | None = None,
     ) -> int:
-        """Runs a program to its end; its exit code, or 128 + n if signal n ended it.
+        """Runs a program to its end. Returns its exit code, or 128 + n if signal n ended it.
 
-        `files`: descriptors of ours for some of the program's, as output that is not to be shown.
+        `files` maps the program's descriptors to ours, for output that is not to be shown.
         """
         code = _waitstatus_to_exitcode(self._run(arguments, program, environment, files))
         return code if code >= 0 else 128 - code
 
     def system(self, command: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> int:
-        """Stands in for `os.system`: the C library's ignores SIGINT and waits on, so only a kill would end the cell."""
+        """Replaces `os.system`.
+
+        The C library's version ignores SIGINT while it waits, so only a kill would end the cell.
+        """
         if threading.get_ident() != threading.main_thread().ident:
             return _system(command)
         return self._run(["sh", "-c", os.fsdecode(command)], "/bin/sh", None)
@@ -65,9 +68,10 @@ class Processes:
         environment: Mapping[str, str] | None,
         files: Mapping[int, int] | None = None,
     ) -> int:
-        """The wait status of a program that ran to its end."""
+        """Runs a program to its end and returns its wait status."""
         gate = self._gate
-        # An interrupt between the start and the wait would leave the program running with nobody to end it.
+        # Defer interrupts: one between the spawn and the wait would leave the program running, with no code left to end
+        # it.
         gate.held = True
         try:
             pid = _posix_spawn(
@@ -79,13 +83,16 @@ class Processes:
                 file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in (files or {}).items()],
             )
             try:
+                # From here on an interrupt raises into this `try`, whose handler ends the program. One that arrived
+                # meanwhile is raised now, because the wait below would not see it.
                 gate.held = False
                 gate.raise_pending()
                 _, status = _waitpid(pid, 0)
             except ChildProcessError:
-                # The user's own SIGCHLD handler was quicker; how it ended is lost.
+                # The user's own SIGCHLD handler has already reaped it; its status is lost.
                 return 0
             except BaseException:
+                # A second interrupt must not cut the cleanup short.
                 gate.held = True
                 end_group(pid)
                 gate.pending = None
@@ -97,8 +104,8 @@ class Processes:
     def run_bash(self, script: str, files: Mapping[int, int] | None = None) -> int:
         """Runs a script in a fresh bash."""
         bash = bash_path()
-        # Only a script that is too long for an argument goes through memory: `bash -c` reports errors as
-        # "bash: line 3", a file by its odd name.
+        # Only a script that is too long for an argument goes through a file in memory: `bash -c` reports errors as
+        # "bash: line 3", while a file would appear under its odd name.
         encoded = os.fsencode(script)
         if len(encoded) < MAXIMUM_ARGUMENT_BYTES:
             return self.run(["bash", "-c", script], bash, files=files)
@@ -114,8 +121,9 @@ class Processes:
 
 
 def end_group(pid: int) -> None:
-    """Interrupts, terminates, kills the process group, until its leader is gone."""
+    """Sends SIGINT, SIGTERM and SIGKILL to the process group until its leader is gone, then reaps it."""
     try:
+        # A pidfd lets us wait with a timeout and without reaping, so that the pid cannot be reused between two signals.
         descriptor = os.pidfd_open(pid)
         try:
             ended = select.poll()

@@ -1,4 +1,4 @@
-"""The loop of the guest: wait for a frame, run the cell, answer. One cell at a time, in the main thread."""
+"""The guest's main loop: receive a frame, run the cell, answer. It runs one cell at a time, in the main thread."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _getprofile, _setprofile = sys.getprofile, sys.setprofile
 _CO_COROUTINE = 0x80
 _INTERRUPTED_CODE = 130
 _COMMAND_CHARACTERS = 200
-# Python's own answer to `sys.exit` with a number that is too large for C.
+# Python itself exits with 255 when `sys.exit` gets a number that does not fit a C long.
 _LARGEST_EXIT, _TOO_LARGE_CODE = 2**63, 255
 _BYTE_ORDER_MARK = "\ufeff"
 _builtin_names: dict[str, Any] = vars(builtins)
 
 
 class CommandFailed(SystemExit):
-    """A program that a magic ran ended with a non-zero code; the cell ends with the same."""
+    """Raised when a program that a magic ran ended with a non-zero exit code. The cell ends with the same code."""
 
     def __init__(self, program: str, code: int) -> None:
         super().__init__(code)
@@ -59,14 +59,14 @@ class CommandFailed(SystemExit):
 
 
 class Hooks(NamedTuple):
-    """The trace and profile functions of the user's, while no cell runs."""
+    """The user's trace and profile functions, kept here while no cell runs."""
 
     trace: Any
     profile: Any
 
 
 class Repl:
-    """Owns the namespace and everything a cell needs to run."""
+    """Owns the namespace and everything that a cell needs to run."""
 
     def __init__(self, channel: Channel, output: Output, gate: Gate, shell: Any) -> None:
         self.channel = channel
@@ -82,19 +82,19 @@ class Repl:
         cell_loop.install(self.loops.open, lambda: channel.fileno() == -1)
         self.processes = Processes(gate)
         self._callbacks: dict[str, list[Any]] = shell.events.callbacks
-        # What a magic reported through the shell instead of raising it.
+        # An error that a magic passed to the shell's error display instead of raising it.
         self._reported: BaseException | None = None
         self._error: dict[str, str] | None = None
-        # The last `!command` of the cell that failed.
+        # The last `!command` of the running cell that failed.
         self._failed_command: CommandFailed | None = None
         self._hooks: Hooks | None = None
-        # In a template, and in a sandbox until its first frame.
+        # True in a template, and in a sandbox until its first frame.
         self.fresh = True
-        # Of a sandbox that was given some.
+        # None unless the sandbox has tools.
         self.tools: Tools | None = None
         self.commands_folder: str | None = None
         self.values = Values(self)
-        # Names that were there before any cell.
+        # The names that existed before the first cell.
         self.first_names = dict(self.namespace)
         self.builtins_kept = dict(_builtin_names)
         self._builtins_count = len(_builtin_names)
@@ -106,6 +106,7 @@ class Repl:
         shell.run_command = self.processes.run_bash
         shell.command_failed = self.note_failed_command
         os.system = self.processes.system
+        # An interrupt inside these would leave half a frame on the control socket, or a lock taken.
         gate.protect(
             Channel.send, Channel.publish, Channel.done, Channel.has_taken, Channel._read_taken, Publisher._send
         )
@@ -118,7 +119,8 @@ class Repl:
             try:
                 self.serve_one()
             except BaseException as error:
-                # A user's own signal handler or trace function raised into guest code.
+                # User code's own signal handler or trace function raised an exception into guest code. Reset the gate,
+                # since the code that would have done so was skipped.
                 self.gate.busy = self.gate.armed = self.gate.held = False
                 self.show(error)
 
@@ -127,6 +129,7 @@ class Repl:
             self.loops.idle(self.channel, self.notice_new_process)
             self.notice_new_process()
         frame = self.channel.receive()
+        # A thaw may have happened while we waited in `receive`; the process id shows it. Refresh before answering.
         if _getpid() != self.channel.pid:
             self.become_thawed()
         if frame.kind == frames.RUN:
@@ -135,13 +138,13 @@ class Repl:
             self.give_tools(frame.header["socket"], frame.blob, frame.header.get("anew") is True)
         elif frame.kind == frames.CONFIGURE:
             self.configure(frame.header)
-        elif frame.kind != frames.INTERRUPT:  # of a cell that is over
+        elif frame.kind != frames.INTERRUPT:  # an INTERRUPT frame here belongs to a cell that is over
             self.answer_question(frame)
 
     def notice_new_process(self) -> None:
-        """Background work may have called `fork()`, or may have been frozen and thawed: both change the process id.
+        """Checks whether background work was forked by `fork()` or frozen and thawed: both change the process id.
 
-        Only a thaw changes the control socket, too. The copy made by `fork()` has no frames to wait for: it leaves.
+        Only a thaw also replaces the control socket. The copy made by `fork()` receives no frames, so it exits.
         """
         if _getpid() != self.channel.pid:
             if not self.channel.replaced():
@@ -152,11 +155,11 @@ class Repl:
         try:
             thawing.refresh(self)
         except Exception as error:
-            # The next frame must be answered all the same.
+            # Show it, but go on: the engine waits for the answer to its next frame.
             self.show(error)
 
     def answer(self, frame: Frame) -> None:
-        """Runs a cell and says how it ended."""
+        """Runs a cell and reports how it ended."""
         header = frame.header
         gate = self.gate
         self.channel.begin(header["id"])
@@ -165,7 +168,8 @@ class Repl:
         self._publisher.live = header.get("live") is True
         gate.begin()
         if self.channel.interrupt_waits():
-            # Its signal may have come before the cell began, and was forgotten then.
+            # The engine sends this frame before its signal. The signal may have arrived before `gate.begin`, which
+            # drops earlier ones.
             gate.pending = KeyboardInterrupt
         try:
             self.output.mend()
@@ -175,7 +179,7 @@ class Repl:
             code = self.run_bash(text) if header["language"] == "bash" else self.run_python(text)
         except BaseException as error:
             code = self.failed(error)
-        fired = gate.fired  # what comes during the next steps has not reached the cell
+        fired = gate.fired  # read now: an interrupt during the next steps did not reach the cell
         try:
             if self.tools is not None and self.tools.unmade.calls:
                 code = self.tell_unmade_calls(self.tools.unmade, code)
@@ -185,14 +189,17 @@ class Repl:
         interrupted = self.was_interrupted(code, fired)
         if code == 0 and self._failed_command is not None:
             code, self._error = self.code_of(self._failed_command), describe(self._failed_command)
+        # Before the answer: once the engine has it the cell is over, and a late signal must find our handler, which
+        # drops it, and not one of the user's.
         gate.end()
+        # `os.fork()` in a cell returns twice; only the parent may write to the control socket.
         self.leave_if_forked(code)
         self.channel.done(code, self._error, interrupted)
 
     def tell_unmade_calls(self, unmade: Unmade, code: int) -> int:
-        """A tool that was called without `await` where it has to be awaited was not called: the cell has failed.
+        """Makes the cell fail if it called a tool without the `await` that the tool needs: such a call was not made.
 
-        Tasks that are still to run may await what they were given.
+        Does not while tasks are left to run: they may still await the call.
         """
         error = unmade.take_error()
         if self.loops.has_tasks():
@@ -203,9 +210,9 @@ class Repl:
         return code
 
     def was_interrupted(self, code: int, fired: bool) -> bool:
-        """Whether an interrupt has reached the code of the cell that is about to end. One with a value has ended well.
+        """Whether an interrupt reached the code of the cell that is about to end. False if the cell ended with a value.
 
-        A cell that dealt with the interrupt itself counts, too; whether that was the engine's, the engine knows.
+        True also for a cell that handled the interrupt itself. The engine knows whether it sent that interrupt.
         """
         if code == 0 and self.ended_with_value():
             return False
@@ -221,10 +228,12 @@ class Repl:
         except (OSError, ValueError) as error:
             problem = str(error)[:1000]
         if self.tools is not None:
+            # The new PATH may lack the folder of tool commands.
             self.tools.mend_path()
         self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
 
     def give_tools(self, socket_name: str, told: bytes, anew: bool) -> None:
+        """Sets the tools of the sandbox. `anew`: also restore those whose names cells have overwritten."""
         if self.tools is None:
             from ramet_guest.tools import Tools
 
@@ -234,7 +243,7 @@ class Repl:
             self.tools.put_back()
 
     def answer_question(self, frame: Frame) -> None:
-        """What is asked between two cells."""
+        """Answers a frame that is not a cell."""
         if frame.kind == frames.ASK_NAMES:
             naming.answer(self, float(frame.header["seconds"]))
             self.leave_if_forked(0)
@@ -248,18 +257,18 @@ class Repl:
             self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
         elif frame.kind in frames.VALUE_KINDS:
             self.values.answer(frame)
-        # Anything else came too late: TAKEN and INTERRUPT of a cell that is over.
+        # Ignore anything else: TAKEN and INTERRUPT frames of a cell that is over.
 
     # Cells
 
     def run_python(self, source: str) -> int:
         if not source or source.isspace():
-            return 0  # no cell, for IPython's numbers
+            return 0  # IPython gives an empty cell no number either
         try:
             program = self.compiler.compile(source)
         except BaseException as error:
             self.history.store(self.sources.count, source, self.sources.latest)
-            # The compiler's own frames say nothing to the user.
+            # The compiler's own frames are of no use to the user.
             return self.failed(error.with_traceback(None) if isinstance(error, SyntaxError) else error)
         self.history.store(self.sources.count, source, self.sources.latest)
         callbacks = self._callbacks
@@ -274,9 +283,10 @@ class Repl:
         ended_by = self.gate.run(self.run_program, program)
         trace, profile = _gettrace(), _getprofile()
         if trace is not None or profile is not None:
-            # Until the next cell runs: what the user traces is the user's code. At once, and in this frame, of which
-            # trace functions see nothing. A profiler in C (cProfile of Python 3.11) cannot be set again from here; it
-            # neither raises nor prints, and stays.
+            # Suspend the user's trace and profile functions until the next cell, so that they see user code only. Do it
+            # at once and in this frame, which began before they were set, so that trace functions do not see it. A
+            # profiler in C (cProfile of Python 3.11) cannot be set again from here; it neither raises nor prints, and
+            # stays.
             _settrace(None)
             if callable(profile):
                 _setprofile(None)
@@ -284,7 +294,7 @@ class Repl:
                 profile = None
             self._hooks = Hooks(trace, profile)
         if isinstance(ended_by, (KeyboardInterrupt, Interrupted)) and self.gate.fired and self.ended_with_value():
-            # It came when there was nothing left to interrupt.
+            # The interrupt arrived after the cell had shown its value: there was nothing left to interrupt.
             ended_by = None
             if self.gate.calm():
                 self.loops.discard()
@@ -299,8 +309,8 @@ class Repl:
                 code = self.failed(ended_by)
         if self._reported is not None and code == 0:
             code = self.code_of(self._reported)
-        # Frames of the traceback lead back to this one: with the exception in it they would be a cycle, and all that
-        # the failed functions held would stay until the garbage is collected.
+        # The frames of the traceback lead back to this one. With the exception in a local variable here they would form
+        # a cycle, and everything that the failed functions held would stay in memory until the next garbage collection.
         ended_by = None
         return code
 
@@ -308,7 +318,7 @@ class Repl:
         body, value, needs_loop, _ = program
         hooks = self._hooks
         if hooks is not None:
-            # Here and not in a function of its own: the user's functions see as little of us as possible.
+            # Inline, not in a helper: the user's trace functions would see a helper's frame.
             self._hooks = None
             if hooks.trace is not None:
                 _settrace(hooks.trace)
@@ -325,6 +335,7 @@ class Repl:
                 sys.displayhook(result)
 
     async def await_program(self, body: CodeType | None, value: CodeType | None) -> None:
+        """Runs a cell on the loop. Only code that contains `await` is a coroutine; the rest ran in `_eval`."""
         if body is not None:
             result = _eval(body, self.namespace)
             if body.co_flags & _CO_COROUTINE:
@@ -337,12 +348,12 @@ class Repl:
                 sys.displayhook(result)
 
     def run_whole(self, program: Program) -> None:
-        """Runs a program that is all that its cell is about: its last value is the cell's."""
+        """Runs a program that makes up its whole cell, such as a script: its last value is the cell's value."""
         self._ending_code[0] = program.body if program.is_line else None
         self.run_program(program)
 
     def run_nested(self, source: str) -> BaseException | None:
-        """Runs code inside a running cell, for a magic. Its error is shown and makes the cell fail."""
+        """Runs code inside a running cell, for a magic. Shows its error, which makes the cell fail, and returns it."""
         try:
             self.run_program(self.compiler.compile(source, nested=True))
         except (KeyboardInterrupt, Interrupted):
@@ -362,7 +373,7 @@ class Repl:
             events.trigger("pre_run_cell", self.shell.execution_info(source))
         swallowed = self._reported
         if isinstance(swallowed, KeyboardInterrupt) and self.gate.fired:
-            # IPython shows what a callback raises and goes on. An interrupt ends the cell all the same.
+            # IPython shows an exception of a callback and continues. An interrupt must end the cell nevertheless.
             self._reported = self._error = None
             raise swallowed
 
@@ -377,20 +388,22 @@ class Repl:
         codes: list[int] = []
         ended_by = self.gate.run(lambda: codes.append(self.processes.run_bash(script)))
         code = codes[0] if ended_by is None else self.failed(ended_by)
-        ended_by = None  # as above
+        ended_by = None  # breaks the same cycle as in run_python
         return code
 
     # How cells end
 
     def failed(self, error: BaseException) -> int:
-        """Shows what ended the cell; returns its exit code."""
+        """Shows the error that ended the cell; returns the cell's exit code."""
+        # The interrupt was raised at arbitrary lines, so the loop may be in an inconsistent state.
         if self.gate.calm():
             self.loops.discard()
-            # Nor did `redirect_stdout` get to the line that undoes it.
+            # `redirect_stdout` did not reach the line that restores the stream.
             self.output.install()
         self.heal()
+        # The cell is ending anyway: a deferred interrupt would hit the code that shows the error.
         self.gate.pending = None
-        self._failed_command = None  # the error tells more, and `sys.exit(0)` says that all is well
+        self._failed_command = None  # the error says more, and `sys.exit(0)` means success
         code = self.code_of(error)
         if isinstance(error, SystemExit):
             if error.code is not None and not isinstance(error.code, int):
@@ -403,11 +416,12 @@ class Repl:
         if self.gate.run(lambda: details.append(describe(error))) is not None:
             details = [{"name": type(error).__name__[:200], "message": ""}]
         self._error = details[0]
-        # Lets go of the error before it, and so may run code of the user's.
+        # Through the gate: this releases the previous error, which may run the user's finalizers.
         self.gate.run(postmortem.remember, error)
         return code
 
     def code_of(self, error: BaseException) -> int:
+        """Returns the exit code for an error, as Python's own: `sys.exit("text")` is 1, an interrupt is 130."""
         if isinstance(error, SystemExit):
             if error.code is None:
                 return 0
@@ -419,14 +433,14 @@ class Repl:
         return 1
 
     def report(self, error: BaseException) -> None:
-        """Shows an error that a magic caught. Already inside the gate."""
+        """Shows an error that a magic caught. The caller is already inside the gate."""
         self._reported = error
         self._error = describe(error)
         self.output.cell_error(format_error(error))
         postmortem.remember(error)
 
     def note_failed_command(self, command: str, code: int) -> None:
-        """`!command` raises nothing: the cell goes on, and has not ended well."""
+        """Notes a failed `!command`. It raises nothing: the cell continues, but ends with the command's exit code."""
         self._failed_command = CommandFailed(f"!{command.strip()[:_COMMAND_CHARACTERS]}", code)
 
     def show(self, error: BaseException) -> None:
@@ -440,7 +454,7 @@ class Repl:
     # Between cells
 
     def tidy(self) -> None:
-        """Sees to what the cell changed under us. Streams that it put in place of ours stay, as in a notebook."""
+        """Repairs what the cell changed in the interpreter. Streams that replaced ours stay, as in a notebook."""
         output = self.output
         if output.replaced():
             for name in ("stdout", "stderr"):
@@ -452,7 +466,7 @@ class Repl:
         orphans.watch(self.channel)
 
     def heal(self) -> None:
-        """Puts deleted builtins back: the standard library needs them as much as we do."""
+        """Restores deleted builtins, which the standard library needs as much as we do."""
         kept = self.builtins_kept
         if not kept.keys() <= _builtin_names.keys():
             for name in kept.keys() - _builtin_names.keys():
@@ -461,7 +475,7 @@ class Repl:
         lower_recursion_limit_is_survivable()
 
     def leave_if_forked(self, code: int) -> None:
-        """A copy of the REPL made by `os.fork()` ends with its cell and does not answer."""
+        """Exits if this process is a copy made by `os.fork()`: it ends with its cell and does not answer."""
         if _getpid() != self.channel.pid:
             os._exit(code)
 

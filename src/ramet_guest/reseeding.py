@@ -1,7 +1,7 @@
-"""`fork(reseed=True)`: every random generator that can be reached starts anew.
+"""`fork(reseed=True)`: gives a new seed to every random generator that can be reached.
 
-Reading a reference is free, taking one writes to the page of what it refers to, and such a page is copied: so huge
-containers are not looked into, and only so many objects are.
+Reading a reference is free; taking one writes to the page of the object, and that page is then copied. So the search
+does not enter huge containers and stops after a fixed number of objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIZED = (list, tuple, dict, set, frozenset)
 
 
 def reseed_all(namespace: dict[str, Any]) -> None:
-    """Those of the modules, and those that names, modules and running functions lead to."""
+    """Reseeds the generators of modules, and those that names, modules and running functions refer to."""
     random = sys.modules.get("random")
     numpy_random = sys.modules.get("numpy.random")
     torch = sys.modules.get("torch")
@@ -39,7 +39,7 @@ def reseed_all(namespace: dict[str, Any]) -> None:
 
 
 def reseed(generator: Any) -> None:
-    bits = getattr(generator, "_bit_generator", None)  # of numpy's Generator and RandomState
+    bits = getattr(generator, "_bit_generator", None)  # numpy's Generator and RandomState have one
     if bits is None and hasattr(type(generator), "state"):
         bits = generator  # a BitGenerator by itself
     if bits is not None:
@@ -49,9 +49,9 @@ def reseed(generator: Any) -> None:
 
 
 def reachable(namespace: dict[str, Any], kinds: tuple[type, ...]) -> list[Any]:
-    """Instances of these classes, nearest first."""
+    """Returns instances of these classes, nearest first."""
     found: list[Any] = []
-    # Values of modules, not modules: one by one they would lead to everything there is.
+    # Takes single values of modules: the modules themselves would lead to everything there is.
     waiting: list[Any] = [*namespace.values(), *sys._current_frames().values()]
     for module in list(sys.modules.values()):
         waiting += [value for value in vars_of(module).values() if issubclass(type(value), kinds)]
@@ -64,7 +64,7 @@ def reachable(namespace: dict[str, Any], kinds: tuple[type, ...]) -> list[Any]:
                 continue
             seen.add(id(thing))
             looked_at += 1
-            if issubclass(type(thing), kinds):  # what an object says of its class may be user code
+            if issubclass(type(thing), kinds):  # `isinstance` could run user code (`__class__`)
                 found.append(thing)
             elif not is_module_like(thing) and not (type(thing) in _SIZED and len(thing) > MANY_ITEMS):
                 fresh.append(thing)
@@ -80,6 +80,6 @@ def vars_of(module: Any) -> dict[str, Any]:
 
 
 def is_module_like(thing: Any) -> bool:
-    """A module, or the names of one: a function's globals lead to all of them."""
+    """Whether this is a module or its namespace: a function's globals would lead to all other modules."""
     kind = type(thing)
     return issubclass(kind, (ModuleType, type)) or (kind is dict and "__builtins__" in thing)

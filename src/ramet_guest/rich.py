@@ -1,4 +1,4 @@
-"""Rich results: an object's MIME forms as one bounded RESULT frame."""
+"""Rich results: encodes an object's MIME forms as one RESULT frame of limited size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAXIMUM_FORMS = 32
 MAXIMUM_NAME_CHARACTERS = 200
 PLAIN = "text/plain"
 
-# Cutting these would leave something no reader can parse.
+# If these were cut, no reader could parse them.
 _WHOLE_OR_NOT = frozenset(("image/svg+xml",))
 _SIMPLE = frozenset((int, float, str, bool, complex, bytes, type(None)))
 _dumps = json.dumps
@@ -31,19 +31,22 @@ class Publisher:
     def __init__(self, channel: Channel, gate: Gate) -> None:
         self._channel = channel
         self._gate = gate
-        # The value that a cell ends with was published.
+        # True once the value that a cell ends with was published.
         self.ended = False
-        # Somebody watches the running cell.
+        # True if a client streams the running cell.
         self.live = False
         self._count = 0
 
     def publish(
         self, what: str, data: Mapping[str, Any], display_id: str | None = None, wait: bool = False, exact: bool = False
     ) -> None:
-        """`wait`: clear when something new is shown. `exact`: also for one who sees all of it in the end.
+        """Publishes one result.
 
-        Text goes to the engine by another way. Where it matters what came first we go on when the engine has taken
-        this, and with it the text before it.
+        `wait`: clear the output when something new is shown. `exact`: keep the order even if no client streams the
+        cell.
+
+        Text takes another way to the engine, the pipes. Where the order matters, this waits until the engine has taken
+        the result, and with it all text before it.
         """
         forms, blob = encode(data)
         if display_id is not None:
@@ -60,7 +63,7 @@ class Publisher:
             self._wait_for(number)
 
     def _next_number(self) -> int:
-        """0 where nobody can wait: other threads must not read from the channel."""
+        """Returns a number to wait for, or 0 in other threads: only the main thread may read from the channel."""
         if threading.get_ident() != threading.main_thread().ident or not self._channel.speaks():
             return 0
         self._count += 1
@@ -68,6 +71,7 @@ class Publisher:
 
     def _wait_for(self, number: int) -> None:
         while not self._channel.has_taken(number):
+            # `has_taken` is protected, so an interrupt that arrived in it is pending. Raise it before sleeping.
             if self._gate.pending is not None:
                 self._gate.raise_pending()
             self._channel.wait_until_readable()
@@ -75,13 +79,13 @@ class Publisher:
             self._gate.raise_pending()
 
     def publish_value(self, data: Mapping[str, Any], last: bool) -> None:
-        """`last`: the cell is over but for its answer."""
+        """Publishes a value. `last`: the cell is over except for its answer."""
         text = data.get(PLAIN)
         if self.live and not last:
             self.publish("value", data)
             return
         if len(data) == 1 and type(text) is str and len(text) < 10_000:
-            # Nearly all values.
+            # Nearly all values take this path.
             blob = encode_text(text)
             header = b'{"id":%%d,"what":"value","mimes":[["text/plain","s",%d]],"display_id":null}' % len(blob)
         else:
@@ -91,7 +95,11 @@ class Publisher:
         self._send(header, blob, last)
 
     def _send(self, header: bytes, blob: bytes, last: bool) -> None:
-        """An interrupt that arrives in this frame waits: a value that was sent is known to have been sent."""
+        """Sends a frame.
+
+        Its own code is protected: if an interrupt fell between `publish` and `ended`, the cell would not know that its
+        value was sent.
+        """
         self._channel.publish(header, blob, last)
         self.ended = last
         if self._gate.pending is not None:
@@ -99,11 +107,11 @@ class Publisher:
 
 
 def simple_form(value: object, formatter: Any) -> dict[str, str] | None:
-    """The forms of plain numbers and texts, fifty times quicker than by way of all formatters."""
+    """Returns the form of a plain number or text, fifty times faster than IPython's formatters."""
     kind = type(value)
     if kind not in _SIMPLE:
         return None
-    # `%precision 3` is obeyed.
+    # The formatter obeys `%precision 3`.
     plain = formatter.formatters[PLAIN]
     if kind is float and plain.float_precision != "":
         return None
@@ -111,7 +119,7 @@ def simple_form(value: object, formatter: Any) -> dict[str, str] | None:
 
 
 def encode(data: Mapping[str, Any]) -> tuple[list[tuple[str, str, int]], bytes]:
-    """Forms with their kinds and lengths, and the bytes of all. `text/plain` comes first."""
+    """Returns the forms with their kinds and lengths, and all their bytes. `text/plain` comes first."""
     forms: list[tuple[str, str, int]] = []
     pieces: list[bytes] = []
     notes: list[str] = []
@@ -119,7 +127,7 @@ def encode(data: Mapping[str, Any]) -> tuple[list[tuple[str, str, int]], bytes]:
     plain = data.get(PLAIN)
     names = [name for name in data if name != PLAIN]
     for name in names[:MAXIMUM_FORMS]:
-        # The engine takes headers of 64 KiB; a letter that is not ASCII has up to twelve bytes there.
+        # The engine accepts headers of 64 KiB; a non-ASCII letter takes up to twelve bytes in it.
         if not isinstance(name, str) or len(name) > MAXIMUM_NAME_CHARACTERS or not name.isascii():
             continue
         kind, piece = encode_form(name, data[name])
@@ -147,7 +155,7 @@ def encode_form(name: str, value: Any) -> tuple[str, bytes]:
         return "b", bytes(value)
     if isinstance(value, str):
         if is_binary(name):
-            # Images travel through IPython as base64.
+            # IPython passes images as base64.
             try:
                 return "b", base64.b64decode(value, validate=False)
             except binascii.Error:
@@ -170,7 +178,7 @@ def encode_text(text: str) -> bytes:
 
 
 def cut(piece: bytes) -> bytes:
-    """At most a mebibyte, ended by a note that says how much is missing."""
+    """Cuts to at most a mebibyte and appends a note that says how much is missing."""
     missing = len(piece) - MAXIMUM_TEXT_BYTES
     if missing <= 0:
         return piece

@@ -1,6 +1,6 @@
 """Runs a script the way `python script.py` does: its name in tracebacks, `__file__`, arguments, standard input, exit.
 
-`ramet run` sends a cell that calls `run`. Nothing of the guest or of that cell is seen in the script's tracebacks.
+`ramet run` sends a cell that calls `run`. The script's tracebacks show neither the guest nor that cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _INTERRUPTED_CODE = 130
 
 
 class Stopped(SystemExit):
-    """The script was interrupted from outside. Ends the cell without a traceback; the message says where it was."""
+    """Raised when a script was interrupted from outside.
+
+    Ends the cell without a traceback; the message says where it was.
+    """
 
     def __init__(self, place: str) -> None:
         super().__init__(_INTERRUPTED_CODE)
@@ -39,20 +42,20 @@ class Stopped(SystemExit):
         return self._place
 
 
-# What a result calls it: the exception that the script met.
+# Results then show the exception that the script met.
 Stopped.__name__ = "KeyboardInterrupt"
 
 
 def run(told: str) -> None:
-    """Runs what a JSON object says.
+    """Runs the script that a JSON object describes.
 
     language   "python" or "bash"
     path       of the script in the sandbox, or null: the code is in `source`
     name       of the code in tracebacks
     arguments  for `sys.argv`
-    modules    files that were copied in together with the script: loaded anew
+    modules    files that were copied in together with the script: import them again
     input      a folder in which the pieces of standard input appear, or null
-    final      the sandbox ends with the script: threads are waited for, and exit functions are called
+    final      the sandbox ends with the script: wait for threads and call exit functions
     """
     order: dict[str, Any] = json.loads(told)
     shell: Any = get_ipython()
@@ -85,7 +88,7 @@ def run_python(repl: Repl, order: dict[str, Any]) -> None:
     try:
         program = prepare(repl, order)
     except Exception as error:
-        # The compiler's own frames say nothing to the user.
+        # The compiler's own frames are of no use to the user.
         repl.report(error.with_traceback(None))
         return
     ending: SystemExit | None = None
@@ -107,7 +110,7 @@ def run_python(repl: Repl, order: dict[str, Any]) -> None:
 
 
 def prepare(repl: Repl, order: dict[str, Any]) -> Program:
-    """Everything up to the first line of the script. Raises SyntaxError, and what else compilers raise."""
+    """Does everything up to the script's first line. Raises SyntaxError, and whatever else compilers raise."""
     path: str | None = order["path"]
     name: str = order["name"]
     if path is None:
@@ -123,7 +126,7 @@ def prepare(repl: Repl, order: dict[str, Any]) -> Program:
 
 
 def forget_modules(files: set[str]) -> None:
-    """A sandbox that runs a script again gets the modules as they are now."""
+    """Removes modules, so that a sandbox that runs a script again imports their current files."""
     for name, module in list(sys.modules.items()):
         if name != "__main__" and getattr(module, "__dict__", {}).get("__file__") in files:
             del sys.modules[name]
@@ -131,17 +134,17 @@ def forget_modules(files: set[str]) -> None:
 
 
 def decode(data: bytes, name: str) -> str:
-    """As Python reads a file: a byte order mark, a coding line, any ends of lines."""
+    """Decodes a file as Python does: byte order mark, coding line, any line ends."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except (UnicodeDecodeError, SyntaxError):
-        compile(data, name, "exec")  # says it as Python does
+        compile(data, name, "exec")  # raises Python's own message
         raise SyntaxError(f"{name} cannot be decoded") from None
 
 
 def from_script(trace: TracebackType | None, name: str) -> TracebackType | None:
-    """The traceback from the script's own first frame on."""
+    """Returns the traceback from the script's own first frame on."""
     entry = trace
     while entry is not None and entry.tb_frame.f_code.co_filename != name:
         entry = entry.tb_next
@@ -149,7 +152,7 @@ def from_script(trace: TracebackType | None, name: str) -> TracebackType | None:
 
 
 def place(trace: TracebackType | None, name: str) -> str:
-    """The last line of the script itself that was being run."""
+    """Names the last line of the script itself that was running."""
     line = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == name:
@@ -159,7 +162,7 @@ def place(trace: TracebackType | None, name: str) -> str:
 
 
 def leave(before: set[threading.Thread]) -> None:
-    """What Python does at its end: executors are told to stop, threads are waited for, exit functions are called."""
+    """Does what Python does at exit: stops executors, joins threads, calls exit functions."""
     for function in reversed(getattr(threading, "_threading_atexits", ())):
         function()
     for thread in threading.enumerate():

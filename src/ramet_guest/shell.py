@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-call"
-"""IPython, reduced to what cells use of it: input transformer, magics, formatters, `display`.
+"""IPython, reduced to the parts that cells use: input transformer, magics, formatters, `display`.
 
-Everything that would write to HOME, start a thread or open a database is off. IPython's classes are
-loosely typed; this file is the only one that subclasses them.
+Everything that would write to HOME, start a thread or open a database is off. IPython's classes are loosely typed; only
+this file subclasses them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNUSED_NAMES = ("exit", "quit", "open", "get_ipython")
 
 
 class CellDisplayHook(DisplayHook):
-    """`sys.displayhook`: publishes a value and remembers it in `Out`, the last three as `_`, `__`, `___`."""
+    """`sys.displayhook`: publishes a value and stores it in `Out`, and the last three as `_`, `__`, `___`."""
 
     def quiet(self) -> bool:
         return False
@@ -44,7 +44,7 @@ class CellDisplayHook(DisplayHook):
         if self.exec_result is not None:
             self.exec_result.result = result
         if data:
-            # Called by the code that ends a cell, or by user code in the middle of one?
+            # Find out whether the code that ends a cell called us, or user code in the middle of one.
             caller = sys._getframe(1).f_code
             last = any(caller is code for code in shell.ending_code)
             shell.publisher.publish_value(data, last)
@@ -52,7 +52,7 @@ class CellDisplayHook(DisplayHook):
     def remember(self, result: Any) -> None:
         shell: Any = self.shell
         namespace = shell.user_ns
-        # A `_` of the user's own (gettext) is left alone; one that was deleted is set again.
+        # Leave the user's own `_` alone (gettext sets one); set it again if it was deleted.
         if "_" not in _builtin_names and namespace.get("_", self._) is self._:
             self.___, self.__, self._ = self.__, self._, result
             namespace["_"] = result
@@ -64,7 +64,7 @@ class CellDisplayHook(DisplayHook):
 
 
 class CellDisplayPublisher(DisplayPublisher):
-    """What `display(...)` and figures go through."""
+    """Publishes what `display(...)` and figures show."""
 
     def _setup_execution_tracking(self) -> None:
         pass
@@ -79,7 +79,7 @@ class CellDisplayPublisher(DisplayPublisher):
 
 
 class Exiter:
-    """`exit` and `quit`: end the cell. Python's own also close stdin."""
+    """`exit` and `quit`: end the cell. Python's own would also close stdin."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -92,15 +92,15 @@ class Exiter:
 
 
 class CellShell(InteractiveShell):
-    """The shell behind `get_ipython()`. Cells do not run through it; `run_cell` is for magics that run code."""
+    """The shell behind `get_ipython()`. Cells do not run through it; `run_cell` serves magics that run code."""
 
     displayhook_class = Type(CellDisplayHook)
     display_pub_class = Type(CellDisplayPublisher)
 
-    # Set by the REPL before the first cell.
+    # The REPL sets these before the first cell.
     publisher: Publisher
     history: History
-    # Code whose call of the displayhook is the last thing a cell does.
+    # Code objects whose call of the displayhook is the last thing that a cell does.
     ending_code: list[CodeType | None]
     show_error: Callable[[BaseException], None]
     run_nested: Callable[[str], BaseException | None]
@@ -108,14 +108,14 @@ class CellShell(InteractiveShell):
     command_failed: Callable[[str, int], None]
 
     def init_ipython_dir(self, ipython_dir: Any) -> None:
-        # Past the trait's observer, which would make the folder.
+        # Bypasses the trait's observer, which would make the folder.
         self._trait_values["ipython_dir"] = "/nonexistent"
 
     def init_profile_dir(self, profile_dir: Any) -> None:
         self.profile_dir = None
         self._db = {}  # type: ignore[assignment]
         if hasattr(interactiveshell, "PickleShareDB"):
-            # IPython 8 makes a database in the folder, whatever is configured.
+            # IPython 8 makes a database in this folder, whatever the configuration says.
             self._trait_values["profile_dir"] = SimpleNamespace(location="/nonexistent")
             interactiveshell.PickleShareDB = lambda folder: {}
 
@@ -173,7 +173,7 @@ class CellShell(InteractiveShell):
         return ExecutionInfo(source, False, True, False, None)
 
     def system_raw(self, cmd: str) -> None:
-        """`!command`"""
+        """Runs `!command`."""
         command = self.var_expand(cmd, depth=1)
         self.user_ns["_exit_code"] = code = self.run_command(command)
         if code != 0:
@@ -193,35 +193,35 @@ def configuration() -> Config:
     shell.autoindent = False
     shell.history_length = 0
     shell.history_load_length = 0
-    # `History` keeps them, and fewer if they are large.
+    # `History` stores the values, and fewer of them if they are large.
     shell.cache_size = MAXIMUM_VALUES
     shell.automagic = True
     shell.show_rewritten_input = False
-    if hasattr(InteractiveShell, "enable_tip"):  # not in IPython 8, which says so
+    if hasattr(InteractiveShell, "enable_tip"):  # IPython 8 has no tips and warns about the option
         shell.enable_tip = False
     return config
 
 
 def print_page(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
-    """Shows help (`print?`): nobody is there to page."""
+    """Prints help (`print?`) at once: there is no terminal to page through it."""
     text = data.get("text/plain", "") if isinstance(data, dict) else data
     sys.stdout.write(str(text).rstrip("\n") + "\n")
 
 
 def make_shell() -> Any:
-    """Makes the shell and the `__main__` module that cells live in."""
+    """Makes the shell and the `__main__` module that cells run in."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     shell = CellShell.instance(config=configuration(), user_module=main)
     main.__dict__.pop("__builtin__", None)
-    # Set for good instead of around each cell.
+    # Set once instead of around each cell.
     shell.builtin_trap.auto_builtins = {}
     _builtin_names["get_ipython"] = shell.get_ipython
     _builtin_names["exit"] = Exiter("exit")
     _builtin_names["quit"] = Exiter("quit")
     sys.displayhook = shell.displayhook
     shell.set_hook("show_in_pager", print_page, 0)
-    # The REPL does this itself. As a callback it would be run through a function that swallows interrupts.
-    with suppress(AttributeError, ValueError):  # another version of IPython
+    # The REPL clears the registry itself. IPython runs callbacks through a function that swallows interrupts.
+    with suppress(AttributeError, ValueError):  # other versions of IPython do not have it
         shell.events.unregister("pre_execute", shell._clear_warning_registry)
     return shell

@@ -1,4 +1,4 @@
-"""The text of cells, kept where tracebacks and `inspect` look for it."""
+"""Keeps the text of cells where tracebacks and `inspect` look for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-# Enough for any session's tracebacks; without a bound a loop of large cells would fill the memory.
+# Enough for the tracebacks of any session. Without a limit a loop of large cells would fill the memory.
 MAXIMUM_CELLS = 10_000
 MAXIMUM_CHARACTERS = 32 << 20
 
@@ -22,16 +22,19 @@ class Sources:
 
     def __init__(self) -> None:
         self.count = 0
-        # Of cells within the present one.
+        # Counts the pieces of code that magics ran inside the present cell.
         self._nested = 0
-        # The text of the cell that was compiled last, as Python sees it.
+        # The text of the cell that was compiled last, as Python saw it.
         self.latest = ""
         self.on_dropped: Callable[[str], None] = lambda name: None
         self._kept: deque[tuple[str, int]] = deque()
         self._characters = 0
 
     def next_name(self, nested: bool = False) -> str:
-        """Numbers are those of `In` and `Out`: code that a magic runs has one below its cell's."""
+        """Returns the file name of the next cell.
+
+        Numbers match `In` and `Out`; code that a magic runs gets a sub-number.
+        """
         if nested:
             self._nested += 1
             return f"<cell {self.count}.{self._nested}>"
@@ -40,7 +43,8 @@ class Sources:
         return f"<cell {self.count}>"
 
     def keep(self, name: str, source: str) -> None:
-        # Each line needs its newline, the last one too: carets are misplaced without.
+        """Keeps a cell's text for tracebacks, and drops the oldest beyond the limits."""
+        # Every line needs its newline, the last one too: tracebacks would misplace their carets.
         lines = [line + "\n" for line in source.split("\n")]
         size = len(source)
         self.latest = source
@@ -59,7 +63,7 @@ class Sources:
         return [name for name, _ in reversed(self._kept)]
 
     def reset(self) -> None:
-        """Forgets everything, the numbering too (after the warm-up)."""
+        """Forgets everything, including the numbering. Used after the warm-up."""
         for name, _ in self._kept:
             _cache.pop(name, None)
         self._kept.clear()
@@ -69,7 +73,7 @@ class Sources:
 
 
 def teach_inspect(sources: Sources) -> None:
-    """Has `inspect.getsource` find classes made in cells: `__main__` has no file it could look into."""
+    """Makes `inspect.getsource` find classes defined in cells: `__main__` has no file to look into."""
 
     def getfile(thing: Any) -> str:
         if isinstance(thing, type) and thing.__module__ == "__main__":
@@ -82,6 +86,7 @@ def teach_inspect(sources: Sources) -> None:
 
 
 def cell_of_class(thing: type, sources: Sources) -> str | None:
+    """Finds the cell that defines a class: by the code of its methods, or by its `class` statement."""
     for value in vars(thing).values():
         function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
         code = getattr(function, "__code__", None)

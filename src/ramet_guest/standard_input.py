@@ -1,7 +1,7 @@
-"""Standard input of a script: the host puts pieces into a folder, a thread passes them on to descriptor 0.
+"""Standard input of a script: the host puts pieces into a folder, and a thread passes them on to descriptor 0.
 
-Pieces are files named 0, 1, 2 and so on; they appear whole, by a rename. An empty one is the end. A piece is removed
-when it was taken, so that the host sees how far the script has read and never has more than a few of them here.
+Pieces are files named 0, 1, 2 and so on. They appear whole, by a rename; an empty one means the end. The thread removes
+a piece once it has read it, so that the host sees how far the script is and never has more than a few of them here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class StandardInput:
         self._kept_stream: TextIO | None = None
 
     def begin(self) -> None:
+        """Replaces standard input by a pipe, and starts the thread that fills it."""
         self._kept_descriptor = os.dup(_STDIN)
         self._kept_stream = sys.stdin
         read_end, write_end = os.pipe()
@@ -36,7 +37,11 @@ class StandardInput:
         threading.Thread(target=self._feed, args=(write_end,), name="standard input", daemon=True).start()
 
     def end(self) -> None:
-        """The thread ends too, unless a process that the script left behind still holds the reading end."""
+        """Restores standard input and stops the thread.
+
+        The thread remains only while a process that the script left behind holds the reading end of the pipe.
+        """
+        # Set before the pipe goes: the thread must not start on another piece.
         self._over.set()
         if self._kept_descriptor >= 0:
             os.dup2(self._kept_descriptor, _STDIN)
@@ -56,6 +61,8 @@ class StandardInput:
                     self._over.wait(delay)
                     delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
                     continue
+                # Removed before it is written: the write blocks until the script reads, and the host may send the next
+                # piece.
                 os.unlink(path)
                 if not piece:
                     break
@@ -64,6 +71,6 @@ class StandardInput:
                     view = view[os.write(write_end, view) :]
                 number, delay = number + 1, _FIRST_DELAY_SECONDS
         except OSError:
-            pass  # nobody reads any more
+            pass  # no process reads from the pipe any more
         finally:
             os.close(write_end)

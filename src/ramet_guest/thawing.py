@@ -1,4 +1,4 @@
-"""What a thawed REPL must know about its new life: its pid, pipes, secrets, environment."""
+"""Steps that a REPL takes after a thaw: it has a new pid, new pipes, new secrets and a new environment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 def refresh(repl: Repl) -> None:
-    """First frame after a thaw: we are a new process in a new pod."""
+    """Adopts the new process and its pod. Runs at the first frame after a thaw."""
     try:
         if repl.channel.replaced() and not repl.fresh:
             orphans.disown()
     finally:
-        # Not before: threads ask the channel, or what was marked, whether their workers are here.
+        # Adopt last: threads that watch pool workers ask `channel.replaced()`, or look for marks that `disown` sets, to
+        # learn that their workers are gone. If the channel were adopted first, neither would show it for a moment.
         repl.channel.adopt()
-    # New pipes. The last cell may have closed or redirected 1 and 2: the spare ones are right in any case.
+    # The pipes are new. The last cell may have closed or redirected 1 and 2; the spare descriptors always lead to them.
     repl.output.remember(SPARES[STDOUT], SPARES[STDERR])
     for descriptor in (1000, 1001, 1002):
         os.set_inheritable(descriptor, False)
@@ -41,9 +42,10 @@ def refresh(repl: Repl) -> None:
 
 
 def wake(repl: Repl) -> None:
-    """Do what any cell makes us do, while nobody waits: pages that we share with our parent are copied when written to.
+    """Does in advance what every cell does, while no caller waits.
 
-    It leaves nothing behind: no name, number, output or answer.
+    A thawed process copies each page that it shares with its parent at the first write to it. Leaves no name, number,
+    output or answer behind.
     """
     gate = repl.gate
     gate.begin()
@@ -60,14 +62,17 @@ def wake(repl: Repl) -> None:
 
 
 def thawed(repl: Repl, reseed: bool, stir: bool) -> str | None:
-    """We are the copy of a sandbox. Where its process id was kept, nothing but this frame tells."""
+    """Prepares the copy of a sandbox; returns an error message or None.
+
+    Only this frame shows that we are a copy if the process id was kept.
+    """
     problems: list[BaseException | None] = []
     try:
         refresh(repl)
         if stir:
             stir_secrets()
         if reseed:
-            # Seeds of generators may be user code.
+            # Reseeding calls methods of the user's generators, which may be user code.
             problems.append(repl.gate.run(reseeding.reseed_all, repl.namespace))
     except Exception as error:
         problems.append(error)
@@ -76,24 +81,28 @@ def thawed(repl: Repl, reseed: bool, stir: bool) -> str | None:
 
 
 def stir_secrets() -> None:
-    """What is drawn anew when the process id has changed has to be told when it was kept: OpenSSL, names of files."""
+    """Renews secrets that libraries renew only when the process id changes.
+
+    These are OpenSSL's generators and the names of temporary files. Needed when the thaw kept the process id.
+    """
     ssl = sys.modules.get("ssl")
     if ssl is not None:
         ssl.RAND_add(os.urandom(64), 64.0)
-    # The package cryptography brings an OpenSSL of its own.
+    # The package cryptography contains an OpenSSL of its own.
     own = getattr(sys.modules.get("cryptography.hazmat.bindings._rust"), "_openssl", None)
     if own is not None and hasattr(own.lib, "RAND_add"):
         own.lib.RAND_add(os.urandom(64), 64, 64.0)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        # In place: code may hold the sequence. It takes fresh numbers when its process id is another than this.
+        # Changed in place, because code may hold the object. It draws a fresh seed when `_rng_pid` is not the current
+        # pid.
         sequence = vars(tempfile).get("_name_sequence")
         if sequence is not None:
             sequence._rng_pid = None
 
 
 def runs_loops(repl: Repl) -> bool:
-    """Whether an asyncio loop is running in some thread, or may be when the next instant is frozen."""
+    """Whether an asyncio loop is running in some thread, or may start to run before the engine freezes this process."""
     if "asyncio" not in sys.modules:
         return False
     loop = repl.loops.loop
@@ -103,7 +112,7 @@ def runs_loops(repl: Repl) -> bool:
 
 
 def is_running_loop(frame: FrameType | None) -> bool:
-    # Loops of other makers (uvloop) run in C, but under a method of this name too.
+    # uvloop runs its loop in C, but under methods of these names too.
     while frame is not None:
         if frame.f_code.co_name in ("run_forever", "run_until_complete", "_run_once"):
             return True
@@ -112,13 +121,16 @@ def is_running_loop(frame: FrameType | None) -> bool:
 
 
 def draw_fresh_randomness() -> None:
-    """Sandboxes of one template must not draw the same numbers. A fork of a used sandbox keeps its generators."""
+    """Seeds the global generators anew, because sandboxes of one template must not draw the same numbers.
+
+    A fork of a used sandbox keeps the state of its generators.
+    """
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        # With a number it takes microseconds; without one, numpy runs through half a megabyte of code.
+        # Seeding with a number takes microseconds; without one, numpy runs through half a megabyte of code.
         numpy_random.seed(int.from_bytes(os.urandom(4), "little"))
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
@@ -128,9 +140,10 @@ def draw_fresh_randomness() -> None:
 def configure(
     environment: dict[str, str] | None, folder: str | None, forget: dict[str, str] | None, commands: str | None
 ) -> None:
-    """Raises OSError or ValueError in words for people.
+    """Sets environment, commands folder and current folder.
 
-    What is to be forgotten was set by the engine; what code has put in its place is its own.
+    Removes a variable of `forget` only if it still has the value that the engine gave it: otherwise user code has set
+    its own. Raises OSError or ValueError with a message for users.
     """
     for name, value in (forget or {}).items():
         if os.environ.get(name) == value:
@@ -143,7 +156,7 @@ def configure(
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
         if commands not in folders:
             os.environ["PATH"] = os.pathsep.join([commands, *folders])
-        # Where uv installs to. As in an environment that was activated, or in a container that has only one Python.
+        # Tells uv where to install: into the active environment, or into the only Python, as in a container.
         if sys.prefix != sys.base_prefix:
             os.environ.setdefault("VIRTUAL_ENV", sys.prefix)
         else:

@@ -1,4 +1,4 @@
-"""The arguments of a call: a JSON object, from keywords, from arguments in order, or from one dict."""
+"""Collects the arguments of a call into a JSON object: from keywords, from arguments in order, or from one dict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIMPLE = frozenset((str, int, float, bool, type(None)))
 
 
 class Unfit(Exception):
-    """JSON cannot say this."""
+    """Raised for a value that JSON cannot represent."""
 
 
 def gather(
@@ -25,11 +25,11 @@ def gather(
     positional: tuple[Any, ...],
     named: dict[str, Any],
 ) -> dict[str, Any]:
-    """Raises TypeError as a function with these parameters would."""
+    """Collects the arguments. Raises TypeError as a function with these parameters would."""
     if not positional:
         return named
     only = positional[0]
-    # One dict is all arguments, unless it must be the first of them: it holds other names than theirs.
+    # A single dict holds all arguments, unless its keys show that it is the value of the first parameter.
     if (
         len(positional) == 1
         and not named
@@ -49,7 +49,7 @@ def gather(
 
 
 def encode(function: str, tool: str, arguments: dict[str, Any]) -> bytes:
-    """Raises TypeError for what JSON does not have, and says where it is."""
+    """Encodes the arguments. Raises TypeError that names the place of a value which JSON does not have."""
     try:
         if not _SIMPLE.issuperset(map(type, arguments.values())) or not only_text(arguments):
             look_for_keys(arguments)
@@ -68,7 +68,7 @@ def encode(function: str, tool: str, arguments: dict[str, Any]) -> bytes:
 
 
 def stand_in(value: Any) -> Any:
-    """Called by the writer for what it does not know. Numbers of numpy are numbers to everybody else."""
+    """Converts a type that the writer does not know: numpy's numbers become Python's."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and issubclass(type(value), getattr(numpy, "generic", ())):
         plain: Any = value.item()
@@ -85,13 +85,13 @@ def only_text(keys: Any) -> bool:
 
 
 def look_for_keys(value: Any) -> None:
-    """Finds keys that are not text, which the writer would make text of. Quick in lists of numbers."""
+    """Raises for keys that are not strings, which the writer would convert silently. Fast for lists of numbers."""
     waiting = [value]
     seen = set()
     while waiting:
         container = waiting.pop()
         if id(container) in seen:
-            continue  # twice in one place, or inside itself, which the writer finds
+            continue  # shared, or inside itself, which the writer detects
         seen.add(id(container))
         if isinstance(container, dict):
             if not only_text(container):
@@ -102,7 +102,7 @@ def look_for_keys(value: Any) -> None:
 
 
 def first_problem(value: Any, place: str, above: set[int]) -> str | None:
-    """Where something is that JSON does not have, in words."""
+    """Describes where a value is that JSON does not have."""
     if id(value) in above:
         return f"{place or 'the dict'} contains itself"
     if isinstance(value, float) and not math.isfinite(value):
@@ -135,7 +135,7 @@ def first_problem(value: Any, place: str, above: set[int]) -> str | None:
 
 
 def in_ascii(text: str) -> bytes:
-    """Half a surrogate pair can be told only by an escape, which means the same inside any string of JSON."""
+    """Writes half a surrogate pair as an escape, the only form that JSON has for it in any string."""
     return "".join(
         character if not 0xD800 <= ord(character) <= 0xDFFF else f"\\u{ord(character):04x}" for character in text
     ).encode()

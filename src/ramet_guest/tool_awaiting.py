@@ -1,6 +1,6 @@
-"""Calls of tools where an event loop is running: each is a coroutine, and those that are awaited together run together.
+"""Tool calls where an event loop is running: each is a coroutine, and those awaited together run together.
 
-Only what every kind of loop has is used (asyncio's own, uvloop).
+Uses only methods that every kind of loop has (asyncio's own, uvloop).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ramet_guest.tool_frames import READ_BYTES, Answer
 if TYPE_CHECKING:
     from _socket import socket
 
-# The engine takes 64 connections of a sandbox at a time: some are left to child processes.
+# The engine accepts 64 connections per sandbox: leave some to child processes.
 CALLS_AT_ONCE = 56
-# Between two attempts to connect while the engine's queue is full.
+# Pause between two attempts to connect while the engine's queue is full.
 SECONDS_TO_WAIT = 0.01
 
 
 class Slots(asyncio.Semaphore):
-    """Places for the calls of one loop. While any waits for its turn, a connection that is free is soon taken again."""
+    """Limits the calls of one loop. While calls wait for their turn, a free connection is soon taken again."""
 
     def __init__(self) -> None:
         super().__init__(CALLS_AT_ONCE)
@@ -34,7 +34,7 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, Slots] = WeakKeyDictionary(
 
 
 async def call(tool: str, request: bytes) -> tuple[Any, ToolError | None]:
-    """Makes a call and waits for it; its value, or how it failed."""
+    """Makes a call and waits for it. Returns its value or its error."""
     loop = asyncio.get_running_loop()
     slots = _slots.get(loop)
     if slots is None:
@@ -48,6 +48,7 @@ async def call(tool: str, request: bytes) -> tuple[Any, ToolError | None]:
         return None, error.with_traceback(None)
     finally:
         slots.calls -= 1
+        # Only the last call trims: earlier, a waiting call would take the connection that was just closed.
         if not slots.calls:
             connections.trim()
     return read(tool, answer)
@@ -59,6 +60,7 @@ async def ask(loop: asyncio.AbstractEventLoop, request: bytes) -> Answer:
         try:
             return await exchange(loop, connection, request)
         except Unanswered:
+            # The kept connection was dead, and no byte of an answer had arrived: try once more on a new one.
             pass
     connection = await connect()
     try:
@@ -74,7 +76,7 @@ async def connect() -> socket:
             try:
                 connection.connect(connections.address)
                 return connection
-            except BlockingIOError:  # of a unix socket: tried, and given up
+            except BlockingIOError:  # a unix socket never connects later: try again
                 await asyncio.sleep(SECONDS_TO_WAIT)
     except BaseException as error:
         connection.close()
@@ -82,7 +84,10 @@ async def connect() -> socket:
 
 
 async def exchange(loop: asyncio.AbstractEventLoop, connection: Any, request: bytes) -> Answer:
-    """As in `tool_calls`. A loop says what kind of socket it takes, and takes the plain one under it as well."""
+    """Sends a request and reads its answer, as in `tool_calls`.
+
+    Loops ask for `socket.socket`, but also accept the plain `_socket.socket` under it.
+    """
     begun = b""
     try:
         if connection.gettimeout() != 0:
@@ -95,6 +100,8 @@ async def exchange(loop: asyncio.AbstractEventLoop, connection: Any, request: by
                 count = await loop.sock_recv_into(connection, space)
             answer.received(count)
     except BaseException as error:
+        # Also if cancelled: the rest of the answer is still to come on this connection, so it cannot be kept. Closing
+        # it tells the engine that the caller is gone.
         hang_up(connection)
         raise explained(error, not begun) from None
     connections.give_back(connection, CALLS_AT_ONCE)

@@ -1,8 +1,8 @@
-"""Calls of tools: a connection to the tool socket for each call under way, kept for later ones.
+"""Tool calls: each call under way has a connection to the tool socket, which is kept for later ones.
 
-Any thread of any process of the sandbox may call. What a process inherits by forking belongs to its parent; what a
-thawed sandbox finds is dead. An exception in the middle of an exchange hangs up, which tells the engine that nobody
-waits: a connection is kept only when an answer was read to its end.
+Any thread of any process of the sandbox may call. Connections that a process inherits by a fork belong to its parent;
+those that a thawed sandbox finds are dead. An exception in the middle of an exchange closes the connection, which tells
+the engine that the caller is gone. A connection is kept only if its answer was read to the end.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ IDLE_AT_MOST = 8
 
 
 class Unanswered(Exception):
-    """The connection was closed before anything of the answer came."""
+    """Raised when the connection was closed before any byte of the answer arrived."""
 
 
 class Connections:
-    """Those of this process. Owns the ones that no call is using; has no lock, which a fork could leave taken."""
+    """The idle connections of this process.
+
+    It has no lock: a fork in another thread could copy it in the locked state, and the child would wait for ever.
+    Single operations on a list are atomic.
+    """
 
     def __init__(self) -> None:
         self.address = b""
@@ -38,23 +42,24 @@ class Connections:
         return f"<Connections to {self.address!r}, {len(self._idle)} idle>"
 
     def use(self, name: str) -> None:
-        """Calls go to the socket with this abstract name from now on."""
+        """Directs calls to the socket with this abstract name."""
         address = b"\0" + name.encode()
         if address != self.address:
             self.address = address
             self.forget()
 
     def forget(self) -> None:
-        """Closes what is idle."""
+        """Closes all idle connections."""
         idle, self._idle = self._idle, []
         self._pid = getpid()
         for connection in idle:
             connection.close()
 
     def take(self) -> socket | None:
-        """One that was used before, if there is one."""
+        """Returns a kept connection, or None."""
         if getpid() != self._pid:
-            # A fork that Python was not told of. Their numbers may be those of other files by now.
+            # The process was forked without Python's hooks. Detach instead of closing: the child may have opened other
+            # files under these numbers.
             idle, self._idle, self._pid = self._idle, [], getpid()
             for connection in idle:
                 connection.detach()
@@ -62,7 +67,7 @@ class Connections:
 
     def make(self, blocking: bool) -> socket:
         connection = socket(AF_UNIX, SOCK_STREAM)
-        # Not as `socket.setdefaulttimeout` of user code has it.
+        # Overrides the `socket.setdefaulttimeout` of user code.
         connection.setblocking(blocking)
         return connection
 
@@ -73,30 +78,33 @@ class Connections:
             hang_up(connection)
 
     def trim(self) -> None:
-        """Closes what a crowd of calls leaves behind."""
+        """Closes connections that a burst of calls left behind."""
         while len(self._idle) > IDLE_AT_MOST:
             hang_up(self._idle.pop())
 
 
 connections = Connections()
-# At once: later the child may have put other files under these numbers.
+# Closes them right after the fork: later the child may have opened other files under these numbers.
 register_at_fork(after_in_child=connections.forget)
 
 
 def hang_up(connection: socket) -> None:
-    """Closes it for the other side too if a forked child still holds a copy. Interrupts wait until this is over."""
+    """Closes a connection, also for the engine if a forked child still holds a copy.
+
+    Interrupts wait until this is over.
+    """
     try:
         connection.shutdown(SHUT_RDWR)
     except OSError as error:
         if error.errno in (EBADF, ENOTSOCK):
-            # User code closed our descriptor; what has its number now is not ours to close.
+            # User code closed our descriptor; its number may now belong to another file, so do not close it.
             connection.detach()
             return
     connection.close()
 
 
 def call(tool: str, request: bytes, plain: bool = False) -> tuple[Any, ToolError | None]:
-    """Makes a call and waits for it; its value, or how it failed."""
+    """Makes a call and waits for it. Returns its value or its error."""
     try:
         answer = ask(request)
     except ToolError as error:
@@ -111,7 +119,7 @@ def ask(request: bytes) -> Answer:
         try:
             return exchange(connection, request)
         except Unanswered:
-            pass  # of an earlier life of the sandbox, or closed by an engine that needed room for others
+            pass  # it was from before a thaw, or the engine closed it to make room
     connection = connections.make(blocking=True)
     try:
         connection.connect(connections.address)
@@ -137,6 +145,8 @@ def exchange(connection: socket, request: bytes) -> Answer:
                 count = connection.recv_into(space)
             answer.received(count)
     except BaseException as error:
+        # Also if interrupted: the rest of the answer is still to come on this connection, so it cannot be kept. Closing
+        # it tells the engine that the caller is gone.
         hang_up(connection)
         raise explained(error, not begun) from None
     connections.give_back(connection)
@@ -144,7 +154,7 @@ def exchange(connection: socket, request: bytes) -> Answer:
 
 
 def read(tool: str, answer: Answer, plain: bool = False) -> tuple[Any, ToolError | None]:
-    """What an answer says."""
+    """Reads the value or the error out of an answer."""
     header = answer.header
     if header.get("outcome") == "value":
         try:
@@ -156,10 +166,10 @@ def read(tool: str, answer: Answer, plain: bool = False) -> tuple[Any, ToolError
 
 
 def explained(error: BaseException, unanswered: bool = False) -> BaseException:
-    """What an exception in the middle of an exchange means to the caller."""
+    """Maps an exception in the middle of an exchange to the one for the caller."""
     if isinstance(error, NotUnderstood) or (isinstance(error, OSError) and error.errno is not None):
         return Unanswered() if unanswered else broken_off()
-    return error  # of a signal's handler, whatever it is: the kernel always gives a number
+    return error  # raised by a signal handler of user code: errors of the kernel always have a number
 
 
 def broken_off() -> ToolError:

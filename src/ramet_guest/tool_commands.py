@@ -1,8 +1,8 @@
-"""The commands that tools are in bash: one small program, and a link to it for each tool.
+"""The shell commands of tools: one small program, and a link to it for each tool.
 
-They lie in /run, which is there for what a running system keeps: it is writable in every sandbox, is neither the user's
-home nor a place whose files a cell would list or clear, and holds no programs of anybody else's. The folder comes last
-on PATH, so that a tool never stands in for a command of the system.
+They are in /run, the place for files of a running system: it is writable in every sandbox, is neither the user's home
+nor a folder whose files a cell would list or delete, and contains no other programs. The folder comes last on PATH, so
+that a tool never hides a command of the system.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 FOLDER = "/run/ramet/bin"
 PROGRAM = "ramet-tool"
-# The kernel reads no more of the first line of a script (BINPRM_BUF_SIZE in Linux 5.1 and later).
+# The kernel reads no more of a script's first line (BINPRM_BUF_SIZE in Linux 5.1 and later).
 _LONGEST_FIRST_LINE = 255
-# No environment, no site: a bare interpreter starts in half the time.
+# Without environment and site a bare interpreter starts in half the time.
 _OPTIONS = "-ISXutf8"
 _PYTHON = sys.executable
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Commands:
-    """Owns the folder of the commands, and the list of tools beside it."""
+    """Owns the folder of commands and the list of tools beside it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class Commands:
         self._on_path = False
 
     def write(self, socket_name: str, tools: list[dict[str, Any]]) -> None:
-        """Commands for these tools and no others. Raises OSError."""
+        """Writes commands for exactly these tools. Raises OSError."""
         if not tools:
             self._remove()
             return
@@ -51,12 +51,13 @@ class Commands:
         self.mend_path()
 
     def mend_path(self) -> None:
-        """Puts the folder at the end of PATH if there are commands in it."""
+        """Appends the folder to PATH if it contains commands."""
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
         if self._on_path and self._folder not in folders:
             os.environ["PATH"] = os.pathsep.join([*folders, self._folder])
 
     def _remove(self) -> None:
+        """Removes all commands and takes the folder off PATH."""
         for name in (*links_in(self._folder), PROGRAM):
             remove(os.path.join(self._folder, name))
         remove(self.list_path)
@@ -68,7 +69,7 @@ class Commands:
 
 
 def links_in(folder: str) -> set[str]:
-    """Those of an earlier process too: files outlive it."""
+    """Returns the links, also those of an earlier process: files outlive it."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries if entry.is_symlink()}
@@ -77,7 +78,7 @@ def links_in(folder: str) -> set[str]:
 
 
 def script(list_of_tools: str) -> str:
-    """The program: it knows where everything is, for a command may be started with an empty environment."""
+    """Returns the program's text. It contains all paths, because a command may be started with an empty environment."""
     first = f"#!{_PYTHON} {_OPTIONS}\n"
     body = (
         "import sys\n"
@@ -87,12 +88,12 @@ def script(list_of_tools: str) -> str:
     )
     if len(os.fsencode(first)) <= _LONGEST_FIRST_LINE and " " not in _PYTHON:
         return first + body
-    # Read twice: by sh, which sees a command in the second line, and by Python, which sees the beginning of a string.
+    # Both sh and Python read this: sh sees a command in the second line, Python the beginning of a string.
     return f"#!/bin/sh\n'''exec' \"{_PYTHON}\" {_OPTIONS} \"$0\" \"$@\"\n' '''\n{body}"
 
 
 def replace(path: str, text: str, mode: int) -> None:
-    """At once, for who runs or reads it now."""
+    """Replaces a file atomically, so that a process that runs or reads it sees the old or the new one."""
     new = f"{path}.new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with open(descriptor, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What a failed tool call raises in the code that made it."""
+"""Exceptions that a failed tool call raises in the code that made it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 class ToolError(Exception):
     """A call of a tool failed: `tool` is its name, `kind` says in which way."""
 
-    # Cells find it among their names: tracebacks show the bare name, and child processes can send it to each other.
+    # Cells have it among their names: tracebacks then show the bare name, and child processes can send it to each
+    # other.
     __module__ = "__main__"
 
     def __init__(self, message: str = "", tool: str | None = None, kind: str = "error") -> None:
@@ -19,7 +20,7 @@ class ToolError(Exception):
         self.kind = kind
 
     def __reduce__(self) -> Any:
-        """Made anew by a function that every process which calls tools can find, as the class that is there."""
+        """Pickles as a call of `failure`, which every process that calls tools can import."""
         if type(self) in (ToolError, ToolTimeout):
             return failure, (self.tool, self.kind, str(self))
         return super().__reduce__()
@@ -34,5 +35,5 @@ ToolTimeout.__module__ = "builtins"
 
 
 def failure(tool: str | None, kind: str, message: str) -> ToolError:
-    """The exception for a call that ended in this way."""
+    """Makes the exception for a call that ended in this way."""
     return (ToolTimeout if kind == "timeout" else ToolError)(message, tool, kind)

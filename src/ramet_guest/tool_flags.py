@@ -1,4 +1,4 @@
-"""The arguments of a tool from the words of a command line, and the help that tells of them.
+"""Turns the words of a command line into the arguments of a tool, and writes the help for them.
 
 --sku ABC123   --sku=ABC123   --verbose   --no-verbose   --tag a --tag b   --json '{...}'   --json -
 """
@@ -23,13 +23,13 @@ _NOUNS = {
     "object": "JSON",
     "null": "null",
 }
-# The stricter ones first: "3" is an integer where that may be.
+# The stricter types first: "3" is an integer where one is allowed.
 _ORDER = ("integer", "number", "boolean", "null", "array", "object")
 _OF_TYPE = {"array": list, "object": dict}
 
 
 class Misuse(Exception):
-    """The command line makes no sense."""
+    """Raised for a command line that makes no sense."""
 
 
 class Flags:
@@ -41,11 +41,11 @@ class Flags:
         self._standard_input = standard_input
         extra = schema.get("additionalProperties", not self._properties)
         self._open = extra is not False
-        # A parameter of this name has the word for itself.
+        # A parameter called `json` takes this flag for itself.
         self._json_is_ours = "json" not in self._properties
 
     def read(self, words: list[str]) -> dict[str, Any]:
-        """Raises Misuse."""
+        """Returns the arguments. Raises Misuse."""
         whole: dict[str, Any] = {}
         named: dict[str, Any] = {}
         unnamed: list[str] = []
@@ -74,7 +74,7 @@ class Flags:
         return arguments
 
     def whole(self, text: str) -> dict[str, Any]:
-        """All arguments as one JSON object; `-` stands for what comes on standard input."""
+        """Reads all arguments from one JSON object; `-` means standard input."""
         try:
             value = tool_json.read(self._standard_input() if text == "-" else text)
         except (ValueError, RecursionError) as error:
@@ -84,6 +84,7 @@ class Flags:
         return value
 
     def _one(self, flag: str, given: str | None, waiting: list[str], named: dict[str, Any]) -> None:
+        """Reads one flag and its value into `named`. A boolean needs no value; an array may be given several times."""
         name, negated = self._name_of(flag)
         schema = self._properties.get(name, {})
         kinds = types_of(schema, self._schema)
@@ -102,7 +103,10 @@ class Flags:
                 named[name] = convert(flag, text, kinds)
 
     def _name_of(self, flag: str) -> tuple[str, bool]:
-        """The parameter behind a flag, and whether the flag says no. `-` and `_` mean the same where that is clear."""
+        """Returns the parameter behind a flag, and whether the flag negates it.
+
+        `-` and `_` are the same where that is unambiguous.
+        """
         name = flag[2:]
         by_dashes = {known.replace("_", "-"): known for known in self._properties}
         for candidate, negated in ((name, False), (name.removeprefix("no-"), True)):
@@ -123,7 +127,7 @@ class Flags:
         return waiting.pop()
 
     def _items(self, flag: str, text: str, schema: dict[str, Any]) -> list[Any]:
-        """One item, or a JSON array of several."""
+        """Reads one item, or a JSON array of several."""
         if text.lstrip().startswith("["):
             whole = as_type(text, "array")
             if whole is not _MISSING:
@@ -131,7 +135,7 @@ class Flags:
         return [convert(flag, text, types_of(items_of(schema, self._schema), self._schema))]
 
     def _place(self, words: list[str], named: dict[str, Any]) -> None:
-        """Words without a flag are the parameters that have none, in their order."""
+        """Assigns words without a flag to the parameters that have no value yet, in order."""
         free = [name for name in self._properties if name not in named]
         if len(words) > len(free):
             raise Misuse(f"{words[len(free)]!r:.80} is one argument too many")
@@ -140,7 +144,7 @@ class Flags:
 
 
 def convert(flag: str, text: str, kinds: set[str]) -> Any:
-    """A word as a value of one of these types; of any if there is none."""
+    """Reads a word as a value of one of these types, or of any type if there are none."""
     for kind in _ORDER:
         if kind in kinds or not kinds:
             value = as_type(text, kind)
@@ -153,7 +157,7 @@ def convert(flag: str, text: str, kinds: set[str]) -> Any:
 
 
 def as_type(text: str, kind: str) -> Any:
-    """The value that the text is in JSON, if it is of this type."""
+    """Returns the value of the text as JSON if it is of this type."""
     try:
         value = tool_json.read(text)
     except (ValueError, RecursionError):
@@ -172,7 +176,7 @@ def as_type(text: str, kind: str) -> Any:
 
 
 def help_text(tool: dict[str, Any]) -> str:
-    """For `--help`."""
+    """Returns the text of `--help`."""
     schema = tool["input_schema"]
     required = required_by(schema)
     usage, rows = [], []

@@ -1,17 +1,17 @@
-"""The formats in which this process can read what tools return."""
+"""The formats in which this process can read the values of tools."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from time import monotonic
 
-# And the library that each takes.
+# Each format with the library that it needs.
 _LIBRARIES = (("arrow", "pyarrow"), ("npy", "numpy"))
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Formats:
-    """Known without importing anything. What was not found is looked for again: it may have been installed."""
+    """Finds out without importing anything. Looks again for missing libraries, since code may install them."""
 
     def __init__(self) -> None:
         self.encoded = b"[]"
@@ -19,7 +19,7 @@ class Formats:
         self._next_look = 0.0
 
     def look(self) -> None:
-        """At most once a second, until everything is there."""
+        """Looks at most once a second, until all are found."""
         if len(self._found) == len(_LIBRARIES):
             return
         now = monotonic()
@@ -33,7 +33,7 @@ class Formats:
 def can_be_found(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    except Exception:  # a finder of user code, or something odd under this name
+    except Exception:  # user code may have installed a broken finder, or something odd under this name
         return False
 
 

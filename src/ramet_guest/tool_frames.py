@@ -1,4 +1,4 @@
-"""Frames on the tool socket, and how an answer is put together from them.
+"""Frames on the tool socket, and the reader that assembles an answer from them.
 
 u32 length of all that follows | u8 version | u8 kind | u32 header length | header (JSON) | blob
 
@@ -22,9 +22,9 @@ CALL = 1
 ANSWER = 2
 MORE = 3
 
-# The engine takes no more.
+# The engine accepts no more.
 ARGUMENT_BYTES_AT_MOST = 16 << 20
-# One read for nearly every answer.
+# Enough for nearly every answer in one read.
 READ_BYTES = 64 << 10
 
 _PREFIX = Struct("<IBBI")
@@ -32,7 +32,7 @@ _AFTER_LENGTH = _PREFIX.size - 4
 
 
 class NotUnderstood(Exception):
-    """What came is no answer."""
+    """Raised when the bytes received are not an answer."""
 
 
 def pack(kind: int, header: bytes, blob: bytes) -> bytes:
@@ -41,16 +41,16 @@ def pack(kind: int, header: bytes, blob: bytes) -> bytes:
 
 
 class Answer:
-    """An answer on its way: bytes are read into `space()`, `received` says how many came, until it is `complete`."""
+    """An incoming answer: the caller reads into `space()` and passes the count to `received` until it is `complete`."""
 
     def __init__(self, begun: bytes) -> None:
         self.header: dict[str, Any] = {}
         self.value = memoryview(b"")
         self.complete = False
-        # Frames of which not even the header has come as a whole, and where more of them is read.
+        # Bytes of a frame whose header has not fully arrived, and the buffer for reading more of it.
         self._unread = begun
         self._scratch = bytearray()
-        # The parts of the value so far. Grows by whole parts; the last one is filled in as it comes.
+        # The parts of the value so far. Grows by whole parts; the last one is filled in as it arrives.
         self._parts = bytearray()
         self._missing = 0
         self._more = True
@@ -59,7 +59,10 @@ class Answer:
         self._read()
 
     def space(self) -> memoryview:
-        """Where the next bytes go. To be released before `received`: what is looked at cannot grow."""
+        """Returns the buffer for the next bytes.
+
+        Release it before `received`: a bytearray cannot grow while a view of it exists.
+        """
         if self._missing:
             return memoryview(self._parts)[-self._missing :]
         if not self._scratch:
@@ -68,7 +71,7 @@ class Answer:
 
     def received(self, count: int) -> None:
         if count == 0:
-            raise NotUnderstood  # the other side has hung up
+            raise NotUnderstood  # the engine has closed the connection
         if self._missing:
             self._missing -= count
             self._finish_if_whole()
@@ -77,7 +80,7 @@ class Answer:
             self._read()
 
     def _read(self) -> None:
-        """Takes frames off what is unread."""
+        """Takes complete headers off the unread bytes."""
         while not self._missing and not self.complete and len(self._unread) >= _PREFIX.size:
             data = self._unread
             length, version, kind, header_length = _PREFIX.unpack_from(data)
@@ -97,7 +100,7 @@ class Answer:
                 self._parts += bytes(self._missing)
                 self._finish_if_whole()
             else:
-                # The usual answer: one frame, in one read.
+                # The usual answer: one frame in one read.
                 self.value = part
                 self.complete = True
         if self.complete and self._unread:

@@ -1,4 +1,4 @@
-"""The function that a tool is in Python code: an ordinary one."""
+"""Makes the Python function of a tool, which looks like any other function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _modules = sys.modules
 
 
 class Tool:
-    """What a call needs to know."""
+    """What a call needs to know about its tool."""
 
     __slots__ = ("first_is_object", "function", "header", "name", "omitted_if_none", "order")
 
@@ -35,7 +35,7 @@ class Tool:
         shown = signature_of(given).parameters.values()
         self.order = tuple(one.name for one in shown if one.kind is Parameter.POSITIONAL_OR_KEYWORD)
         self.first_is_object = bool(self.order) and takes_objects(properties.get(self.order[0], {}), schema)
-        # The signature shows None where no default is known: None then means that nothing is given.
+        # The signature shows None where the default is unknown: None then means that the argument is not given.
         self.omitted_if_none = frozenset(
             one.name
             for one in shown
@@ -43,7 +43,7 @@ class Tool:
         )
 
     def request(self, positional: tuple[Any, ...], named: dict[str, Any]) -> bytes:
-        """The frame of a call. Raises TypeError for arguments that cannot be."""
+        """Returns the frame of a call. Raises TypeError for arguments that the tool cannot take."""
         arguments = tool_arguments.gather(self.function, self.order, self.first_is_object, positional, named)
         if self.omitted_if_none and any(value is None for value in arguments.values()):
             arguments = {
@@ -56,17 +56,17 @@ class Tool:
         return pack(CALL, self.header + formats.encoded + b"}", blob)
 
 
-# By what was told of each. A function holds the text and not the tool, see below.
+# Tools by their JSON description. A function holds that text and not the tool, see `make_function`.
 _tools: dict[str, Tool] = {}
 
 
 def make_function(given: dict[str, Any], list_path: str) -> FunctionType:
-    """The function of a tool as it was given; `list_path` is the file that names the tool socket."""
+    """Makes the function of a tool from its description. `list_path` is the file that names the tool socket."""
     told = json.dumps(given)
     folder = _PACKAGE_FOLDER
 
-    # What it needs is found from plain text alone, so that it works where cloudpickle takes it: in the workers of
-    # joblib, which are programs of their own and have never heard of this package.
+    # The function finds everything it needs from plain text, so that it works wherever cloudpickle takes it: joblib's
+    # workers are programs of their own and have not imported this package.
     def call(*arguments: Any, **named: Any) -> Any:
         import sys
 
@@ -84,7 +84,7 @@ def make_function(given: dict[str, Any], list_path: str) -> FunctionType:
 
     name = python_name(given["name"])
     call.__name__ = call.__qualname__ = name
-    # So that forked processes find it by its name.
+    # Lets forked processes find it by its name.
     call.__module__ = "__main__"
     call.__code__ = call.__code__.replace(co_name=name, co_qualname=name)
     call.__doc__ = document(given)
@@ -100,7 +100,10 @@ def make_function(given: dict[str, Any], list_path: str) -> FunctionType:
 
 
 def forget() -> None:
-    """Other tools are given. Who kept a function can call it all the same, and is told by the engine."""
+    """Forgets all tools, because the engine gave others.
+
+    Code that kept a function can still call it; the engine refuses.
+    """
     _tools.clear()
 
 
@@ -110,14 +113,14 @@ def begin_in_a_strange_process(list_path: str) -> None:
 
 
 def call(told: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Waits for the value, or gives a coroutine where an event loop is running."""
+    """Calls a tool and waits for its value, or returns a coroutine if an event loop is running."""
     tool = _tools.get(told)
     if tool is None:
         tool = _tools[told] = Tool(json.loads(told))
     request = tool.request(arguments, named)
     events = _modules.get("asyncio.events")
     if events is not None and events._get_running_loop() is not None:
-        # The caller of the function that called us.
+        # Frame 2 is the caller of the tool's function.
         return PendingCall(tool.function, partial(wait, tool.name, request), sys._getframe(2))
     value, error = tool_calls.call(tool.name, request)
     if error is not None:
@@ -126,7 +129,7 @@ def call(told: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 async def wait(tool: str, request: bytes) -> Any:
-    from ramet_guest import tool_awaiting  # asyncio is there already
+    from ramet_guest import tool_awaiting  # asyncio is already imported
 
     value, error = await tool_awaiting.call(tool, request)
     if error is not None:

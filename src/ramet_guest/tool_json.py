@@ -17,7 +17,7 @@ _SPACE = " \t\n\r"
 
 
 class _Reading:
-    """The settings of `json.loads`, where the scanner looks for them."""
+    """The settings of `json.loads`, under the names by which the scanner reads them."""
 
     strict = True
     object_hook = None
@@ -31,21 +31,24 @@ _scan: Callable[[str, int], tuple[Any, int]] = make_scanner(_Reading)  # type: i
 
 
 def read(text: str) -> Any:
-    """Raises ValueError for what is not JSON."""
+    """Parses JSON. Raises ValueError for anything else."""
     text = text.strip(_SPACE)
     try:
         value, end = _scan(text, 0)
-    except (StopIteration, SystemError):  # the latter from CPython 3.11, which would name the error by the module
+    except (StopIteration, SystemError):  # SystemError comes from CPython 3.11, which looks the error up by its module
         from json import loads
 
-        return loads(text)  # for its message
+        return loads(text)  # raises with json's own message
     if end != len(text):
         raise ValueError(f"unexpected text after the JSON, at character {end + 1}")
     return value
 
 
 def compact_writer(default: Callable[[Any], Any]) -> Callable[[Any], str]:
-    """A function that writes values without any space. Refuses NaN, and calls `default` for what JSON does not have."""
+    """Returns a function that writes values without spaces.
+
+    It refuses NaN and calls `default` for types that JSON lacks.
+    """
     # markers, default, encoder, indent, key separator, item separator, sort keys, skip keys, allow NaN
     encode: Callable[[Any, int], tuple[str, ...]] = make_encoder(
         None, default, encode_basestring, None, ":", ",", False, False, False
@@ -54,7 +57,7 @@ def compact_writer(default: Callable[[Any], Any]) -> Callable[[Any], str]:
 
 
 def write(value: Any, default: Callable[[Any], Any]) -> str:
-    """For people: indented by two, every character as itself."""
+    """Writes for people: indented by two, without escapes for non-ASCII characters."""
     return "".join(_written(value, "\n", default))
 
 

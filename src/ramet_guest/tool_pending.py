@@ -1,7 +1,7 @@
-"""Calls of tools that are made when they are awaited, and the record of those that nobody awaits.
+"""Tool calls that are made when they are awaited, and a record of those that never are.
 
-Where an event loop runs, a tool has to be awaited. A coroutine that is not would be a call that never happens in a cell
-that seems to have gone well; so calls are objects that say what is missing, and the cell fails that forgets one.
+Where an event loop runs, a tool call has to be awaited. Without `await` it would never be made, and the cell would seem
+to have succeeded. So each call is an object that says what is missing, and a cell that forgets one fails.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MAXIMUM_NAMED = 3
 
 
 class Unmade:
-    """The calls of the running cell's thread that nobody has awaited so far: by number, function, file and line."""
+    """Calls of the running cell's thread that were not awaited so far: function, file and line by number."""
 
     def __init__(self) -> None:
         self.calls: dict[int, tuple[str, str, int]] = {}
         self._count = 0
 
     def record(self, function: str, frame: FrameType) -> int:
-        """The number to strike it out with; 0 for one that is not recorded."""
+        """Records a call. Returns the number that removes it, or 0 if it is not recorded."""
         if threading.current_thread() is not threading.main_thread() or len(self.calls) >= MAXIMUM_RECORDED:
             return 0
         self._count += 1
@@ -36,7 +36,7 @@ class Unmade:
         self.calls.pop(number, None)
 
     def take_error(self) -> ToolError:
-        """What is to be said of those that are recorded. They are forgotten."""
+        """Returns an error that names the recorded calls, and forgets them."""
         calls, self.calls = list(dict.fromkeys(self.calls.values())), {}
         places = [f"{function}() in {file}, line {line}" for function, file, line in calls[:MAXIMUM_NAMED]]
         if len(calls) > MAXIMUM_NAMED:
@@ -49,7 +49,7 @@ unmade = Unmade()
 
 
 class PendingCall(Coroutine[Any, Any, Any]):
-    """What a tool's function returns where a loop runs: to be awaited, alone or in `gather` and tasks."""
+    """Returned by a tool's function where a loop runs. Await it, alone or in `gather` and tasks."""
 
     __slots__ = ("_begin", "_function", "_number", "_running")
 
@@ -85,7 +85,7 @@ class PendingCall(Coroutine[Any, Any, Any]):
             running = self._running = self._begin()
         return running
 
-    # What people do with the value that they take it for.
+    # Operations of code that takes the call for its value.
 
     def _refuse(self, *arguments: object) -> NoReturn:
         raise TypeError(self._what_is_missing())

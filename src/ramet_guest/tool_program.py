@@ -1,4 +1,4 @@
-"""The program behind the commands: it is called by the name of a tool, or as `ramet-tool`.
+"""The program behind the tool commands, called by the name of a tool or as `ramet-tool`.
 
 It runs in a bare interpreter and imports next to nothing, because a script may start it a thousand times.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 PROGRAM = "ramet-tool"
 FAILED = 1
-# What a sandbox's owner may set: "text" prints a result that is a text as it is, and not as a string of JSON.
+# The owner of a sandbox may set this: with "text" a result that is a string is printed as it is, not as JSON.
 _OUTPUT_VARIABLE, _AS_TEXT = b"RAMET_TOOL_OUTPUT", b"text"
 _KIND_OF_FILE = 0o170000
 _REGULAR, _PIPE, _SOCKET = 0o100000, 0o010000, 0o140000
 
 
 def main(words: list[str], list_of_tools: str) -> NoReturn:
-    # As any program: ended by a reader that has enough, and by an interrupt, without a word.
+    # As in other programs, a reader that closes the pipe or an interrupt ends us silently.
     for number in (SIGPIPE, SIGINT):
         signal(number, SIG_DFL)
     name = words[0].rpartition("/")[2]
@@ -39,6 +39,7 @@ def main(words: list[str], list_of_tools: str) -> NoReturn:
 
 
 def run(name: str, words: list[str], list_of_tools: str) -> int:
+    """Runs one command. Returns its exit code."""
     known = read_list(list_of_tools)
     tools = {tool["name"]: tool for tool in known["tools"]}
     if name == PROGRAM:
@@ -91,7 +92,7 @@ def call(name: str, arguments: dict[str, Any]) -> tuple[Any, ToolError | None]:
         raise Misuse(str(error)) from None
     if len(blob) > ARGUMENT_BYTES_AT_MOST:
         return None, ToolError(f"the arguments must be at most {ARGUMENT_BYTES_AT_MOST} bytes, got {len(blob)}")
-    # Tables come as rows then, and arrays as lists.
+    # An empty `accepts` makes tables arrive as rows and arrays as lists.
     return tool_calls.call(name, pack(CALL, b'{"tool":"%s","accepts":[]}' % name.encode("ascii"), blob), plain=True)
 
 
@@ -100,7 +101,7 @@ def refuse(value: Any) -> Any:
 
 
 def has_input() -> bool:
-    """Whether standard input is something that was put there for us, and not a terminal or nothing."""
+    """Whether standard input was connected to something for us, and is not a terminal or empty."""
     try:
         kind = fstat(0).st_mode & _KIND_OF_FILE
     except OSError:
@@ -123,7 +124,7 @@ def show(value: Any) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Bytes inside other values, which JSON does not have."""
+    """Encodes bytes inside other values, which JSON lacks."""
     from binascii import b2a_base64
 
     return b2a_base64(value, newline=False).decode("ascii")

@@ -1,4 +1,4 @@
-"""What the JSON schema of a tool says of its parameters, as far as a caller has to know it."""
+"""Reads from a tool's JSON schema what a caller has to know about its parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REFERENCES_AT_MOST = 20
 
 
 def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The parameters by name, those that are required first, each in the schema's order."""
+    """Returns the parameters by name: the required ones first, each group in the schema's order."""
     found = schema.get("properties")
     found = found if isinstance(found, dict) else {}
     required = required_by(schema)
@@ -33,7 +33,7 @@ def required_by(schema: dict[str, Any]) -> list[str]:
 
 
 def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """What a schema refers to inside its root, if it only refers to something."""
+    """Follows a schema's references inside its root."""
     for _ in range(_REFERENCES_AT_MOST):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -49,7 +49,7 @@ def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
 
 
 def types_of(schema: dict[str, Any], root: dict[str, Any], depth: int = 0) -> set[str]:
-    """The types of JSON that a value may have; none if anything goes."""
+    """Returns the JSON types that a value may have; an empty set if any will do."""
     schema = resolved(schema, root)
     kind = schema.get("type")
     if isinstance(kind, str):
@@ -72,7 +72,7 @@ def types_of(schema: dict[str, Any], root: dict[str, Any], depth: int = 0) -> se
 
 
 def items_of(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """The schema of what is in an array."""
+    """Returns the schema of an array's items."""
     schema = resolved(schema, root)
     candidates = [schema, *(one for word in ("anyOf", "oneOf") for one in schema.get(word) or ())]
     for candidate in candidates:

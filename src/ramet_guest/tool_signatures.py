@@ -1,4 +1,4 @@
-"""What a tool is called in Python code, its signature and its docstring."""
+"""A tool's name in Python code, its signature and its docstring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUILTIN = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, 
 
 
 class Written(str):
-    """An annotation that is known as text only; shown without quotes."""
+    """An annotation that is known only as text. Its repr has no quotes."""
 
     __slots__ = ()
 
@@ -41,7 +41,10 @@ def python_name(name: str) -> str:
 
 
 def signature_of(given: dict[str, Any]) -> Signature:
-    """In the order that was given, or that of the schema. What no Python parameter can be called is left to `**`."""
+    """Builds the signature in the given order, or in the schema's.
+
+    `**` takes names that no Python parameter can have.
+    """
     told = given.get("parameters")
     parameters = from_schema(given["input_schema"]) if told is None else [from_told(one) for one in told]
     shown: list[Parameter] = []
@@ -50,7 +53,7 @@ def signature_of(given: dict[str, Any]) -> Signature:
         if not name.isidentifier() or keyword.iskeyword(name):
             continue
         if default is Parameter.empty and shown and shown[-1].default is not Parameter.empty:
-            kind = Parameter.KEYWORD_ONLY  # a required one after one that is not can only be named
+            kind = Parameter.KEYWORD_ONLY  # a required parameter after an optional one can only be given by name
         shown.append(Parameter(name, kind, default=default, annotation=annotation))
     if len(shown) < len(parameters) or (not parameters and given["input_schema"].get("additionalProperties")):
         others = "arguments"
@@ -68,6 +71,7 @@ def from_told(one: dict[str, Any]) -> tuple[str, Any, Any]:
 
 
 def from_schema(schema: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Returns name, default and annotation of each parameter in a schema."""
     required = required_by(schema)
     found = []
     for name, inside in properties_of(schema).items():
@@ -87,7 +91,7 @@ def annotation_of(text: str) -> Any:
 
 
 def document(given: dict[str, Any]) -> str:
-    """The description, and what the schema says of each parameter unless it is there already."""
+    """Joins the description with the schema's texts on parameters, unless the description contains them."""
     text: str = given["description"]
     lines = []
     for name, inside in properties_of(given["input_schema"]).items():

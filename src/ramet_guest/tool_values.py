@@ -1,9 +1,9 @@
-"""What a tool returned, made of the bytes that came.
+"""Decodes the value that a tool returned.
 
     u32 LE length of the JSON | {"value": V, "attachments": [[kind, length], ...]} | attachment 0 | attachment 1 ...
 
 In V, {"$ramet": n} stands for attachment n, and {"$ramet": "dict", "items": [[key, V], ...]} for a dict that has such a
-key itself. Libraries are imported when an attachment needs them; `plain` does without any.
+key itself. Libraries are imported when an attachment needs them; `plain` needs none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ MARK = "$ramet"
 
 
 def decode(blob: bytes | bytearray | memoryview, plain: bool = False) -> Any:
+    """Decodes a value. Raises ValueError if it is cut short or has an attachment of an unknown kind."""
     view = memoryview(blob)
     start = 4 + int.from_bytes(view[:4], "little")
     text = str(view[4:start], "utf-8")
     described = tool_json.read(text)
     value, kinds = described["value"], described["attachments"]
+    # The usual value has no stand-ins, so that nothing needs to be replaced.
     if not kinds and MARK not in text:
         return value
     attachments = []
@@ -37,7 +39,7 @@ def decode(blob: bytes | bytearray | memoryview, plain: bool = False) -> Any:
 
 
 def restored(value: Any, attachments: list[Any]) -> Any:
-    """The value with what stands for something else replaced, in place: values of a hundred megabytes come here."""
+    """Replaces stand-ins in place, because values can have a hundred megabytes."""
     whole = [value]
     waiting: list[Any] = [whole]
     while waiting:
@@ -71,7 +73,7 @@ def attachment(kind: str, data: memoryview, plain: bool) -> Any:
     raise ValueError(f"an attachment of the kind {kind!r}, which is unknown here")
 
 
-# Tables: of the library they came from if it is there, else of pandas, else as a list of rows.
+# Tables become objects of the library they came from if it is installed, else of pandas, else a list of rows.
 
 
 def of_records(library: str, table: dict[str, list[Any]], plain: bool) -> Any:
@@ -120,12 +122,12 @@ def first_possible(*ways: Callable[[], Any]) -> Any:
 
 
 def of_array(data: memoryview) -> Any:
-    """Of what numpy.save wrote, which must not be a pickle."""
+    """Reads an array that numpy.save wrote, and refuses pickles."""
     return library_called("numpy.lib.format").read_array(Reader(data), allow_pickle=False)
 
 
 class Reader:
-    """A file over bytes that are there already: BytesIO would copy all of them."""
+    """A file over bytes in memory. BytesIO would copy all of them."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""The tools that a sandbox was given, among the names of its cells and among the commands of its shell."""
+"""The sandbox's tools, as functions in its cells and as commands in its shell."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _missing = object()
 
 
 class Tools:
-    """Owns the functions of the tools that the engine told last, and their commands."""
+    """Owns the functions and commands of the tools that the engine sent last."""
 
     def __init__(self, repl: Repl, commands_folder: str | None = None) -> None:
         self._repl = repl
         self._commands = Commands(commands_folder or FOLDER)
         self._told: tuple[str, bytes] = ("", b"[]")
-        # By their names in Python: what was told of each, and what was made of it.
+        # By Python name: the tool's description, and the function made from it.
         self._given: dict[str, dict[str, Any]] = {}
         self._made: dict[str, Any] = {}
         self.unmade = unmade
@@ -36,11 +36,11 @@ class Tools:
         return f"<Tools {', '.join(self._given) or 'none'}>"
 
     def give(self, socket_name: str, told: bytes) -> None:
-        """From now on these, at this socket. What has not changed stays as it is, also where user code replaced it."""
+        """Sets the tools and their socket. Leaves unchanged tools as they are, even if user code replaced them."""
         if (socket_name, told) == self._told:
             return
         given: dict[str, dict[str, Any]] = {python_name(one["name"]): one for one in json.loads(told)}
-        if socket_name:  # else none were left; who kept a function is told so at the old one
+        if socket_name:  # empty if no tool is left; a kept function then gets the refusal at the old socket
             connections.use(socket_name)
         formats.look()
         tool_functions.forget()
@@ -54,13 +54,13 @@ class Tools:
             self._put("ToolError", ToolError)
         self._given = given
         self._told = (socket_name, told)
-        # Last, for it may fail: a cell can have filled the disk.
+        # Last, because it may fail: a cell can have filled the disk.
         self._commands.write(socket_name, list(given.values()))
 
     def put_back(self) -> None:
-        """Where a cell has put a value that cannot be called under the name of a tool, or deleted it, the tool is back.
+        """Restores a tool whose name a cell deleted or set to a value that is not callable.
 
-        A function is left there: code may have wrapped the tool.
+        Leaves a function there: code may have wrapped the tool.
         """
         namespace = self._repl.namespace
         for name, value in self._made.items():
@@ -68,15 +68,15 @@ class Tools:
                 namespace[name] = value
 
     def forget_connections(self) -> None:
-        """We are a copy: they were our parent's, and lead nowhere."""
+        """Closes connections after a thaw: they belonged to our parent and are dead."""
         connections.forget()
 
     def mend_path(self) -> None:
-        """The variable PATH was set anew."""
+        """Adds the commands to PATH again after the variable was set anew."""
         self._commands.mend_path()
 
     def _put(self, name: str, value: Any) -> None:
-        """As a name that was there before any cell."""
+        """Adds a name as if it had been there before any cell."""
         self._made[name] = self._repl.namespace[name] = self._repl.first_names[name] = value
 
     def _take_away(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Exceptions as the user reads them: their frames, their lines, none of ours."""
+"""Formats exceptions for the user: with the user's frames and lines, without ours."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _getline = linecache.getline
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback's text. Runs user code (`__str__`, `__notes__`): call it through the gate."""
+    """Returns the text of the traceback. Runs user code (`__str__`, `__notes__`), so call it through the gate."""
     if type(error).__name__ == "UsageError":  # IPython's own complaint about a magic's arguments
         return f"UsageError: {error}\n"
     if isinstance(error, SyntaxError):
         give_text(error)
     report = capture(error)
     if isinstance(error, Interrupted):
-        # Raised at each line on the way out: its context is only itself, again and again.
+        # It was raised at each line on the way out, so its context repeats itself.
         report.__context__ = report.__cause__ = None
     trim(report, set())
     lines = list(report.format())
@@ -52,7 +52,7 @@ def format_error(error: BaseException) -> str:
 
 
 def hint_for(error: BaseException) -> str | None:
-    """For errors whose own words lead nowhere in a cell."""
+    """Returns a hint for errors whose own message does not help in a cell."""
     if type(error).__name__ == "BdbQuit":
         return f"a debugger asked for a command, but {NO_TERMINAL}"
     if type(error) is RuntimeError and error.args == ("no running event loop",):
@@ -61,14 +61,14 @@ def hint_for(error: BaseException) -> str | None:
 
 
 def first_of_cell(entry: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame of a cell on. None if there is no such frame."""
+    """Returns the traceback from the first frame of a cell on, or None if there is no such frame."""
     while entry is not None and not entry.tb_frame.f_code.co_filename.startswith(_CELL):
         entry = entry.tb_next
     return entry
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Name and message for the answer. Runs user code: call it through the gate."""
+    """Returns name and message for the answer. Runs user code, so call it through the gate."""
     name = plain(type(error).__name__, MAXIMUM_NAME_CHARACTERS)
     return {"name": name, "message": plain(str(error), MAXIMUM_MESSAGE_CHARACTERS)}
 
@@ -85,14 +85,14 @@ def capture(error: BaseException) -> traceback.TracebackException:
         count += 1
     if count <= MANY_FRAMES:
         return _TracebackException(type(error), error, error.__traceback__, compact=True)
-    # Formatting 100 000 frames takes seconds and nobody reads the middle.
+    # Formatting 100 000 frames takes seconds, and no one reads the middle.
     report = _TracebackException(type(error), error, error.__traceback__, limit=SHOWN_FRAMES, compact=True)
     report.stack.extend(_StackSummary.extract(_walk(error.__traceback__), limit=-SHOWN_FRAMES))
     return report
 
 
 def trim(report: traceback.TracebackException | None, seen: set[int]) -> None:
-    """Drops hidden frames in the whole chain, and what lies before the cell's own first frame (event loop, magics)."""
+    """Drops hidden frames in the whole chain, and those before the cell's own first frame (event loop, magics)."""
     if report is None or id(report) in seen:
         return
     seen.add(id(report))
@@ -109,18 +109,18 @@ def trim(report: traceback.TracebackException | None, seen: set[int]) -> None:
 
 
 def give_text(error: SyntaxError) -> None:
-    """The compiler cannot read the line of a file called `<cell 3>`."""
+    """Adds the source line, because the compiler cannot read a file called `<cell 3>`."""
     if not error.text and error.filename and error.lineno:
         error.text = _getline(error.filename, error.lineno) or None
 
 
 def last_resort(error: BaseException) -> str:
-    """For exceptions that cannot be formatted. Runs no user code."""
+    """Describes an exception that cannot be formatted. Runs no user code."""
     return f"{type(error).__name__}: <the traceback could not be formatted>\n"
 
 
 class ThreadReports:
-    """Shows what ends user threads, without guest frames."""
+    """`threading.excepthook` that shows errors of the user's threads without guest frames."""
 
     def __init__(self, write: Any) -> None:
         self._write = write
@@ -138,6 +138,6 @@ class ThreadReports:
 
 
 def lower_recursion_limit_is_survivable() -> None:
-    """A cell may have set a recursion limit under which nothing of ours can run."""
+    """Raises a recursion limit that a cell set so low that our own code could not run."""
     if sys.getrecursionlimit() < 200:
         sys.setrecursionlimit(1000)

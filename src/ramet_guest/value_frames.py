@@ -1,4 +1,4 @@
-"""Frames and series of pandas that the owner gave, put together from what describes them."""
+"""Rebuilds pandas frames and series that the owner set from their descriptions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 
 def rebuilt(told: dict[str, Any]) -> Any:
+    """Rebuilds a frame or series from its description."""
     import pandas
 
     index = of_index(pandas, told["index"])
@@ -16,6 +17,7 @@ def rebuilt(told: dict[str, Any]) -> Any:
         return series
     columns = [of_column(pandas, one) for one in told["data"]]
     names = of_index(pandas, told["columns"])
+    # concat aligns by index, so all columns need the same one.
     for column in columns:
         column.index = index
     if not columns:
@@ -58,6 +60,7 @@ def of_column(pandas: Any, told: dict[str, Any]) -> Any:
 
 
 def of_texts(data: bytes) -> list[Any]:
+    """Decodes texts. A length of -1 stands for None, another negative one for NaN."""
     start = 4 * (int.from_bytes(data[:4], "little") + 1)
     texts: list[Any] = []
     for length in array("i", data[4:start]):

@@ -1,4 +1,4 @@
-"""Arrays of numpy, and frames and series of pandas, taken apart into arrays and texts: nothing that is a pickle.
+"""Takes numpy arrays and pandas frames and series apart into arrays and texts, without pickles.
 
 A column is one of
 
@@ -30,7 +30,10 @@ _NONE, _NAN = -1, -2
 
 
 class Refused(Exception):
-    """The value cannot be given, or not be taken. ``kind``: "unknown", "unsupported", "large", "format" or "failed"."""
+    """Raised when a value cannot be sent or set.
+
+    `kind`: "unknown", "unsupported", "large", "format" or "failed".
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -38,17 +41,17 @@ class Refused(Exception):
         self._steps: list[str] = []
 
     def told(self, name: str) -> str:
-        """What is wrong with which part of it."""
+        """Returns the message, with the path to the part that is at fault."""
         return f"{name}{''.join(reversed(self._steps))} {self}"
 
     def inside(self, key: object) -> Refused:
-        """Seen from one level further out."""
+        """Adds the next outer step to the path."""
         self._steps.append(f"[{key!r:.80}]")
         return self
 
 
 def of_library(writer: Writer, value: Any) -> tuple[Any] | None:
-    """How to write it, in a tuple of one; None if it is of no library that is known here."""
+    """Encodes a value of a known library. Returns it in a tuple of one, or None if the library is not known here."""
     library = type(value).__module__.partition(".")[0]
     module: Any = sys.modules.get(library)
     if module is None:
@@ -87,7 +90,7 @@ def of_array(writer: Writer, value: Any) -> Any:
         plain = numpy.ascontiguousarray(plain)
     written = BytesIO()
     numpy.lib.format.write_array_header_1_0(written, numpy.lib.format.header_data_from_array_1_0(plain))
-    # Its own memory, not a copy: there may be no room for another hundred megabytes.
+    # A view of its own memory, not a copy: there may be no room for another hundred megabytes.
     ordered = plain if plain.flags.c_contiguous else plain.transpose()
     return writer.attach("npy", written.getvalue(), memoryview(ordered.reshape(-1).view(numpy.uint8)))
 
@@ -121,6 +124,7 @@ def of_index(writer: Writer, index: Any, pandas: Any) -> Any:
 
 
 def of_column(writer: Writer, series: Any, pandas: Any) -> Any:
+    """Describes a column in the first format that keeps its dtype. Raises Refused for other dtypes."""
     numpy: Any = sys.modules["numpy"]
     dtype = series.dtype
     if isinstance(dtype, numpy.dtype) and not dtype.hasobject:
@@ -153,7 +157,7 @@ def of_column(writer: Writer, series: Any, pandas: Any) -> Any:
 
 
 def texts(writer: Writer, values: list[Any]) -> Any:
-    """u32 count | i32 length of each, below 0 for what is missing | all texts in UTF-8"""
+    """Encodes texts as: u32 count | i32 length of each, negative for a missing one | all texts in UTF-8."""
     lengths, pieces, size = array("i"), [], 4 * (len(values) + 1)
     for value in values:
         if isinstance(value, str):

@@ -1,13 +1,13 @@
-"""Values by name, given to the owner and taken from them, between two cells.
+"""Gets and sets values by name for the owner, between two cells.
 
-A value travels as tool values do (`tool_values`), with more that can stand for something else:
+A value travels in the encoding of tool values (`tool_values`), with more stand-ins:
 
     {"$ramet": n}                                   attachment n: bytes, a long text, an array
-    {"$ramet": "dict", "items": [[key, V], ...]}    a dict with keys that JSON has not
-    {"$ramet": "frame" | "series", ...}             of pandas, see `value_tables`
+    {"$ramet": "dict", "items": [[key, V], ...]}    a dict with keys that JSON does not have
+    {"$ramet": "frame" | "series", ...}             from pandas, see `value_tables`
 
-It is made before anything is sent, and then sent part by part as the engine asks for them. Code of the value's own
-class is not run where Python knows the type; what is run all the same goes through the gate.
+It is encoded as a whole before anything is sent, then sent in parts as the engine asks for them. For types that Python
+knows, no code of a subclass runs; any user code that does run goes through the gate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ramet_guest.repl import Repl
 
 PART_BYTES = 1 << 20
-# The engine and the client take no more.
+# The engine and the client accept no more.
 DATA_BYTES_AT_MOST = 100 << 20
 JSON_BYTES_AT_MOST = 16 << 20
 MESSAGE_CHARACTERS = 1000
@@ -44,13 +44,14 @@ _KEYS = (str, int, float, bool, type(None))
 
 
 class Values:
-    """What is on its way to the owner, if anything is."""
+    """Holds the parts of a value that are still to be sent to the owner."""
 
     def __init__(self, repl: Repl) -> None:
         self._repl = repl
         self._left: deque[memoryview] = deque()
 
     def answer(self, frame: frames.Frame) -> None:
+        """Answers one frame: get, next part, set or drop."""
         if frame.kind == frames.VALUE_DROP:
             self._left.clear()
         elif frame.kind == frames.VALUE_NEXT:
@@ -61,9 +62,10 @@ class Values:
             self._run(self._set, frame.header["name"], frame.header["path"], frame.blob)
 
     def _run(self, step: Any, name: str, *more: Any) -> None:
-        """Through the gate: libraries may run code of the user's, and may take long."""
+        """Runs a step through the gate: libraries may call user code, and may take long."""
         self._left.clear()
         gate = self._repl.gate
+        # As `gate.begin`, but leaves the user's SIGINT handler aside: an interrupt here must raise.
         gate.busy, gate.pending, gate.fired = True, None, False
         try:
             error = gate.run(step, name, *more)
@@ -80,6 +82,7 @@ class Values:
         self._repl.channel.send(frames.VALUE, frames.encode_header(header))
 
     def _send_part(self) -> None:
+        """Sends the next part. The engine asks for each one, so that a large value does not fill its memory."""
         pieces: list[memoryview] = []
         missing = PART_BYTES
         while self._left and missing:
@@ -99,7 +102,7 @@ class Values:
         self._left.extend(memoryview(part) for part in encode(namespace[name]) if len(part))
 
     def _set(self, name: str, path: str | None, blob: bytes) -> None:
-        from ramet_guest import tool_values  # most sandboxes do without
+        from ramet_guest import tool_values  # most sandboxes never need it
 
         data: bytes | bytearray = blob if path is None else taken(path)
         try:
@@ -109,7 +112,7 @@ class Values:
 
 
 def taken(path: str) -> bytes:
-    """The contents of a file that the owner wrote for this; the file is removed."""
+    """Reads a file that the owner wrote for this value, and removes it."""
     try:
         with open(path, "rb") as file:
             os.unlink(path)
@@ -122,6 +125,7 @@ def taken(path: str) -> bytes:
 
 
 def explained(error: BaseException, name: str) -> tuple[str, str]:
+    """Returns the kind and the message for an error that a value caused."""
     if isinstance(error, Refused):
         return error.kind, error.told(name)
     if isinstance(error, RecursionError):
@@ -134,6 +138,7 @@ def explained(error: BaseException, name: str) -> tuple[str, str]:
 
 
 def encode(value: Any) -> list[bytes | memoryview]:
+    """Encodes a value: the length of its JSON, the JSON, and its attachments as views, not copies. Raises Refused."""
     writer = Writer()
     plain = writer.plain(value)
     text = _dumps({"value": plain, "attachments": writer.described()}).encode("ascii")
@@ -148,7 +153,7 @@ def too_long() -> Refused:
 
 
 class Writer:
-    """Turns one value into JSON and attachments, and gives up as soon as it is clear that there is too much of it."""
+    """Turns one value into JSON and attachments. Stops as soon as the value is known to be too large."""
 
     def __init__(self) -> None:
         self.attachments: list[tuple[str, tuple[bytes | memoryview, ...]]] = []
@@ -160,6 +165,10 @@ class Writer:
         return [[kind, sum(map(len, data))] for kind, data in self.attachments]
 
     def plain(self, value: Any) -> Any:
+        """Returns the value as JSON types.
+
+        Calls methods of the base types (`str.__str__`), so that no code of a user's subclass runs.
+        """
         if value is None or value is True or value is False:
             return self.counted(value, 4)
         if isinstance(value, str):
@@ -200,7 +209,7 @@ class Writer:
     def sequence(self, values: Any) -> list[Any]:
         plain = list(values)
         if _NUMBERS.issuperset(map(type, plain)):
-            self.counted(None, 2 * len(plain))  # at least; a million of them are no million steps
+            self.counted(None, 2 * len(plain))  # a lower bound, in one step for a million numbers
             return plain
         written: list[Any] = []
         for value in plain:
@@ -220,14 +229,14 @@ class Writer:
         try:
             return self.plain(value)
         except Refused as refused:
-            # Of what is too large it does not matter where it became so.
+            # Where a value became too large does not matter.
             raise (refused if refused.kind == "large" else refused.inside(key)) from None
 
     def other(self, value: Any) -> Any:
         kind = type(value)
         if isinstance(value, Enum):
             return self.plain(value._value_)
-        if isinstance(value, (date, time)):  # a datetime is a date
+        if isinstance(value, (date, time)):  # datetime is a subclass of date
             return self.counted(kind.isoformat(value), 26)
         if isinstance(value, (UUID, PurePath)):
             return self.plain(str(value))
@@ -248,6 +257,6 @@ class Writer:
         return {MARK: len(self.attachments) - 1}
 
     def room(self, count: int) -> None:
-        """Raises if so many bytes more would be too many."""
+        """Raises `Refused` if this many more bytes would exceed the limit."""
         if self._attached_bytes + count > DATA_BYTES_AT_MOST:
             raise Refused("large", f"has more than {DATA_BYTES_AT_MOST} bytes")

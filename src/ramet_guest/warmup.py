@@ -1,7 +1,7 @@
-"""Cells run in the template before it is frozen, so that the first cell of every sandbox finds warm code.
+"""Runs cells in the template before it is frozen, so that the first cell of every sandbox finds warm code.
 
-CPython rewrites instructions as they run; each rewritten page would be copied in every sandbox. The cells go through
-the real loop over a private socket pair, with the pipes set aside, and leave no name, number or output behind.
+CPython rewrites instructions as they run, and every sandbox would copy each rewritten page. The cells go through the
+real loop over a private socket pair, with the pipes set aside. They leave no name, number or output behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PREFIX = struct.Struct("<IBBI")
 
-# Rewriting takes a few runs, and a few more where the first guess was wrong.
+# CPython specialises an instruction after a few runs, and again after a few more if its first guess was wrong.
 REPEATS = 12
 CELLS = (
     "print(6*7)",
@@ -64,7 +64,7 @@ TOOL_VALUE = '{"value":{"text":"a","numbers":[1,2.5,null]},"attachments":[]}'
 
 
 def run(repl: Repl) -> None:
-    """Warms up, then forgets."""
+    """Warms up, then removes all traces."""
     names = dict(repl.namespace)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -98,6 +98,7 @@ def silence(repl: Repl) -> None:
 
 
 def run_cell(repl: Repl, engine: socket.socket, cell: str) -> None:
+    """Runs one cell as the engine would, and discards the answer."""
     header = json.dumps({"id": 1, "language": "python"}).encode("ascii")
     code = cell.encode()
     engine.sendall(_PREFIX.pack(6 + len(header) + len(code), VERSION, RUN, len(header)) + header + code)
@@ -110,7 +111,10 @@ def run_cell(repl: Repl, engine: socket.socket, cell: str) -> None:
 
 
 def call_tools() -> None:
-    """Calls a tool whose answer is there before it is asked. What tools need is loaded here once for all sandboxes."""
+    """Calls a tool whose answer is already in the socket.
+
+    Also imports, once for all sandboxes, the modules that tools need.
+    """
     from ramet_guest import tool_calls, tool_frames, tool_functions
 
     import_module("ramet_guest.tools")
@@ -128,6 +132,7 @@ def call_tools() -> None:
 
 
 def forget(repl: Repl, names: dict[str, object]) -> None:
+    """Removes every trace of the warm-up, so that a sandbox begins with an empty namespace and cell 1."""
     repl.namespace.clear()
     repl.namespace.update(names)
     repl.shell.displayhook.forget()

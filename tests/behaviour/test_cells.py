@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from tests.behaviour.faces import AnySandbox, MakeSandbox
 from tests.behaviour.waiting import wait_until
 
@@ -21,6 +23,7 @@ def test_cells_share_the_namespace_of_main(any_sandbox: AnySandbox) -> None:
     )
 
 
+@pytest.mark.promise("repl-names")
 def test_names_modules_functions_and_classes_persist(any_sandbox: AnySandbox) -> None:
     any_sandbox.run_code("import json as j\ndef double(n):\n    return 2 * n\nclass Box:\n    size = 3")
     assert any_sandbox.run_code("j.dumps([double(Box.size)])").value == "'[6]'"
@@ -61,6 +64,7 @@ def test_sockets_persist(any_sandbox: AnySandbox) -> None:
     assert any_sandbox.run_code("there.recv(5)").value == "b'hello'"
 
 
+@pytest.mark.promise("repl-threads")
 def test_threads_persist_and_run_between_cells(any_sandbox: AnySandbox) -> None:
     any_sandbox.run_code(
         "import threading, os, time\nasked = threading.Event()\n"
@@ -136,6 +140,7 @@ def test_asyncio_run_works_in_any_cell(any_sandbox: AnySandbox) -> None:
     assert any_sandbox.run_code("asyncio.new_event_loop().run_until_complete(later(4))").value == "4"
 
 
+@pytest.mark.promise("repl-tasks")
 def test_tasks_go_on_between_cells(any_sandbox: AnySandbox) -> None:
     any_sandbox.run_code(
         "import asyncio\nasync def work():\n    await asyncio.sleep(0.01)\n    open('/root/task', 'w').close()\n"

@@ -22,6 +22,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.promise("survive-repl")
 @pytest.mark.parametrize(("code", "exit_code", "cause"), DEATHS)
 def test_a_death_is_a_result_and_the_next_cell_says_restarted(
     any_sandbox: AnySandbox, code: str, exit_code: int, cause: str
@@ -99,6 +100,7 @@ def test_a_repl_can_die_many_times(any_sandbox: AnySandbox) -> None:
     assert any_sandbox.run_code("6 * 7").value == "42"
 
 
+@pytest.mark.promise("survive-neighbour")
 def test_a_neighbour_notices_nothing_of_a_death(any_sandbox: AnySandbox, sandbox: Sandbox) -> None:
     sandbox.run_code("x = 1")
     any_sandbox.run_code("import os; os._exit(1)")

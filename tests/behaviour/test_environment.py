@@ -53,6 +53,7 @@ def test_env_is_set_on_top_of_the_sandboxs_own(make_any_sandbox: MakeSandbox) ->
     assert sandbox.run_code("import time; time.tzname[0]").value == "'JST'"
 
 
+@pytest.mark.promise("wall-environment")
 def test_the_environment_of_the_caller_stays_outside(
     make_any_sandbox: MakeSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

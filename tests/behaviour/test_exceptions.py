@@ -12,6 +12,7 @@ def frames(stderr: str) -> list[str]:
     return [line.strip() for line in stderr.splitlines() if line.lstrip().startswith("File ")]
 
 
+@pytest.mark.promise("repl-errors")
 @pytest.mark.every_face
 def test_an_exception_gives_code_1_and_leaves_the_namespace_intact(any_sandbox: AnySandbox) -> None:
     result = any_sandbox.run_code("x = 1\nprint('before')\nx / 0\nx = 2")
@@ -21,6 +22,7 @@ def test_an_exception_gives_code_1_and_leaves_the_namespace_intact(any_sandbox: 
     assert any_sandbox.run_code("x").value == "1"
 
 
+@pytest.mark.promise("repl-tracebacks")
 def test_a_traceback_has_the_lines_of_the_user_only_with_the_right_numbers(any_sandbox: AnySandbox) -> None:
     stderr = any_sandbox.run_code("a = 1\n\ndef broken():\n    return a / 0\n\nbroken()").stderr
     assert [frame.split(", ", 1)[1] for frame in frames(stderr)] == ["line 6, in <module>", "line 4, in broken"]

@@ -38,6 +38,7 @@ KEPT = {
 }
 
 
+@pytest.mark.promise("repl-timeouts")
 @pytest.mark.parametrize("code", KEPT.values(), ids=KEPT.keys())
 def test_at_the_deadline_such_a_cell_ends_and_keeps_its_state(any_sandbox: AnySandbox, code: str) -> None:
     any_sandbox.run_code("kept = 'here'")

@@ -62,6 +62,7 @@ def denied(sandbox: AnySandbox) -> list[str]:
 # Reaching
 
 
+@pytest.mark.promise("wall-network-rules")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_listed_host_is_reached_and_another_is_refused_with_the_reason(
     make_any_sandbox: MakeSandbox, server: Server, client: str
@@ -96,6 +97,7 @@ def test_an_empty_list_allows_nothing_yet(make_any_sandbox: MakeSandbox, server:
     assert reaches(sandbox, server.url("/echo", "data.example"))
 
 
+@pytest.mark.promise("wall-private-addresses")
 def test_an_open_network_reaches_no_address_that_is_not_public(make_any_sandbox: MakeSandbox, server: Server) -> None:
     sandbox = make_any_sandbox(network=Network("open", addresses=HERE))
     assert rules(sandbox) == ["open"]

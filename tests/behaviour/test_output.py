@@ -34,6 +34,7 @@ def test_output_of_c_code_is_part_of_stdout_in_order(any_sandbox: AnySandbox) ->
     assert any_sandbox.run_code(code).stdout == "one two\nthree\n"
 
 
+@pytest.mark.promise("repl-output")
 def test_output_of_child_processes_is_part_of_both_streams_in_order(any_sandbox: AnySandbox) -> None:
     code = """
         import os, subprocess, sys
@@ -65,6 +66,7 @@ def test_a_few_megabytes_arrive_exactly(any_sandbox: AnySandbox) -> None:
     assert result.truncated is None
 
 
+@pytest.mark.promise("repl-streams")
 @pytest.mark.every_face
 def test_a_stream_delivers_while_the_cell_runs(any_sandbox: AnySandbox) -> None:
     events = any_sandbox.run_code_stream(UNTIL_GO + "print('ended')", timeout=60)

@@ -15,6 +15,7 @@ from tests.behaviour.faces import AnySandbox
 from tests.behaviour.waiting import UNTIL_GO, go, wait_until_running
 
 
+@pytest.mark.promise("repl-queue")
 @pytest.mark.every_face
 def test_concurrent_calls_run_one_at_a_time_in_order_of_arrival(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
@@ -102,6 +103,7 @@ def test_asyncio_timeout_around_a_call_interrupts_the_cell() -> None:
     asyncio.run(session())
 
 
+@pytest.mark.promise("repl-interrupts")
 def test_an_interrupt_ends_the_running_cell_only_and_the_waiting_one_has_its_turn(
     sandbox: Sandbox, in_background: Callable[..., Future[Any]]
 ) -> None:

@@ -208,6 +208,7 @@ def test_a_tool_with_a_schema_of_its_own(make_any_sandbox: MakeSandbox) -> None:
 # What goes wrong
 
 
+@pytest.mark.promise("repl-tools")
 def test_wrong_arguments_never_reach_the_handler(make_any_sandbox: MakeSandbox) -> None:
     reached: list[object] = []
 

@@ -31,6 +31,7 @@ def size_of_png(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
+@pytest.mark.promise("repl-value")
 def test_the_last_expression_is_the_value(any_sandbox: AnySandbox) -> None:
     result = any_sandbox.run_code("x = 20\nx + 1")
     assert result.value == "21"

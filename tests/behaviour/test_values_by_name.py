@@ -58,6 +58,7 @@ def test_plain_values_and_bytes_come_back_as_they_went(any_sandbox: AnySandbox) 
         any_sandbox.get("nothing")
 
 
+@pytest.mark.promise("repl-values")
 def test_arrays_and_frames_come_back_as_they_went(make_any_sandbox: MakeSandbox) -> None:
     sandbox = make_any_sandbox("python-datasci")
     array = numpy.arange(24, dtype="float32").reshape(2, 3, 4)

@@ -225,6 +225,7 @@ def test_without_a_network_there_is_no_proxy_and_it_ends_after_the_last_that_nee
     until(lambda: _proxies() == [])
 
 
+@pytest.mark.promise("survive-proxy")
 def test_a_proxy_that_was_killed_is_started_again_and_the_sandbox_goes_on(line: Line, server: Server) -> None:
     sandbox = _create(line, _online(server, secret=_SECRET))
     assert run(line, sandbox, "x = 1")["exit_code"] == 0

@@ -15,6 +15,7 @@ from tests.fork.relatives import Fork, all_the_same, at_once, one_after_another,
 # --- variables, modules, working folder, environment, umask, signal handlers -----------------------------------------
 
 
+@pytest.mark.promise("fork-keeps-variables")
 def test_variables_and_modules_are_there_and_later_changes_are_not(parent: Sandbox, fork: Fork) -> None:
     run(parent, "import decimal\nlist_of_mine = [1, 2]\nclass Kind: pass\nobject_of_mine = Kind()\nsame = list_of_mine")
     children = fork(parent, 2)
@@ -90,6 +91,7 @@ _ = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 # --- threads, pools, event loops, timers -----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fork-keeps-threads")
 def test_threads_run_on_with_the_same_idents_and_tids(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -136,6 +138,7 @@ def test_the_main_thread_has_another_pid_in_every_relative(
     assert all_the_same([parent, *children, grandchild], "threading.current_thread() is threading.main_thread()")
 
 
+@pytest.mark.promise("fork-keeps-locks")
 def test_a_thread_keeps_the_recursive_lock_that_it_holds(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -174,6 +177,7 @@ _ = list(pool.map(str, range(100)))
     assert all_the_same([parent, *children], look) == (328350, "pending done")
 
 
+@pytest.mark.promise("fork-keeps-loops")
 def test_an_event_loop_in_a_thread_serves_in_the_child(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -216,6 +220,7 @@ cancelled = threading.Timer(3600, late.append, ('late',)); cancelled.start()
 # --- processes, limits, locks ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fork-ends-processes")
 def test_a_running_child_process_is_gone_as_if_killed(parent: Sandbox, fork: Fork) -> None:
     run(parent, "sleeper = subprocess.Popen(['sleep', '1000']); ended = subprocess.Popen(['true']); _ = ended.wait(20)")
     children = fork(parent, 2)
@@ -356,6 +361,7 @@ def test_random_generators_continue_alike(parent: Sandbox, fork: Fork) -> None:
 # --- a cell still running --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fork-queue")
 def test_a_fork_waits_for_the_running_cell(parent: Sandbox, fork: Fork) -> None:
     with ThreadPoolExecutor(3) as threads:
         running = threads.submit(parent.run_code, UNTIL_GO + "\nwritten = 'by the running cell'", timeout=30)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ramet import Sandbox
 from tests.fork.relatives import Fork, all_the_same, one_after_another, run, value
 
 # --- descriptors -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fork-keeps-open-files")
 def test_open_files_keep_number_flags_and_offset_and_then_move_alone(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -65,6 +68,7 @@ _ = os.write(memory, b'memory')
     assert value(children[0], "os.path.exists('/root/deleted')") is False
 
 
+@pytest.mark.promise("fork-keeps-pipes")
 def test_pipes_and_pairs_keep_what_was_written_and_nobody_reads_anothers(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -124,6 +128,7 @@ def make_timer(seconds):
 """
 
 
+@pytest.mark.promise("fork-keeps-listeners")
 def test_listening_sockets_listen_again_at_the_same_address(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -168,6 +173,7 @@ def echo():
     assert all_the_same([parent, *children], "echo()") == (b"unread-ping", b"pong")
 
 
+@pytest.mark.promise("fork-closes-connections")
 def test_a_connection_to_another_process_is_closed_in_the_child_and_gives_no_strangers_bytes(
     parent: Sandbox, fork: Fork
 ) -> None:
@@ -188,6 +194,7 @@ mine.settimeout(20)
 # --- memory and files ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("fork-keeps-shared-memory")
 def test_shared_memory_becomes_a_private_copy_of_each(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,
@@ -225,6 +232,7 @@ shared[:4]
     assert all_the_same([parent, child], code) == b"told"
 
 
+@pytest.mark.promise("fork-keeps-files")
 def test_files_are_the_same_and_then_private(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,

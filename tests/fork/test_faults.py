@@ -55,6 +55,7 @@ def _settled() -> int:
     return seen[-1]
 
 
+@pytest.mark.promise("fork-all-or-none")
 @pytest.mark.usefixtures("engine_that_fails")
 @pytest.mark.deep("load")
 def test_a_fork_that_fails_at_any_step_harms_nobody_and_leaves_nothing() -> None:

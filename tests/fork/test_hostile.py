@@ -64,6 +64,7 @@ _PAYLOADS = {
 _FIRST, *_OTHERS = _PAYLOADS
 
 
+@pytest.mark.promise("wall-hostile-forks")
 @pytest.mark.parametrize(
     "payload", [_FIRST, *(pytest.param(one, marks=pytest.mark.deep("attacks")) for one in _OTHERS)]
 )

@@ -38,6 +38,7 @@ def test_no_relative_is_seen_among_ones_processes(parent: Sandbox, fork: Fork) -
     assert one_after_another([parent, *children], "sleeper.poll()") == [None, -9, -9]
 
 
+@pytest.mark.promise("wall-relatives")
 @pytest.mark.parametrize(
     "attack",
     [

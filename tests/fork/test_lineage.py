@@ -63,6 +63,7 @@ threading.Thread(target=ticking, daemon=True).start()
     assert value(parent, "lineage") == []
 
 
+@pytest.mark.promise("fork-any-order")
 def test_a_tree_is_closed_in_any_order_and_whoever_is_left_answers() -> None:
     shuffle = random.Random(3)
     for _ in range(3):

@@ -29,6 +29,7 @@ def loaded() -> Iterator[Sandbox]:
         yield sandbox
 
 
+@pytest.mark.promise("fork-memory-limits")
 def test_a_parent_may_rewrite_all_it_has_after_a_fork(loaded: Sandbox, fork: Fork) -> None:
     """The pages that children still share stay charged to it while it makes new ones."""
     children = fork(loaded, 2)

@@ -15,6 +15,7 @@ from tests.lifetime.programs import Watch
 from tests.processes import command_line, descendants
 
 
+@pytest.mark.promise("merge-winner")
 def test_the_parent_becomes_the_winner_and_siblings_stay(parent: Sandbox, fork: Fork) -> None:
     run(parent, "state = 'parent'; _ = open('/root/file', 'w').write('parent')")
     winner, sibling = fork(parent, 2)

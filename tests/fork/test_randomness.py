@@ -36,6 +36,7 @@ def test_it_differs_in_parent_siblings_and_grandchildren(what: str, parent: Sand
     assert len(set(everything)) == len(everything), drawn
 
 
+@pytest.mark.promise("fork-new-keys")
 def test_private_keys_differ(parent: Sandbox, fork: Fork) -> None:
     """With equal pids, two children of the first prototype made the same key."""
     if not parent.run_code("import cryptography", timeout=60).ok:

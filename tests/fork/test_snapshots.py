@@ -57,6 +57,7 @@ def test_a_snapshot_outlives_its_sandbox_and_sandboxes_outlive_the_snapshot() ->
     child.close()
 
 
+@pytest.mark.promise("snapshot-restore")
 def test_restore_puts_memory_files_and_working_folder_back_under_the_same_id(parent: Sandbox) -> None:
     run(parent, "stage = 1; _ = open('/root/file', 'w').write('1'); os.mkdir('/root/a'); os.chdir('/root/a')")
     with parent.snapshot() as snapshot:

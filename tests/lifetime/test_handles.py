@@ -26,6 +26,7 @@ def engine_descendants() -> set[int]:
     return set(descendants(embedded.default_engine().pid))
 
 
+@pytest.mark.promise("survive-close")
 def test_closing_a_sandbox_ends_every_process_in_it() -> None:
     with Sandbox() as other:
         other.run_code("x = 1")

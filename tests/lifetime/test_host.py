@@ -49,6 +49,7 @@ def test_doctor_names_what_is_missing_and_how_to_mend_it() -> None:
     assert "Sandboxes cannot be made here." in done.stdout
 
 
+@pytest.mark.promise("wall-no-weakening")
 def test_where_user_namespaces_are_forbidden_no_sandbox_is_made_and_the_error_says_why() -> None:
     done = _where_namespaces_are_forbidden(sys.executable, "-c", _TRY)
     assert done.stdout.startswith("this host cannot run sandboxes: "), done

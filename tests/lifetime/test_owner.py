@@ -56,6 +56,7 @@ def test_nothing_is_left_when_the_owner(start_program: Callable[[str], Program],
     assert_nothing_is_left(program, watch, mounted)
 
 
+@pytest.mark.promise("survive-owner")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_nothing_is_left_when_the_owner_is_killed_by(start_program: Callable[[str], Program], number: int) -> None:
     mounted = mounts()

@@ -168,7 +168,7 @@ ENGINE = (
     Breakage(
         "output-comes-after-the-result-it-came-before",
         "ramet/engine/repl.py",
-        "                # What was printed before it is in the pipes already, and whoever watches sees it first.\n"
+        "                # it printed before is in the pipes already: reading it first keeps the order of the cell.\n"
         "                self._pipes.take_what_is_there()\n",
         "                pass\n",
         ("unit/test_sandbox_queue.py::test_what_was_printed_before_a_result_is_seen_before_it",),

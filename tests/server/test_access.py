@@ -66,6 +66,7 @@ def test_health_and_description_need_no_key(client: Client) -> None:
         assert client.ask("GET", path, headers={"Authorization": "Bearer rmt_wrong"}).status == 200
 
 
+@pytest.mark.promise("wall-keys")
 def test_what_is_anothers_is_not_there(clients: dict[str, Client], client: Client) -> None:
     sandbox_id = clients["one"].create()
     clients["one"].execute(sandbox_id, "secret = 1")

@@ -218,6 +218,7 @@ def test_a_file_whose_end_does_not_come_is_an_error(client: Client, sandbox_id: 
 # Once
 
 
+@pytest.mark.promise("survive-retries")
 def test_a_repeated_create_gives_the_same_sandbox(client: Client) -> None:
     headers = {"Idempotency-Key": "create-1"}
     first = client.call(calls.CREATE, {}, headers=headers)

@@ -38,6 +38,7 @@ def _state(client: Client, sandbox_id: str, execution: str) -> str:
     return str(client.ask("GET", f"/v1/sandboxes/{sandbox_id}/executions/{execution}").json["state"])
 
 
+@pytest.mark.promise("survive-disconnect")
 def test_a_cell_goes_on_without_its_client_and_its_result_can_be_fetched(client: Client, sandbox_id: str) -> None:
     code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): pass\nprint('end')\n42"
     connection, execution = _begin(client, sandbox_id, code)

@@ -102,6 +102,7 @@ def test_a_lost_engine_ends_every_stream_with_an_error(server: Server, talker: C
     assert (answer.status, calls.read_error(answer.frames[0].header).details["cause"]) == (410, "lost")
 
 
+@pytest.mark.promise("survive-worker")
 def test_after_a_kill_of_the_worker_the_cell_goes_on_and_its_result_is_there(server: Server, talker: Client) -> None:
     sandbox_id = talker.create()
     talker.execute(sandbox_id, "x = 41")
@@ -129,6 +130,7 @@ def _status(client: Client, path: str) -> int:
         return 0
 
 
+@pytest.mark.promise("survive-server")
 def test_after_a_kill_of_the_server_everything_is_there_again(server: Server, talker: Client) -> None:
     sandbox_id = talker.create()
     talker.execute(sandbox_id, "x = 41\nprint('first')")

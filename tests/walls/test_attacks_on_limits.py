@@ -27,6 +27,7 @@ def counted_by_control_groups() -> None:
         pytest.skip("this host has no writable control group for memory")
 
 
+@pytest.mark.promise("wall-memory")
 @pytest.mark.usefixtures("counted_by_control_groups")
 def test_twice_the_memory_is_out_of_memory_and_was_counted(neighbour_still_answers: Check) -> None:
     with Sandbox(memory_mib=128) as sandbox:
@@ -76,6 +77,7 @@ ended
         neighbour_still_answers()
 
 
+@pytest.mark.promise("wall-disk")
 @pytest.mark.parametrize("folder", ["/dev/shm", "/tmp", "/root", "/var/tmp"])
 def test_a_full_disk_is_an_error_in_the_cell(folder: str, neighbour_still_answers: Check) -> None:
     with Sandbox(disk_mib=16) as sandbox:

@@ -139,6 +139,7 @@ os.waitpid(pid, 0)[1]
     assert value(attacker, code) == 0
 
 
+@pytest.mark.promise("wall-process-count")
 def test_a_fork_bomb_ends_at_the_limit(neighbour_still_answers: Check) -> None:
     with Sandbox(pids=32) as sandbox:
         armed(sandbox)

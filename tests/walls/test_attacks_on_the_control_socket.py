@@ -75,6 +75,7 @@ _GARBAGE = {
 }
 
 
+@pytest.mark.promise("wall-frames")
 @pytest.mark.parametrize("name", _GARBAGE)
 def test_garbage_on_the_control_socket_loses_the_repl_and_nothing_else(
     name: str, sandbox: Sandbox, neighbour_still_answers: Check

@@ -147,6 +147,7 @@ with socket.create_connection(('127.0.0.1', 3128), {_BOUND_SECONDS}) as proxy:
         assert all(str(attempt).isprintable() for attempt in log)
 
 
+@pytest.mark.promise("wall-secrets")
 def test_the_value_of_a_secret_is_in_no_memory_of_the_sandbox_and_of_its_copies(web: Server) -> None:
     rule = web.rule(_NAME)
     secret = Secret(_FIRST_HALF + _SECOND_HALF, hosts=[rule], headers=["Key"])

@@ -42,6 +42,7 @@ _WAYS = [
 ]
 
 
+@pytest.mark.promise("wall-host-files")
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_file_of_the_host_is_not_there(walled: Sandbox, secret: tuple[Path, str], way: str) -> None:
     path, _ = secret
@@ -279,6 +280,7 @@ def test_devices_keep_their_owner_and_mode(walled: Sandbox, name: str) -> None:
 # Shown folders
 
 
+@pytest.mark.promise("wall-read-only")
 def test_a_shown_folder_is_read_only(tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("data")
     with Sandbox(mounts={"/data": tmp_path}) as sandbox:

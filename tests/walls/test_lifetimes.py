@@ -156,6 +156,7 @@ def test_a_stopped_owner_keeps_its_sandboxes(owner: Owner) -> None:
 # The engine of this process
 
 
+@pytest.mark.promise("survive-engine")
 @pytest.mark.parametrize(
     ("who", "number"), [("engine", signal.SIGKILL), ("launcher", signal.SIGKILL), ("launcher", signal.SIGSEGV)]
 )

@@ -27,6 +27,7 @@ def host_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
             server.accept()
 
 
+@pytest.mark.promise("wall-no-network")
 def test_the_loopback_of_the_host_cannot_be_reached(walled: Sandbox, host_server: tuple[str, int]) -> None:
     address, port = host_server
     family = "AF_INET6" if ":" in address else "AF_INET"

@@ -39,6 +39,7 @@ def any_template(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield armed(sandbox)
 
 
+@pytest.mark.promise("wall-capabilities")
 def test_no_thread_holds_a_capability(any_template: Sandbox) -> None:
     threads = value(any_template, _STATUS)
     assert threads == [_POWERLESS] * len(threads)

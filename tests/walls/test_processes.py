@@ -10,6 +10,7 @@ from ramet import Sandbox
 from tests.walls.attempts import armed, value
 
 
+@pytest.mark.promise("wall-processes")
 def test_only_the_init_and_the_repl_are_there(walled: Sandbox) -> None:
     seen = value(walled, "sorted(int(name) for name in os.listdir('/proc') if name.isdigit())")
     assert seen == [1, walled.info().pid]

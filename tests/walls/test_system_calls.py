@@ -157,6 +157,7 @@ def test_rings_do_not_exist_so_that_programs_fall_back(walled: Sandbox, name: st
     assert attempt(walled, name, "8, ctypes.create_string_buffer(120), 0, 0, 0, 0") == "ENOSYS"
 
 
+@pytest.mark.promise("wall-system-calls")
 @pytest.mark.parametrize("number", [180, 236, 500, 1023, 0x3FFFFFFF])
 def test_calls_that_nobody_listed_do_not_exist(walled: Sandbox, number: int) -> None:
     assert value(walled, f"call({number}, 0, 0, 0)") == "ENOSYS"

@@ -1,1 +1,1 @@
-"""What a person types. Imports anything below; nothing imports it. Start at ``main``."""
+"""The command line. Imports anything below; nothing imports it. Start at ``main``."""

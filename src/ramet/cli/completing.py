@@ -1,4 +1,4 @@
-"""Completion of names as they are in a sandbox. Asked by a cell that leaves no name, value or output behind."""
+"""Completes names as they are in a sandbox, by a cell that leaves no name, value or output behind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ramet.errors import RametError
 _SECONDS = 2.0
 _WORD = re.compile(r"%{0,2}[^\W\d]\w*(?:\.\w*)*$|%{1,2}$")
 
-# Runs in the sandbox, in a namespace of its own. Attributes that are computed are not: asking must change nothing.
-# What is found is published as an object on display: `_` and the output stay as they are.
+# Runs in the sandbox, in a namespace of its own. It does not read computed attributes, because a question must change
+# nothing. It publishes the names as a displayed object: `_` and the output stay as they are.
 _QUESTION = r"""
 import builtins, inspect, json, keyword
 
@@ -58,7 +58,10 @@ shell.history.withdraw()
 
 
 def complete(sandbox: Sandbox, text: str) -> list[str]:
-    """What `text`, a name or a dotted path, may become in this sandbox. Empty when it cannot be said in time."""
+    """Return the completions of `text`, a name or a dotted path, in this sandbox.
+
+    Empty if they cannot be found in time.
+    """
     code = f"exec({_QUESTION!a}, {{'text': {text!a}, 'get_ipython': get_ipython}})"
     try:
         result = sandbox.run_code(code, timeout=_SECONDS)
@@ -69,7 +72,7 @@ def complete(sandbox: Sandbox, text: str) -> list[str]:
 
 
 class SandboxCompleter(Completer):
-    """Asks the sandbox for what can stand where the cursor is."""
+    """Asks the sandbox for completions at the cursor."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox

@@ -1,7 +1,7 @@
-"""Files and folders into a sandbox and out of it. What comes out is written by code that is not trusted.
+"""Copies files and folders into a sandbox and out of it. Untrusted code wrote whatever comes out.
 
-So names are checked and written below folders that are held open: neither a name nor a link that lies at the target
-leads elsewhere. Files that are no files or folders (links, sockets) are left out, and how much is copied is bounded.
+So names are checked, and files are written relative to folders that are held open: neither a name nor a link at the
+target leads elsewhere. Links, sockets and other special files are left out, and the amount is limited.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Copied:
     bytes: int = 0
 
     def check_file(self, name: str, size_bytes: int) -> None:
-        """Before a file is read: there is room for it."""
+        """Raise LimitReached if there is no room for a file. Called before it is read."""
         if len(self.files) >= self.files_at_most:
             raise LimitReached(
                 f"there are more than {self.files_at_most} files", hint="copy a part of them, or archive them"
@@ -56,7 +56,7 @@ class Copied:
 
 
 def upload(sandbox: Sandbox, local: str, remote: str, copied: Copied) -> None:
-    """A file or a folder, with all that is in it but links."""
+    """Upload a file, or a folder with everything in it except links."""
     if os.path.isdir(local):
         sandbox.files.mkdir(remote)
         for entry in sorted(_scan(local), key=lambda one: one.name):
@@ -82,7 +82,10 @@ def upload_open(sandbox: Sandbox, file: BinaryIO, name: str, remote: str, copied
 
 @contextmanager
 def reading(local: str, follow: bool = True) -> Iterator[BinaryIO]:
-    """A local file, also through a link unless ``follow`` is false. Errors of opening it are told, others pass."""
+    """Open a local file, through a link unless ``follow`` is false.
+
+    Errors of opening are reported in our words; others pass.
+    """
     try:
         descriptor = os.open(local, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
         file = os.fdopen(descriptor, "rb")
@@ -103,7 +106,7 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _pieces(file: BinaryIO, name: str, total: int, copied: Copied) -> Iterator[bytes]:
-    """The file piece by piece, with what has been sent on the way."""
+    """Yield the file in pieces and show the progress."""
     sent = 0
     while piece := file.read(PIECE_BYTES):
         copied.check_bytes(name, len(piece))
@@ -117,14 +120,14 @@ def _pieces(file: BinaryIO, name: str, total: int, copied: Copied) -> Iterator[b
 
 
 class Entry(NamedTuple):
-    """A file or folder of a sandbox, by its path below the folder that is walked."""
+    """A file or folder of a sandbox, by its path relative to the folder that is walked."""
 
     path: str
     info: FileInfo
 
 
 def walk(sandbox: Sandbox, folder: str, copied: Copied, hidden: bool = True) -> Iterator[Entry]:
-    """All files and folders below a folder, each folder before what is in it. ``hidden``: those with a dot, too."""
+    """Yield all files and folders below a folder, each folder before its contents. ``hidden``: include dot files."""
     seen = 0
     waiting = [""]
     while waiting:
@@ -147,7 +150,7 @@ def walk(sandbox: Sandbox, folder: str, copied: Copied, hidden: bool = True) -> 
 
 
 def is_name(name: str) -> bool:
-    """What may be the name of a file here: one component, printable, in UTF-8."""
+    """Whether this may be a file name here: one component, printable, valid UTF-8."""
     return (
         name not in ("", ".", "..")
         and "/" not in name
@@ -157,7 +160,7 @@ def is_name(name: str) -> bool:
 
 
 def download(sandbox: Sandbox, remote: str, local: str, copied: Copied) -> None:
-    """A file to a path, or all that is in a folder to a folder, which is made."""
+    """Download a file to a path, or a folder's contents to a folder, which is made."""
     info = sandbox.files.stat(remote)
     if info.type == "file":
         target = os.path.realpath(local)
@@ -173,7 +176,7 @@ def download(sandbox: Sandbox, remote: str, local: str, copied: Copied) -> None:
 
 
 def fetch_below(sandbox: Sandbox, remote: str, entry: Entry, folder: int, copied: Copied) -> None:
-    """One entry of a walk to where it belongs below an open folder."""
+    """Fetch one entry of a walk to its place below an open folder."""
     above, name = PurePosixPath(entry.path).parts[:-1], PurePosixPath(entry.path).name
     with _below(folder, above) as parent:
         if entry.info.type == "folder":
@@ -184,7 +187,7 @@ def fetch_below(sandbox: Sandbox, remote: str, entry: Entry, folder: int, copied
 
 
 def fetch(sandbox: Sandbox, remote: str, info: FileInfo, folder: int, name: str, copied: Copied) -> None:
-    """A file of the sandbox, into an open folder. It appears there whole, or not at all."""
+    """Fetch a file into an open folder. It appears there whole, by a rename, or not at all."""
     copied.check_file(remote, info.size_bytes)
     part = f".{os.urandom(8).hex()}.part"
     with _telling(name):
@@ -195,7 +198,7 @@ def fetch(sandbox: Sandbox, remote: str, info: FileInfo, folder: int, name: str,
         received = 0
         with os.fdopen(descriptor, "wb") as file:
             for piece in sandbox.files.read_stream(remote):
-                # Counted as it comes: a file may grow while it is read.
+                # Counted as it arrives: a file may grow while it is read.
                 copied.check_bytes(remote, len(piece))
                 copied.bytes += len(piece)
                 received += len(piece)
@@ -217,7 +220,7 @@ def fetch(sandbox: Sandbox, remote: str, info: FileInfo, folder: int, name: str,
 
 
 def _mode(mode: int) -> int:
-    """Permission to execute is taken over, within what a new file has here; set-user-id is not."""
+    """Return the mode for a new file: keeps permission to execute, within the umask; drops set-user-id."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask | (0o111 & ~mask if mode & 0o100 else 0)
@@ -225,7 +228,7 @@ def _mode(mode: int) -> int:
 
 @contextmanager
 def opened_folder(path: str) -> Iterator[int]:
-    """A folder of this machine, held open. The person named it, so links on the way to it are followed."""
+    """Open a folder of this machine. The user named it, so links on the way to it are followed."""
     try:
         descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -245,7 +248,7 @@ def make_folder(path: str) -> None:
 
 @contextmanager
 def _below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
-    """The folder below an open one, made if it is not there; never through a link."""
+    """Open a folder below an open one, and make it if it is missing; never through a link."""
     current = os.dup(folder)
     try:
         for name in names:
@@ -262,7 +265,7 @@ def _below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
 
 @contextmanager
 def _telling(name: str) -> Iterator[None]:
-    """What this machine refuses is told in our words; errors of the sandbox are ours already."""
+    """Convert errors of this machine to ours. Errors of the sandbox already are."""
     try:
         yield
     except FileError:

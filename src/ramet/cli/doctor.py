@@ -61,7 +61,7 @@ def _print(finding: Finding) -> None:
 def _trial() -> int:
     print("\nA sandbox here really has:")
     try:
-        with Sandbox(url="") as sandbox:  # of this machine, also where RAMET_URL names a server
+        with Sandbox(url="") as sandbox:  # on this machine, even if RAMET_URL names a server
             walls = sandbox.info().walls
     except RametError as error:
         print(f"  none: {error}")

@@ -58,7 +58,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    # So that the command in the sandbox is interrupted also when this one is told to end.
+    # Makes SIGTERM raise SystemExit, so that the command in the sandbox is interrupted also then.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         _check(chosen)
@@ -96,6 +96,7 @@ def _line(command: list[str]) -> str:
 
 
 def _run(sandbox: Sandbox, chosen: argparse.Namespace) -> int:
+    """Run the command or the code as a cell. Return its exit code."""
     language = "bash" if chosen.code is None else "python"
     text = _line(chosen.command_line) if chosen.code is None else chosen.code
     arguments = [] if chosen.code is None else ["-c"]

@@ -1,4 +1,4 @@
-"""Standard input of this command, for the code in a sandbox: read while the code runs, and never much ahead of it."""
+"""Forwards this command's standard input to code in a sandbox while the code runs, and never far ahead of it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ _LONGEST_WAIT_SECONDS = 0.2
 
 
 def has_input() -> bool:
-    """A pipe, a socket or a file. A terminal is for the person who types, and /dev/null has nothing."""
+    """Whether standard input is a pipe, a socket or a file.
+
+    A terminal is for the user who types, and /dev/null is empty.
+    """
     try:
         mode = os.fstat(_STDIN).st_mode
     except OSError:
-        return False  # closed
+        return False  # standard input is closed
     if stat.S_ISREG(mode):
         return True
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
@@ -35,7 +38,7 @@ def has_input() -> bool:
 
 
 class InputForwarder:
-    """Puts what comes into a folder of the sandbox, as numbered pieces, from where the guest takes them."""
+    """Puts input into a folder of the sandbox, as numbered pieces, where the guest takes them."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -44,11 +47,11 @@ class InputForwarder:
 
     def start(self) -> None:
         self._sandbox.files.mkdir(self.folder)
-        # Nobody waits for it: the input may never end, and the script need not read it.
+        # A daemon: the input may never end, and the script need not read it.
         threading.Thread(target=self._forward, name="standard input", daemon=True).start()
 
     def stop(self, remove: bool) -> None:
-        """``remove``: the sandbox stays, so take the folder away."""
+        """Stop forwarding. ``remove``: the sandbox stays, so delete the folder."""
         self._over.set()
         if remove:
             with suppress(RametError):
@@ -77,7 +80,7 @@ class InputForwarder:
                 select.select([_STDIN], [], [])
 
     def _wait_for(self, number: int) -> None:
-        """Until the guest has taken this piece."""
+        """Wait until the guest has taken this piece."""
         delay = _SHORTEST_WAIT_SECONDS
         while number >= 0 and not self._over.is_set() and self._sandbox.files.exists(f"{self.folder}/{number}"):
             time.sleep(delay)

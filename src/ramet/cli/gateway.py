@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 _PORT = 7080
-# Names of modules, and what they are installed as.
+# Module names, and the packages that provide them.
 _NEEDED = {"httpx": "httpx", "multipart": "python-multipart"}
 
 _EXAMPLES = """\
@@ -80,7 +80,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="environment variable with the keys that clients need, separated by commas; they are not passed on "
         "(default: any key is accepted, on a loopback address only)",
     )
-    # No option for its key: everybody on the machine can read a command line.
+    # There is no option for the key, because every user of the machine can read command lines.
     shown = "Ramet server that has the sandboxes; its key in RAMET_API_KEY (default: $RAMET_URL, or its own sandboxes)"
     parser.add_argument("--url", help=shown)
     parser.add_argument(
@@ -112,7 +112,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     _check_installed()
-    # Only now: without the extra these cannot be imported.
+    # Imported only now: without the extra these modules are missing.
     from ramet.gateway.containers.settings import ContainerSettings
     from ramet.gateway.running.cell_run import CallLimits
     from ramet.gateway.serving import serve
@@ -163,8 +163,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _protocol(folder: Path) -> type[Protocol]:
-    """Clients of the gateway may do to connections what those of the server may."""
-    # As it is: an engine of our own, and so what runs in its sandboxes, would inherit a higher one.
+    """Return the protocol class that gives clients of the gateway the connection limits of the server."""
+    # The present limit, not a raised one: our own engine, and the programs in its sandboxes, would inherit that.
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         descriptors = sys.maxsize
@@ -172,7 +172,7 @@ def _protocol(folder: Path) -> type[Protocol]:
 
 
 def _announce(here: str, upstream: str, keys: bool) -> None:
-    """How to reach it. The first line is for programs too, which wait for it."""
+    """Print how to reach it. Programs wait for the first line."""
     show_progress("")
     key = "one of the gateway's keys" if keys else "your key"
     lines = [
@@ -189,7 +189,7 @@ def _announce(here: str, upstream: str, keys: bool) -> None:
     try:
         print("\n".join(lines), flush=True)
     except BrokenPipeError:
-        pass  # nobody reads any more; that is no reason to stop
+        pass  # the reader is gone, which is no reason to stop
 
 
 def _check_installed() -> None:
@@ -202,7 +202,7 @@ def _check_installed() -> None:
 
 
 def _is_there(module: str) -> bool:
-    # python-multipart is imported under two names, the older of which may be another package's.
+    # python-multipart has two import names, the older of which may belong to another package.
     names = (module, f"python_{module}") if module == "multipart" else (module,)
     return any(importlib.util.find_spec(name) is not None for name in names)
 

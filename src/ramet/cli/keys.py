@@ -128,7 +128,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _expiry(text: str) -> float:
-    """Seconds from now; infinity for never, so that None is left for an option that was not given."""
+    """Parse an expiry as seconds from now. Infinity means never; None is left for an option that was not given."""
     if text == _NEVER:
         return float("inf")
     length = seconds(text)
@@ -144,6 +144,7 @@ def _help(parser: argparse.ArgumentParser) -> int:
 
 @contextmanager
 def _records(chosen: argparse.Namespace, make: bool = False) -> Iterator[Records]:
+    """Open the records of a server. ``make``: also for a state folder that does not exist yet."""
     folder = state_folder(chosen.state)
     if not make:
         _database(chosen)
@@ -156,7 +157,7 @@ def _records(chosen: argparse.Namespace, make: bool = False) -> Iterator[Records
 
 
 def _database(chosen: argparse.Namespace) -> Path:
-    """The records of a server that was there before."""
+    """Return the path to the records of an existing server."""
     folder = state_folder(chosen.state)
     if not (folder / DATABASE_NAME).exists():
         raise InvalidArgument(
@@ -238,7 +239,7 @@ def _revoke(chosen: argparse.Namespace) -> int:
 
 
 def _change(chosen: argparse.Namespace) -> KeyChange:
-    """What --expires asks for."""
+    """Return the change that --expires asks for."""
     length: float | None = chosen.expires
     if length is None:
         return KeyChange()
@@ -252,12 +253,12 @@ def _show_secret(chosen: argparse.Namespace, row: KeyRow, secret: str, words: st
         print(json.dumps({**_facts(row), "key": secret}))
     else:
         print(secret)
-        # Standard error ends up in the logs of scripts that keep what standard output says.
+        # The note must not contain the key: standard error ends up in the logs of scripts that store standard output.
         print_note(f"{words}\nClients need it in their environment: export RAMET_API_KEY=KEY")
 
 
 def _note(chosen: argparse.Namespace, action: str, row: KeyRow, **more: object) -> None:
-    """A line in the audit log. That it cannot be written undoes nothing."""
+    """Write a line to the audit log. If that fails, the change stays."""
     facts = {"key": row.name, "key_id": row.id, "scope": row.scope, "limits": row.limits.header(), **more}
     facts |= {"network": " ".join(rule_texts(row.network))[:500], "expires_ms": row.expires_ms}
     try:

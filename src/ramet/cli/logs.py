@@ -55,14 +55,14 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _events(sandbox: Sandbox, follow: bool) -> Iterator[ReplayEvent]:
-    """All there are. To follow is to ask again and again: what is new comes after the last that was seen."""
+    """Yield all events. To follow, ask again and again: new events come after the last one seen."""
     seen: list[ReplayEvent] = []
     while True:
         try:
             now = sandbox.replay()
         except SandboxClosed:
             if follow:
-                return  # it was there when we began: it has ended
+                return  # it existed when we began, so it has ended
             raise
         yield from now[_known(seen, now) :]
         if not follow:
@@ -72,7 +72,10 @@ def _events(sandbox: Sandbox, follow: bool) -> Iterator[ReplayEvent]:
 
 
 def _known(seen: list[ReplayEvent], now: list[ReplayEvent]) -> int:
-    """How many of `now` have been seen. Old ones fall out at the front of the ring, so the two may overlap anywhere."""
+    """Return how many of `now` have been seen.
+
+    Old ones fall out at the front of the ring, so the two may overlap anywhere.
+    """
     for dropped in range(len(seen)):
         rest = seen[dropped:]
         if now[: len(rest)] == rest:

@@ -69,7 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ramet {version('ramet')}")
-    # Its type is that of the parsers it makes, which a command need not know.
+    # Typed by the parsers it makes, whose class a command need not know.
     below: Any = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     commands: _SubParsersAction[argparse.ArgumentParser] = below
     for module in _COMMANDS:
@@ -93,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Nobody reads our output any more. Python would complain about what is left in its buffer at the end.
+        # The reader closed the pipe. Redirect stdout, because Python would complain at exit about what is left in its
+        # buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return result

@@ -1,8 +1,8 @@
-"""Modules that lie beside a script and that it imports: what `ramet run` copies into the sandbox with it.
+"""Finds the modules beside a script that it imports: `ramet run` copies them into the sandbox with it.
 
-Only what is imported by name, from the script's own folder, and no links: a script in a home folder takes nothing else
-of it along, and a link that somebody put there leads nowhere. Imports are found by looking at the lines. The parser of
-Python is not asked: the script may have been written by somebody who wants to crash it.
+It takes only modules imported by name, from the script's own folder, and no links: a script in a home folder takes no
+other files along, and a link planted there leads nowhere. A regular expression finds the imports. The Python parser is
+not used, because an attacker may have written the script to crash it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Neighbour(NamedTuple):
 
 
 def neighbours(script: str, source: bytes) -> list[Neighbour]:
-    """Files that the script needs beside itself. Raises LimitReached if they are more than can be meant."""
+    """Return the files that the script needs beside itself. Raise LimitReached if there are too many to be intended."""
     real = os.path.realpath(script)
     folder = os.path.dirname(real)
     found: dict[str, Neighbour] = {}
@@ -61,7 +61,7 @@ def neighbours(script: str, source: bytes) -> list[Neighbour]:
 
 
 def _imported(source: bytes) -> set[str]:
-    """First parts of the names of modules. Too many do no harm: only those beside the script are looked at."""
+    """Return the first parts of module names. Too many do no harm: only modules beside the script are used."""
     names: set[str] = set()
     for one, several in _IMPORT.findall(source[:_SCANNED_BYTES].decode("utf-8", "replace")):
         for part in [one] if one else several.split(","):
@@ -72,7 +72,7 @@ def _imported(source: bytes) -> set[str]:
 
 
 def _module(folder: str, name: str) -> Iterator[Neighbour]:
-    """The files of a module or package. A folder that is no package gives its modules only."""
+    """Yield the files of a module or package. For a folder that is not a package, only its modules."""
     file = f"{name}.py"
     if _is_file(os.path.join(folder, file)):
         yield Neighbour(os.path.join(folder, file), file)
@@ -86,7 +86,7 @@ def _package(folder: str, path: str, regular: bool, depth: int) -> Iterator[Neig
         with os.scandir(folder) as entries:
             inside = sorted(entries, key=lambda entry: entry.name)
     except OSError:
-        return  # as if it was not there, as Python does
+        return  # treated as missing, as Python does
     for entry in inside:
         below = f"{path}/{entry.name}"
         if entry.name.startswith(".") or entry.name == "__pycache__" or entry.is_symlink():

@@ -1,4 +1,4 @@
-"""Options about the network of the sandboxes that a command makes."""
+"""Options for the network of the sandboxes that a command makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = {"argument": "secret"}
 
 
 class ChosenNetwork(NamedTuple):
-    """As ``Sandbox`` takes it."""
+    """The arguments ``network`` and ``secrets`` of ``Sandbox``."""
 
     network: Network | None
     secrets: dict[str, Secret]
@@ -39,7 +39,7 @@ def add_network_options(parser: argparse.ArgumentParser, whose: str = "a new san
         help=f"host that {whose} may reach (api.example, '*.example:443'), an address, `open` for every public host, "
         "or `none`; may be repeated (default: none)",
     )
-    # The value is not in the option: everybody on the machine can read a command line.
+    # The value is not part of the option, because every user of the machine can read command lines.
     parser.add_argument(
         "--secret",
         action="append",
@@ -60,7 +60,7 @@ def add_network_options(parser: argparse.ArgumentParser, whose: str = "a new san
 
 
 def chosen_network(chosen: argparse.Namespace) -> ChosenNetwork:
-    """Checked as a whole, before anything is started."""
+    """Return the chosen network and secrets, checked together before anything is started."""
     places = _places(chosen.secret_in)
     secrets = dict(_secret(text, places) for text in chosen.secret)
     for name in places:
@@ -88,12 +88,12 @@ def chosen_network(chosen: argparse.Namespace) -> ChosenNetwork:
 def _network(rules: list[str]) -> Network | None:
     if not rules:
         return None
-    network_spec(rules)  # says what the option is called where something is wrong with it
+    network_spec(rules)  # raises an error that names the option
     return Network(rules)
 
 
 def _places(texts: list[str]) -> dict[str, _Places]:
-    """By the name of the secret."""
+    """Return the places by the name of the secret."""
     found: dict[str, _Places] = {}
     for text in texts:
         name, colon, place = text.partition(":")
@@ -106,7 +106,7 @@ def _places(texts: list[str]) -> dict[str, _Places]:
         elif kind in ("path", "body") and not equals:
             found[name] = places._replace(path=True) if kind == "path" else places._replace(body=True)
         else:
-            # Not quoted: somebody may have written the value itself.
+            # Not quoted: the user may have written the value itself.
             raise _wrong_place(
                 "--secret-in must be NAME:PLACE",
                 "write NAME:header=X-Token, NAME:query=PARAMETER, NAME:path or NAME:body",
@@ -121,7 +121,7 @@ def _wrong_place(problem: str, hint: str) -> InvalidArgument:
 def _secret(text: str, places: dict[str, _Places]) -> tuple[str, Secret]:
     name, at, hosts = text.partition("@")
     if not name or not at or not hosts or "=" in name:
-        # Not quoted: somebody may have written the value itself.
+        # Not quoted: the user may have written the value itself.
         raise InvalidArgument(
             "--secret must be NAME@HOST",
             hint="run export NAME=VALUE, then use --secret NAME@api.example",

@@ -1,4 +1,4 @@
-"""What all commands share in talking to a person: tables, notes beside the output, colours on a terminal only."""
+"""Output that all commands share: tables, notes on standard error, colours on a terminal only."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ramet.errors import InvalidArgument, RametError
 
 
 def print_note(text: str) -> None:
-    """To standard error: what a script that reads the output does not want."""
+    """Print to standard error, for what a script that reads the output does not want."""
     print(text, file=sys.stderr)
 
 
 def print_error(error: RametError, chosen: argparse.Namespace | None = None) -> None:
-    """``chosen``: what was typed. Errors then speak of options instead of arguments in Python."""
+    """Print an error. ``chosen`` is the parsed command line: errors then name options instead of Python arguments."""
     if isinstance(error, InvalidArgument) and chosen is not None:
         error = in_words_of_options(error, getattr(chosen, "options", ()))
     print_note(f"{paint('ramet:', 'red', sys.stderr)} {error}")
 
 
 def coloured(stream: TextIO) -> bool:
-    """Only on a terminal that can, and only if nobody minds (https://no-color.org)."""
+    """Whether to use colours: only on a terminal that can, and unless NO_COLOR is set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -39,7 +39,7 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Says what is waited for, on a terminal, while the block lasts."""
+    """Show on a terminal what the block waits for, while it runs."""
     show_progress(f"{text} ...")
     try:
         yield
@@ -48,20 +48,20 @@ def progress(text: str) -> Iterator[None]:
 
 
 def show_progress(text: str) -> None:
-    """One line on standard error that the next one replaces; an empty one takes it away."""
+    """Show one line on standard error that the next one replaces; an empty text removes it."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as they must be. What would move a terminal's cursor is shown instead."""
+    """Return lines with aligned columns. Escapes characters that would move the terminal's cursor."""
     lines = [[shown(text) for text in line] for line in (titles, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def shown(text: str) -> str:
-    """Text of a sandbox, of a server or of a folder on a terminal: what would move its cursor is escaped."""
+    """Escape characters that would move the cursor, in text from a sandbox, a server or a folder."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
@@ -77,7 +77,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A time span in two units at most."""
+    """Format a time span in at most two units."""
     whole = max(0, round(seconds))
     for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes as a person reads it."""
+    """Format a number of bytes for people."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024

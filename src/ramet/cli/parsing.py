@@ -1,4 +1,4 @@
-"""How a command line is read: a wrong option is told by its own command, with what was probably meant."""
+"""Parses command lines: each command reports its own wrong options, with a suggestion."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _INVALID_CHOICE = re.compile(r"invalid choice: '([^']{1,100})'")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Of `ramet` and of each of its commands."""
+    """The parser of `ramet` and of each of its commands."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """argparse would have the parser of `ramet` complain, with a usage in which the option does not occur."""
+        """Report unknown options here: argparse would leave it to the parser of `ramet`, whose usage lacks them."""
         chosen, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
         if getattr(chosen, "options", None) is None:
-            # The innermost command's: it is read first.
+            # The innermost parser finishes first, so keep its options.
             chosen.options = self.options()
         return chosen, unknown
 
@@ -41,19 +41,19 @@ class CommandParser(argparse.ArgumentParser):
         return [str(choice) for action in self._actions for choice in action.choices or ()]
 
     def options(self) -> set[str]:
-        """The names of the options, as they are typed."""
+        """Return the names of the options as they are typed."""
         return set(self._option_string_actions)
 
 
 def _suggestion(wrong: str, known: Sequence[str]) -> str:
-    # Dashes make options look alike that are not: --mount is no --timeout.
+    # Stricter for options: their dashes make different ones look alike, such as --mount and --timeout.
     alike = 0.76 if wrong.startswith("-") else 0.6
     close = difflib.get_close_matches(wrong, known, n=1, cutoff=alike)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def in_words_of_options(error: InvalidArgument, options: Collection[str]) -> InvalidArgument:
-    """The error of a Python call as the person knows it who typed options: --memory-mib, not memory_mib."""
+    """Rewrite an SDK error for a user who typed options: --memory-mib, not memory_mib."""
     argument = error.argument
     option = _OTHER_NAMES.get(argument, f"--{argument.replace('_', '-')}")
     if not argument or option not in options or error.message.startswith("-"):
@@ -65,7 +65,7 @@ def in_words_of_options(error: InvalidArgument, options: Collection[str]) -> Inv
     return InvalidArgument(message, hint=hint, details=error.details)
 
 
-# Arguments of the SDK that are called differently in the command line.
+# SDK arguments that have other names on the command line.
 _OTHER_NAMES = {
     "mounts": "--mount",
     "timeout_seconds": "--timeout",
@@ -73,7 +73,7 @@ _OTHER_NAMES = {
     "n": "--count",
     "secrets": "--secret",
 }
-# Where the hint of the SDK speaks of Python.
+# Replacements for hints of the SDK that refer to Python.
 _HINTS = {
     "template": "see the templates there are with: ramet templates",
     "mounts": "--mount HOST:SANDBOX, a folder that exists here and an absolute path; then :rw if it may be written",

@@ -1,4 +1,4 @@
-"""Where the sandboxes are that a command is about: at a server, or in an engine of the command's own."""
+"""Where a command's sandboxes are: at a server, or in an engine of the command's own."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _HINT = "start one with `ramet serve`, or name yours: export RAMET_URL=http://HO
 
 
 def add_server_option(parser: argparse.ArgumentParser, default: str = DEFAULT_URL) -> None:
-    # No option for the key: everybody on the machine can read a command line.
+    # There is no option for the key, because every user of the machine can read command lines.
     shown = f"URL of the server; its key is read from RAMET_API_KEY (default: $RAMET_URL, or {default})"
     parser.add_argument("--url", help=shown)
 
 
 def chosen_url(chosen: argparse.Namespace) -> str | None:
-    """None: no server was named."""
+    """Return the server's URL, or None if the user named no server."""
     return chosen.url or os.environ.get("RAMET_URL") or None
 
 
 @contextmanager
 def server(chosen: argparse.Namespace) -> Iterator[str]:
-    """The URL of the server that a command needs: the one named, or the usual one. What is missing is said."""
+    """Yield the URL of the server that a command needs: the one named, or the default.
+
+    Explains what is missing if it fails.
+    """
     named = chosen_url(chosen)
     url = named or DEFAULT_URL
     try:
@@ -43,12 +46,12 @@ def server(chosen: argparse.Namespace) -> Iterator[str]:
 
 
 def find(url: str, wanted: str) -> Sandbox:
-    """A handle of a sandbox by its id, or by the beginning of its id."""
+    """Return a handle of a sandbox by its id or the beginning of it."""
     return Sandbox.connect(full_id(url, wanted), url=url)
 
 
 def full_id(url: str, wanted: str) -> str:
-    """The id that begins with ``wanted``. Raises RametError if none does, or several do."""
+    """Return the id that begins with ``wanted``. Raise RametError if none or several do."""
     if len(wanted) >= _WHOLE_ID_CHARACTERS:
         return wanted
     found = [row.id for row in Sandbox.list_all(url=url) if row.id.startswith((wanted, f"sbx_{wanted}"))]
@@ -59,7 +62,7 @@ def full_id(url: str, wanted: str) -> str:
 
 
 def find_snapshot(url: str, wanted: str) -> Snapshot:
-    """A handle of a snapshot by its id, or by the beginning of its id."""
+    """Return a handle of a snapshot by its id or the beginning of it."""
     found = [one for one in inventory(url).snapshots if one.startswith((wanted, f"snp_{wanted}"))]
     if len(found) == 1:
         return snapshot_with_id(url, found[0])
@@ -67,12 +70,12 @@ def find_snapshot(url: str, wanted: str) -> Snapshot:
     raise RametError(f"{what} with {wanted!r}", hint="see them with: ramet snapshot --list")
 
 
-# A handle that is forgotten closes its sandbox; one that is there when the process ends leaves it to its server.
+# A handle that is garbage-collected closes its sandbox. One that still exists at exit leaves the sandbox to its server.
 _kept: list[Sandbox | Snapshot] = []
 
 
 def keep(one: Sandbox | Snapshot) -> None:
-    """A sandbox or a snapshot of a server is to outlive this process."""
+    """Let a server's sandbox or snapshot outlive this process."""
     _kept.append(one)
 
 

@@ -28,7 +28,7 @@ ENDS IN: when it is closed if nobody uses it. LIMIT: memory that it may use.
 """
 
 _TITLES = ("SANDBOX", "STATE", "TEMPLATE", "AGE", "ENDS IN", "LIMIT", "FORK OF")
-# So that a line has at most 80 columns.
+# Keeps lines within 80 columns.
 _TEMPLATE_CHARACTERS = 16
 
 
@@ -55,7 +55,7 @@ def run(chosen: argparse.Namespace) -> int:
         for row in rows:
             print(row.id)
     elif rows:
-        keyed = any(row.key is not None for row in rows)  # told to operators, who see the sandboxes of all keys
+        keyed = any(row.key is not None for row in rows)  # only operators, who see the sandboxes of all keys, get it
         owners = [(row.key or "-",) if keyed else () for row in rows]
         titles = ("KEY",) if keyed else ()
         ids = [row.id for row in rows]

@@ -1,4 +1,4 @@
-"""Numbers with units as people type them: 30d, 12h, 16G, 75%."""
+"""Parses numbers with units as people type them: 30d, 12h, 16G, 75%."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIB_AT_MOST = 2**40
 
 
 def seconds(text: str) -> float:
-    """A duration; the unit is needed, so that nobody takes days for seconds. 0 needs none."""
+    """Parse a duration. The unit is required, so that days are not mistaken for seconds; 0 needs none."""
     if text == "0":
         return 0.0
     found = _DURATION.fullmatch(text)
@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
 
 
 def memory_mib(text: str) -> int:
-    """A size, or a share of the memory that this machine, container or service has."""
+    """Parse a size, or a share of the memory that this machine, container or service has."""
     if share := _SHARE.fullmatch(text):
         value = int(_machine_mib() * float(share[1]) / 100)
     elif size := _SIZE.fullmatch(text):
@@ -45,7 +45,7 @@ def memory_mib(text: str) -> int:
 
 
 def count_or_none(text: str) -> int | None:
-    """A limit: a whole number, or the word none."""
+    """Parse a limit: a whole number, or the word none."""
     if text == "none":
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > 12:

@@ -49,6 +49,7 @@ def run(chosen: argparse.Namespace) -> int:
                 sandbox = find(url, wanted)
                 sandbox.close()
             except Unreachable:
+                # The other sandboxes could not be reached either.
                 raise
             except RametError as error:
                 print_error(error)

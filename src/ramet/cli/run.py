@@ -100,7 +100,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    # So that the sandbox of a server is closed also when this command is told to end.
+    # Makes SIGTERM raise SystemExit, so that `with` closes the sandbox of a server also then.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     if chosen.code is None and chosen.script is None:
         print_error(InvalidArgument("there is nothing to run", hint="give a file, - for standard input, or -c CODE"))
@@ -123,6 +123,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 @contextmanager
 def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
+    """Yield the sandbox to run in: one of a server, a new one that is kept, or one that ends with this command."""
     url = chosen_url(chosen)
     if chosen.sandbox is not None:
         if url is None:
@@ -189,7 +190,7 @@ def _run(sandbox: Sandbox, script: Script, output: OutputFolder | None, chosen: 
 
 
 def show_events(events: Iterable[Event], output: OutputFolder | None = None, values: bool = True) -> Result:
-    """What code prints and displays, as it comes; without ``values`` its last value is left out."""
+    """Show what code prints and displays, as it arrives; without ``values``, not its last value."""
     for event in events:
         if isinstance(event, OutputEvent):
             write(sys.stdout if event.type == "stdout" else sys.stderr, event.data)
@@ -208,25 +209,25 @@ def show_events(events: Iterable[Event], output: OutputFolder | None = None, val
 
 
 def exit_code(result: Result) -> int:
-    """124 at the timeout, as `timeout` of the coreutils has it; else that of the code."""
+    """Return 124 after a timeout, as `timeout` of the coreutils does, otherwise the code's own."""
     return TIMED_OUT if result.cause == "timeout" else result.exit_code
 
 
 def clear_line() -> None:
-    """What `clear_output()` does at a terminal, where only the last line can be taken back."""
+    """Do at a terminal what `clear_output()` asks for; only the last line can be removed."""
     if sys.stdout.isatty():
         write(sys.stdout, "\r\x1b[2K")
 
 
 def write(stream: TextIO, text: str) -> None:
-    """At once, whole, whatever the terminal's encoding is."""
+    """Write at once and completely, whatever the terminal's encoding is."""
     if text:
         stream.buffer.write(text.encode(stream.encoding or "utf-8", "replace"))
         stream.buffer.flush()
 
 
 def explain(result: Result, timeout_seconds: float | None) -> None:
-    """What the exit code alone does not say."""
+    """Print what the exit code alone does not say."""
     if result.error is not None and "ramet_guest.scripts" in result.error.message:
         print_note("ramet: the server runs another version of Ramet, which cannot run scripts; restart it")
     if result.cause == "timeout":
@@ -236,12 +237,12 @@ def explain(result: Result, timeout_seconds: float | None) -> None:
 
 
 def _facts(result: Result, language: str) -> dict[str, object]:
-    """A result as JSON; bytes of images in base64."""
+    """Return a result as JSON types, with the bytes of images in base64."""
 
     def plain(value: object) -> object:
         return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
-    # A script of bash has an exit code, and no exceptions.
+    # A bash script has an exit code and no exceptions.
     error = None if language == "bash" else result.error
     return {
         "exit_code": result.exit_code,

@@ -1,4 +1,4 @@
-"""Ids of sandboxes on the command line: an argument that shells complete, and a short form for tables."""
+"""Sandbox ids on the command line: an argument that shells complete, and a short form for tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection
 
 _LIST = "ramet ps --quiet 2>/dev/null"
-# In the words of shtab: what to call for each shell, and where that is defined.
+# For shtab: the completion function of each shell, and its definition.
 _COMPLETION = {
     "bash": "_ramet_sandboxes",
     "zsh": "_ramet_sandboxes",
@@ -22,7 +22,7 @@ _SHORT_CHARACTERS = 6
 
 
 def completes(action: argparse.Action) -> None:
-    """Have shells offer the ids of sandboxes for this argument."""
+    """Make shells offer sandbox ids for this argument."""
     action.complete = _COMPLETION  # type: ignore[attr-defined]
 
 
@@ -33,7 +33,7 @@ def add_sandbox_argument(
 
 
 def short(sandbox_id: str, all_ids: Collection[str]) -> str:
-    """The beginning of an id, as long as it must be to be the only one."""
+    """Return the shortest unique beginning of an id."""
     for length in range(len(_PREFIX) + _SHORT_CHARACTERS, len(sandbox_id)):
         beginning = sandbox_id[:length]
         if not any(other.startswith(beginning) for other in all_ids if other != sandbox_id):

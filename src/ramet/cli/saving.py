@@ -1,4 +1,4 @@
-"""`--output DIR`: plots of a run, and the files that it wrote into its working folder, on this machine."""
+"""`--output DIR`: saves plots of a run, and the files that it wrote into its working folder, on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BYTES_AT_MOST = 1024 * MIB
 _FILES_AT_MOST = 10_000
 _PLOTS_AT_MOST = 1000
 _NAMED_AT_MOST = 10
-# A folder with this file was made by --output: everything in it may be replaced by the next run.
+# `--output` made every folder that contains this file: the next run may replace anything in it.
 _MARK = ".ramet-output"
 _MARK_TEXT = "Made by `ramet ... --output`. Runs that name this folder replace files in it.\n"
 _IMAGES = {
@@ -33,7 +33,7 @@ _hinted = False
 
 
 def image_of(result: RichResult) -> tuple[str, bytes] | None:
-    """The picture in a result, in the first form that it has, with the ending of its file's name."""
+    """Return the picture in a result, in the first form that it has, and the suffix of its file name."""
     for mime, ending in _IMAGES.items():
         value = result.data.get(mime)
         if isinstance(value, bytes):
@@ -44,7 +44,7 @@ def image_of(result: RichResult) -> tuple[str, bytes] | None:
 
 
 def tell_of_plots(result: RichResult) -> None:
-    """Once: a plot that is not saved can be."""
+    """Print once that a plot can be saved."""
     global _hinted
     if not _hinted and image_of(result) is not None:
         _hinted = True
@@ -52,7 +52,10 @@ def tell_of_plots(result: RichResult) -> None:
 
 
 class OutputFolder:
-    """Where plots and files of one sandbox are saved. The code that made them is not trusted with anything else."""
+    """The folder for plots and files of one sandbox.
+
+    Untrusted code made them, so nothing outside of it may be touched.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -63,7 +66,10 @@ class OutputFolder:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Before anything runs. A folder with other files is refused: code could replace what is in it."""
+        """Make or check the folder before anything runs.
+
+        Refuse one with other files, because the code could replace them.
+        """
         make_folder(self._path)
         try:
             entries = os.listdir(self._path)
@@ -80,11 +86,11 @@ class OutputFolder:
             raise InvalidArgument(f"--output: cannot use {shown(self._path)}: {error.strerror}") from error
 
     def begin(self, sandbox: Sandbox) -> None:
-        """Remember what is in the working folder, so that only what the code writes comes out."""
+        """Record the working folder's contents, so that only files that the code writes are fetched."""
         self._before = self._files(sandbox)
 
     def save_plot(self, result: RichResult) -> str | None:
-        """The path of the plot that was saved, if the result has one."""
+        """Save the plot in a result, if it has one. Return its path."""
         image = image_of(result)
         if image is None:
             return None
@@ -107,7 +113,7 @@ class OutputFolder:
         return path
 
     def end(self, sandbox: Sandbox) -> list[str]:
-        """Fetch what was written since `begin`. Names of all that was saved, below the folder."""
+        """Fetch files written since `begin`. Return the names of everything saved, relative to the folder."""
         with opened_folder(self._path) as folder:
             for entry in walk(sandbox, WORKING_FOLDER, self._copied, hidden=False):
                 info = entry.info
@@ -121,7 +127,7 @@ class OutputFolder:
         return self._saved
 
     def tell(self) -> None:
-        """To standard error: what is there now, and what is not."""
+        """Print to standard error what was saved and what was not."""
         if self._saved:
             names = ", ".join(self._saved[:_NAMED_AT_MOST])
             more = len(self._saved) - _NAMED_AT_MOST

@@ -1,4 +1,4 @@
-"""What `ramet run` runs: a script with its arguments, and the cell that has the guest run it as Python would."""
+"""A script for `ramet run` with its arguments, and the cell that makes the guest run it as Python would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SOURCE_BYTES_AT_MOST = 32 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Code, what tracebacks call it, and what comes with it. ``path`` is None for code that is in no file."""
+    """Code, its name in tracebacks, and its files. ``path`` is None for code that is not in a file."""
 
     language: str
     name: str
@@ -34,7 +34,7 @@ class Script:
     beside: Sequence[Neighbour] = ()
 
     def upload(self, sandbox: Sandbox) -> None:
-        """The script's file and the modules beside it, to the working folder."""
+        """Upload the script's file and the modules beside it to the working folder."""
         if self.path is None:
             return
         sandbox.files.write(self.path, self.source)
@@ -44,7 +44,7 @@ class Script:
                 upload_open(sandbox, file, one.local, f"{WORKING_FOLDER}/{one.path}", copied)
 
     def cell(self, input_folder: str | None, final: bool) -> str:
-        """The cell in Python that runs it. ``final``: the sandbox ends after it."""
+        """Return the Python cell that runs it. ``final``: the sandbox ends after it."""
         if self.language == "bash":
             text = self.source.decode("utf-8", "surrogateescape")
             if self.arguments:
@@ -66,7 +66,7 @@ class Script:
 
 
 def chosen_script(chosen: argparse.Namespace) -> Script:
-    """Read before anything starts."""
+    """Read the script before anything starts."""
     language = chosen.language
     if chosen.code is not None:
         more = [*([chosen.script] if chosen.script is not None else []), *chosen.arguments]
@@ -102,7 +102,7 @@ def _check_size(source: bytes, name: str) -> None:
 
 
 def decode(source: bytes, name: str) -> str:
-    """As Python reads a file: a byte order mark, a coding line."""
+    """Decode source as Python does: byte order mark, coding line."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         return source.decode(encoding)

@@ -110,7 +110,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         help="size of the audit log in the state folder, with its older files; 0 writes none (default: %(default)s)",
     )
-    # Of the engine, for tests that want shorter waits.
+    # For tests: options of the engine that shorten its waits.
     parser.add_argument("--engine-option", action="append", default=[], help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -145,12 +145,12 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _bound(words: list[str] | None) -> list[str] | None:
-    """As it is written best, once it is known to mean something."""
+    """Return the rules in canonical form, after checking them."""
     return None if words is None else rule_texts(read_bound(words))
 
 
 def _announce(settings: ServerSettings) -> None:
-    """How to reach it. The first line is for programs too, which wait for it."""
+    """Print how to reach it. Programs wait for the first line."""
     here = listening.url(listening.reachable(settings.host), settings.port)
     key = settings.require_key or not settings.loopback
     header = ' -H "Authorization: Bearer $RAMET_API_KEY"' if key else ""
@@ -169,7 +169,7 @@ def _announce(settings: ServerSettings) -> None:
     try:
         print("\n".join(lines), flush=True)
     except BrokenPipeError:
-        pass  # nobody reads any more; that is no reason to stop
+        pass  # the reader is gone, which is no reason to stop
 
 
 def _about_keys(settings: ServerSettings) -> str:

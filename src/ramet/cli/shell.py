@@ -42,10 +42,10 @@ keys: Tab completes names of the sandbox, Alt-Enter begins a new line, Ctrl-C in
 made, Ctrl-D or `exit` leaves. `!command`, `%magics`, `name?` and top-level `await` work as in IPython.
 """
 
-# A person thinks longer than a program: a new sandbox of a server waits for so long.
+# A person thinks longer than a program, so a new sandbox at a server waits this long.
 _IDLE_SECONDS = 3600.0
 _LIFE_SECONDS = 24 * 3600.0
-_PATIENT_INTERRUPTS = 3  # one more Ctrl-C gives the cell up
+_PATIENT_INTERRUPTS = 3  # one more Ctrl-C abandons the cell
 _HISTORY_NAME = "shell_history"
 _SANDBOX_ENDED = -1
 _WORDS_TO_LEAVE = ("exit", "quit", "exit()", "quit()")
@@ -92,6 +92,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 @contextmanager
 def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
+    """Yield the sandbox of the session: one of a server, a new one that is kept, or one that ends with the session."""
     url = chosen_url(chosen)
     if url is None and (chosen.sandbox is not None or chosen.keep):
         raise InvalidArgument("only a server has sandboxes that stay", hint="name it with --url or RAMET_URL")
@@ -110,7 +111,7 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
 
 
 def _converse(sandbox: Sandbox, stays: bool, output: OutputFolder | None) -> int:
-    """Until the person leaves: 0; or until the sandbox has ended."""
+    """Run the prompt until the user leaves, or until the sandbox has ended. Return the exit code."""
     info = sandbox.info()
     after = "it stays when you leave" if stays else "it ends when you leave"
     print_note(f"Sandbox {sandbox.id}, {info.template}, {info.python}. Ctrl-D leaves; {after}.")
@@ -136,7 +137,7 @@ def _converse(sandbox: Sandbox, stays: bool, output: OutputFolder | None) -> int
 
 
 def _session(sandbox: Sandbox) -> PromptSession[str]:
-    # Imported here: a third of a second that no other command needs.
+    # Imported here: it takes a third of a second, which no other command needs.
     from IPython.core.inputtransformer2 import TransformerManager
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -148,7 +149,7 @@ def _session(sandbox: Sandbox) -> PromptSession[str]:
     from ramet.cli.completing import SandboxCompleter
 
     history: History = InMemoryHistory()
-    with suppress(RametError):  # no folder, no memory
+    with suppress(RametError):  # without a state folder there is no history
         folder = state_folder()
         prepare(folder)
         history = FileHistory(str(folder / _HISTORY_NAME))
@@ -157,11 +158,11 @@ def _session(sandbox: Sandbox) -> PromptSession[str]:
 
     @bindings.add("enter")
     def _(event: KeyPressEvent) -> None:
-        """Runs what is complete; what is not goes on in the next line, with its indentation."""
+        """Run a complete input; continue an incomplete one on the next line, with its indentation."""
         buffer = event.current_buffer
         document = buffer.document
         if buffer.complete_state and buffer.complete_state.current_completion:
-            buffer.complete_state = None  # Enter in the menu takes the word
+            buffer.complete_state = None  # Enter in the menu accepts the word
             return
         if not document.on_last_line and document.text_after_cursor.strip():
             buffer.newline(copy_margin=True)
@@ -190,7 +191,7 @@ def _session(sandbox: Sandbox) -> PromptSession[str]:
 
 
 def run_cell(sandbox: Sandbox, code: str, output: OutputFolder | None = None) -> int:
-    """Shows what a cell prints as it comes, and its value. Ctrl-C interrupts the cell, not us."""
+    """Show what a cell prints as it arrives, and its value. Ctrl-C interrupts the cell, not us."""
     ended_with = "\n"
     with _interrupting(sandbox):
         for event in sandbox.run_code_stream(code):
@@ -228,7 +229,10 @@ def _show(event: OutputEvent) -> None:
 
 @contextmanager
 def _interrupting(sandbox: Sandbox) -> Iterator[None]:
-    """SIGINT asks the engine to interrupt the cell. That is a call, and made by a thread: a handler must not block."""
+    """Interrupt the cell on SIGINT.
+
+    That is a call to the engine, and a signal handler must not block, so a thread makes it.
+    """
     asked = 0
 
     def ask() -> None:

@@ -75,7 +75,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _take(url: str, chosen: argparse.Namespace) -> str:
-    """Its id, or the name it has as a template."""
+    """Take a snapshot. Return its id, or its name as a template."""
     with progress("taking a snapshot"):
         snapshot = find(url, chosen.sandbox).snapshot()
         if chosen.name is None:

@@ -1,4 +1,4 @@
-"""This terminal as that of a program in a sandbox: keys go there as they are typed, what it prints comes here."""
+"""Connects this terminal to a program in a sandbox: keys go there as they are typed, its output comes here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_BYTES = 4096
 
 
 def converse(sandbox: Sandbox, command: str | Sequence[str]) -> int:
-    """Until the program ends; its exit code."""
+    """Run the program until it ends. Return its exit code."""
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
     with sandbox.terminal(command, cols=columns, rows=rows, env=_environment()) as terminal:
         with _raw(), _resizing(terminal):
@@ -33,21 +33,21 @@ def converse(sandbox: Sandbox, command: str | Sequence[str]) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """What the program should know of this terminal."""
+    """Return the variables that describe this terminal to the program."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if os.environ.get(name)}
 
 
 def _type(terminal: Terminal) -> None:
-    with suppress(RametError, OSError):  # it has ended
+    with suppress(RametError, OSError):  # the program or the sandbox has ended
         while data := os.read(_STDIN, _READ_BYTES):
             terminal.write(data)
 
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """No echo, no lines, no signals: all keys are for the program, Ctrl-C too."""
+    """Set raw mode, without echo, line editing and signals: all keys go to the program, Ctrl-C too."""
     before = termios.tcgetattr(_STDIN)
-    tty.setraw(_STDIN, termios.TCSADRAIN)  # the usual TCSAFLUSH would drop what was typed ahead
+    tty.setraw(_STDIN, termios.TCSADRAIN)  # TCSAFLUSH, the default, would drop what was typed ahead
     try:
         yield
     finally:
@@ -56,7 +56,10 @@ def _raw() -> Iterator[None]:
 
 @contextmanager
 def _resizing(terminal: Terminal) -> Iterator[None]:
-    """SIGWINCH tells the program the new size. That is a call, and made by a thread: a handler must not block."""
+    """Send the new size on SIGWINCH.
+
+    That is a call to the engine, and a signal handler must not block, so a thread makes it.
+    """
 
     def resize() -> None:
         with suppress(RametError, OSError):

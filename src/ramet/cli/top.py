@@ -32,14 +32,14 @@ processes, and PEAK and PROCESSES are known; elsewhere it is that of its Python 
 """
 
 _TITLES = ("SANDBOX", "STATE", "MEMORY", "PEAK", "LIMIT", "PROCESSES", "AGE", "TEMPLATE")
-# So that a line has at most 80 columns.
+# Keeps lines within 80 columns.
 _TEMPLATE_CHARACTERS = 14
 _THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a sandbox uses now. None: this host does not count it."""
+    """What a sandbox uses now. None: this host does not measure it."""
 
     id: str
     state: str
@@ -82,7 +82,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def look(url: str) -> list[Use]:
-    """All sandboxes, the largest first. Those that end meanwhile are left out."""
+    """Return all sandboxes, the largest first. Leaves out those that end meanwhile."""
     rows = Sandbox.list_all(url=url)
     with ThreadPoolExecutor(_THREADS) as threads:
         uses = [use for use in threads.map(lambda row: _use(url, row.id), rows) if use is not None]
@@ -99,7 +99,7 @@ def _use(url: str, sandbox_id: str) -> Use | None:
         id=info.id,
         state=info.state,
         template=info.template,
-        # Without a control group the kernel tells of the REPL only.
+        # Without a control group the kernel reports the REPL only.
         memory_bytes=usage.get("memory_bytes", usage.get("private_bytes")),
         memory_peak_bytes=usage.get("memory_peak_bytes"),
         memory_limit_bytes=info.limits.memory_bytes,
@@ -131,7 +131,7 @@ def _columns(use: Use, ids: list[str]) -> tuple[str, ...]:
 
 
 def _live(url: str, interval_seconds: float) -> None:
-    """On the terminal's other screen, so that nothing of it is left behind."""
+    """Draw on the terminal's alternate screen, which leaves nothing behind."""
     sys.stdout.write("\033[?1049h\033[?25l")
     try:
         while True:

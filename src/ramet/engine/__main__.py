@@ -42,7 +42,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
         try:
             owner = os.pidfd_open(chosen.owner)
         except ProcessLookupError:
-            return  # it ended before we had begun
+            return  # the owner ended before we started
     again, hard, kill = chosen.interrupt_seconds
     only = chosen.only_interpreter
     settings = Settings(
@@ -59,23 +59,24 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
             os.set_inheritable(descriptor, False)
     os.umask(0o022)
     _allow_many_descriptors()
-    # No core dump: secrets are in this memory. 1, not 0: only that keeps the kernel from starting a handler.
+    # No core dump: this memory contains secrets. With a handler in core_pattern the kernel ignores a limit of 0; only a
+    # limit of 1 keeps it from starting the handler.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     machine = start_machine or (lambda: _real_machine(chosen))
-    # What exists now stays: the collector need not look at it again and again.
+    # Objects that exist now stay for good: the garbage collector need not visit them again.
     gc.freeze()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(AttentiveSelector())) as runner:
         runner.run(serve(primary, owner, machine, settings, listener))
 
 
 def _allow_many_descriptors() -> None:
-    """A sandbox takes about ten descriptors of the engine, and the usual soft limit is 1024."""
+    """Raise the soft limit to the hard one: a sandbox takes about ten descriptors, and the usual soft limit is 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _real_machine(chosen: argparse.Namespace) -> Machine:
-    # The one place where the engine meets the layers below it.
+    # The only place where the engine imports the layer that makes real sandboxes.
     from ramet.freezing import resource_limits
     from ramet.freezing.machine import Machine as RealMachine
     from ramet.isolation.cgroups import Delegation
@@ -87,7 +88,7 @@ async def _real_machine(chosen: argparse.Namespace) -> Machine:
     machine = await RealMachine.start(socket.socket(fileno=chosen.broker), delegation, chosen.guest)
     if chosen.sweep_faults:
         machine.sweep_faults()
-    # A cast: it takes bodies of its own kind only, and the engine has no others.
+    # A cast, because it accepts bodies of its own kind only; the engine has no others.
     return cast(Machine, machine)
 
 

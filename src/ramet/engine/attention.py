@@ -1,9 +1,9 @@
-"""A selector that keeps looking for a moment before it sleeps, while an answer is expected.
+"""A selector that polls for a moment before it sleeps, while an answer is expected.
 
-Waking a processor that has gone idle costs tens of microseconds on virtual machines, and a short cell is answered in
-about a hundred: an engine that slept in between would add half of that again. So for a moment after a cell was handed
-to a guest, and after it ended (the next one often follows at once), the engine looks again and again and lets others
-run in between. The moment is short and ends by itself: an engine with nothing to do sleeps.
+To wake an idle processor takes tens of microseconds on virtual machines, and a short cell is answered in about a
+hundred: an engine that slept in between would add half of that again. So for a moment after a cell was sent to a guest,
+and after it ended (the next one often follows at once), the engine polls, and yields the processor between two polls.
+The moment is short and ends by itself: an engine with nothing to do sleeps.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import selectors
 from time import perf_counter
 
 _MOMENT_SECONDS = 0.0002
-# With one processor the others could not run while we look.
+# With a single processor, polling would keep the guest from running.
 _WORTH_IT = len(os.sched_getaffinity(0)) > 1
 
 _until = 0.0
 
 
 def expect_news() -> None:
-    """Something will probably come within a moment."""
+    """Poll for the next moment, because a message will probably arrive."""
     global _until
     _until = perf_counter() + _MOMENT_SECONDS
 
 
 class AttentiveSelector(selectors.EpollSelector):
-    """What the engine's event loop waits with."""
+    """The selector of the engine's event loop."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if _WORTH_IT and (timeout is None or timeout > 0):

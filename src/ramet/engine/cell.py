@@ -1,4 +1,4 @@
-"""A cell on its way through a sandbox, and where its output goes."""
+"""A cell on its way through a sandbox, and the sink of its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Collected(NamedTuple):
-    """What a sink kept for the result."""
+    """The output that a sink kept for the result."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -27,32 +27,32 @@ class Collected(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes what a running cell prints and shows."""
+    """Receives the output and the displays of a running cell."""
 
     @property
     def live(self) -> bool:
-        """Somebody waits for each piece: read the pipes at once."""
+        """Whether a client waits for each piece, so that the pipes must be read at once."""
 
     def output(self, stream: int, data: bytes) -> None: ...
 
     def rich(self, rich: Rich) -> None: ...
 
     def full(self, when_room: Callable[[], None]) -> bool:
-        """No more can be taken now. ``when_room`` is called once when that has changed."""
+        """Whether the sink can take no more now. If so, ``when_room`` is called once when it can."""
 
     def collect(self, then: Callable[[Collected], None]) -> None:
-        """The cell has ended: hand over what was kept, at once if possible."""
+        """The cell has ended: call ``then`` with what was kept, at once if nothing remains to be written."""
 
     def abandon(self) -> None:
-        """The caller went away, and the cell goes on: it must not wait for anybody to read."""
+        """The client has disconnected and the cell goes on: from now on ``full`` must not wait for a reader."""
 
     def discard(self) -> None:
-        """The cell will have no outcome: let go of everything."""
+        """The cell will have no outcome: release everything."""
 
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """One block of code, from the queue to its outcome. Exactly one of the two callbacks is made, once."""
+    """One block of code, from the queue to its outcome. Exactly one of the two callbacks is called, once."""
 
     language: str
     code: bytes
@@ -61,14 +61,14 @@ class Cell:
     on_outcome: Callable[[Outcome], None]
     on_error: Callable[[RametError], None]
     execution: str = ""  # its id, if it has one
-    answerer: Answerer | None = None  # of its tool calls
-    # The caller went away: nobody reads the outcome.
+    answerer: Answerer | None = None  # answers its tool calls
+    # The client has disconnected: nobody reads the outcome.
     abandoned: bool = False
-    # Interrupted while a REPL was being prepared for it.
+    # An interrupt came while a REPL was still being prepared for the cell, which had no process to signal yet.
     interrupted: bool = False
-    # From its start on, set by the REPL that runs it
+    # Set by the REPL when it starts the cell
     cell_id: int = 0
-    background: bytes = b""  # what was printed before it began
+    background: bytes = b""  # output between the previous cell and this one
     began: float = 0.0
     ladder: Ladder | None = None  # only if it has a deadline or was interrupted
     tool_records: Records | None = None  # only if it has called tools

@@ -1,4 +1,4 @@
-"""Frames over a non-blocking socket on the running event loop: callbacks in, one write out, bounded both ways."""
+"""Frames over a non-blocking socket: a callback for each frame that arrives, buffered writes, bounds both ways."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _READ_BYTES_AT_MOST = 1024 * 1024
 class Channel:
     """One end of a socket that carries frames. Does not own the socket: ``detach`` leaves it open.
 
-    ``on_end`` is called once, with the ProtocolError if there was one, when nothing more will be read.
-    asyncio's transports do the same with two more hops for each frame and cannot be looked at while they wait.
+    ``on_end`` is called once when nothing more will be read, with the ProtocolError if there was one.
+
+    asyncio's transports need two more turns of the loop for each frame, and do not show how much is unsent.
     """
 
     def __init__(
@@ -36,27 +37,27 @@ class Channel:
         self._on_end = on_end
         self._unsent: deque[memoryview] = deque()
         self.detached = False
-        # The other side closed its socket and had not read all that was sent.
+        # ECONNRESET: the peer closed its socket without having read everything.
         self.reset = False
         self._paused = False
         self._draining = False
-        # Each called once, when what is unsent has fallen to the given number of bytes.
+        # Callbacks, each called once when at most this many bytes are unsent.
         self._when_sent: list[tuple[int, Callable[[], None]]] = []
         self.unsent_bytes = 0
         self._loop.add_reader(sock, self._on_readable)
 
     def send(self, data: bytes) -> None:
-        """Write now what the socket takes, and the rest when it can take more."""
+        """Write what the socket takes now, and the rest when it can take more."""
         if self.detached:
             return
         sent = 0
-        if not self._unsent:
+        if not self._unsent:  # else these bytes would overtake those that wait
             try:
                 sent = self._socket.send(data)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError:
-                return  # the reader sees the end of the connection and tells
+                return  # the reader sees the end of the connection, too, and calls `on_end`
             if sent == len(data):
                 return
             self._loop.add_writer(self._socket, self._on_writable)
@@ -64,7 +65,10 @@ class Channel:
         self.unsent_bytes += len(data) - sent
 
     def send_with(self, data: bytes, descriptor: int) -> None:
-        """A short frame with a descriptor beside its first byte, which whoever reads that byte gets. All or nothing."""
+        """Send a short frame with a descriptor attached to its first byte. Sends everything or ends the channel.
+
+        Raises OSError if the kernel has too many descriptors in flight for this user.
+        """
         if self.detached:
             return
         try:
@@ -72,18 +76,19 @@ class Channel:
                 self._end(ProtocolError("an answer with a descriptor did not fit behind what was not read yet"))
         except OSError as error:
             if error.errno in NO_ROOM_ERRNOS:
-                raise  # too many descriptors are under way for this user; the connection is as good as before
-            # Else the reader sees the end of the connection and tells.
+                raise  # nothing was sent, and the connection still works
+            # Any other error: the reader sees the end of the connection, too, and calls `on_end`.
 
     def when_sent(self, low_bytes: int, callback: Callable[[], None]) -> None:
-        """Call back as soon as at most so many bytes are unsent."""
+        """Call back as soon as at most this many bytes are unsent."""
         if self.unsent_bytes <= low_bytes:
+            # Not directly: the caller would be entered again before it has returned.
             self._loop.call_soon(callback)
         else:
             self._when_sent.append((low_bytes, callback))
 
     def pause(self) -> None:
-        """Read no more for now. Frames that came already wait inside."""
+        """Stop reading. Complete frames that have arrived already wait in the decoder."""
         if not self._paused and not self.detached and not self._draining:
             self._paused = True
             self._loop.remove_reader(self._socket)
@@ -92,10 +97,13 @@ class Channel:
         if self._paused and not self.detached:
             self._paused = False
             self._loop.add_reader(self._socket, self._on_readable)
+            # Frames that wait in the decoder come without new bytes: the socket may never be readable again.
             self._loop.call_soon(self._feed, b"")
 
     def drain(self) -> None:
-        """Take in all that the socket holds at this moment, paused or not; the other side is known to be gone."""
+        """Read everything that the socket holds now, paused or not. Only when the peer is known to be gone: it returns
+        at the end of what was sent.
+        """
         self._paused = False
         self._draining = True
         self._feed(b"")
@@ -109,7 +117,7 @@ class Channel:
             self._feed(data)
 
     def detach(self) -> None:
-        """Forget the socket. No callback is made any more."""
+        """Forget the socket. No callback is called from now on."""
         if self.detached:
             return
         self.detached = True
@@ -127,7 +135,7 @@ class Channel:
             return None
         except OSError as error:
             self.reset = error.errno == errno.ECONNRESET
-            return b""  # an end like any other
+            return b""  # treated as the end of the connection
 
     def _on_readable(self) -> None:
         data = self._read()
@@ -142,7 +150,7 @@ class Channel:
         try:
             for frame in self._decoder.feed(data):
                 self._on_frame(frame)
-                if self._paused or self.detached:
+                if self._paused or self.detached:  # the callback has paused or detached us; the decoder keeps the rest
                     return
         except ProtocolError as error:
             self._end(error)
@@ -171,6 +179,7 @@ class Channel:
         if not self._unsent:
             self._loop.remove_writer(self._socket)
         if self._when_sent:
+            # Swapped first: a callback may send, and register again.
             waiting, self._when_sent = self._when_sent, []
             for low_bytes, callback in waiting:
                 if self.unsent_bytes <= low_bytes:

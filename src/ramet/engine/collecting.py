@@ -1,4 +1,4 @@
-"""The sink of a plain call: everything is kept, within bounds, until the cell has ended."""
+"""The sink of a call without streaming: keeps all output, within bounds, until the cell has ended."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from ramet.protocol.bounding import HeadAndTail
 from ramet.protocol.guest import Rich
 from ramet.protocol.results import Truncated
 
-# A header is kept as text of up to four bytes a letter, and written again into the header of the result.
+# How much a byte of a header counts: it is kept as text of up to four bytes a character, and once more in the header of
+# the result.
 _HEADER_WEIGHT = 8
 
 
 class _Display:
-    """The places of one display id. From its first update on they show the same, whichever number they are."""
+    """All places that show one display id. An update changes all of them, in constant time: they share this object."""
 
     def __init__(self) -> None:
         self.shown: Rich | None = None
-        self.count = 0  # places that show it
-        self.places: list[int] = []  # those that were added after the last update, and show something of their own
+        self.count = 0  # places that show `shown`
+        self.places: list[int] = []  # places added after the last update, which still show their own content
 
 
 class Collecting:
-    """Keeps both streams and the rich results. ``make_spill`` opens the file for a stream that has become too long."""
+    """Keeps both streams and the rich results. ``make_spill`` opens the file for a stream that becomes too long."""
 
     live = False
 
@@ -37,11 +38,11 @@ class Collecting:
         self._streams: list[HeadAndTail | None] = [None, None]
         self._spills: dict[int, Spill] = {}
         self._rich: list[Rich | _Display] = []
-        self._displays: dict[str, _Display] = {}  # by their ids
+        self._displays: dict[str, _Display] = {}  # by display id
         self._rich_bytes = 0
         self._rich_dropped = 0
         self._cleared_bytes = [0, 0]
-        self._clears_next = False  # as soon as there is something new
+        self._clears_next = False  # clear_output(wait=True): clear as soon as there is something new
 
     def output(self, stream: int, data: bytes) -> None:
         if self._clears_next:
@@ -87,6 +88,7 @@ class Collecting:
         if not self._spills:
             then(self._collected({}))
             return
+        # Each spill finishes in its worker thread; the last one to finish hands over the result.
         paths: dict[int, str | None] = {}
 
         def written(stream: int, path: str | None) -> None:
@@ -105,7 +107,7 @@ class Collecting:
             spill.finish(lambda _: None)
 
     def _clear(self) -> None:
-        """What was printed and shown so far is no part of the result. A file that holds all of a stream goes on."""
+        """Drop the output so far from the result. A spill file continues: it holds the whole stream."""
         self._clears_next = False
         for stream, kept in enumerate(self._streams):
             if kept is not None:
@@ -116,13 +118,14 @@ class Collecting:
         self._rich_bytes = self._rich_dropped = 0
 
     def _begin_spill(self, stream: int, kept: HeadAndTail) -> None:
+        """Open a file for the stream and write its beginning, before the middle is dropped from memory."""
         spill = self._make_spill(stream)
         if spill is not None:
             self._spills[stream] = spill
             spill.add(kept.everything())
 
     def _update(self, rich: Rich) -> None:
-        """A display that is replaced keeps its place; one of an earlier cell, or unknown, is gone with that cell."""
+        """Replace a display in its place. Ignores a display of an earlier cell, whose result is already sent."""
         display = self._displays.get(rich.display_id) if rich.display_id is not None else None
         if display is None:
             return

@@ -1,4 +1,4 @@
-"""What the engine says of a sandbox: a row in a list, and all there is to know."""
+"""Describes a sandbox: briefly for a list, and in full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ramet.engine.sandbox import Sandbox
 
 
 def row(sandbox: Sandbox) -> dict[str, object]:
-    """For a list of many: nothing that takes time to find out."""
+    """A row for a list of many sandboxes: only what costs no time to find out."""
     spec, clock = sandbox.spec, sandbox.clock
     return {
         "id": sandbox.id,
@@ -26,8 +26,8 @@ def row(sandbox: Sandbox) -> dict[str, object]:
 
 
 def info(sandbox: Sandbox) -> dict[str, object]:
-    """Everything. Reading it costs milliseconds."""
-    body = sandbox.body  # of one moment: another one may take its place
+    """The full description. Takes milliseconds, because it reads files of the kernel; runs in a thread."""
+    body = sandbox.body  # read once: a restore or merge may replace it while this runs
     walls = dict(body.walls())
     if sandbox.network is not None:
         walls["network"] = sandbox.network.summary()

@@ -1,8 +1,8 @@
-"""Cells that came before one that their caller had sent earlier.
+"""Holds cells that arrived before one that their caller had sent earlier.
 
-Over HTTP each call has a connection of its own, and of two that are made at the same moment either can be here first. A
-caller who has several under way says with each which one it made before. What comes too early is held here until that
-one has come, or for a short while: it may never come.
+Over HTTP each call has a connection of its own, so two calls made at the same moment can arrive in either order. A
+caller with several calls in flight names, with each, the one that it made before. A cell that arrives too early is held
+until that one arrives, or for a short while: it may never arrive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ramet.engine.cell import Cell
 
 
 class EarlyCells:
-    """Those of one sandbox. ``give_up`` is called with a cell that has waited long enough."""
+    """The early cells of one sandbox. ``give_up`` is called with a cell that has waited long enough."""
 
     def __init__(self, seconds: float, give_up: Callable[[Cell], None]) -> None:
         self._seconds = seconds
@@ -34,14 +34,14 @@ class EarlyCells:
         self._timers[cell] = timer
 
     def follow(self, execution: str) -> list[Cell]:
-        """Those that waited for this execution, which has come; they wait no longer."""
+        """Release and return the cells that waited for this execution, which has now arrived."""
         cells = self._after.pop(execution, [])
         for cell in cells:
             self._timers.pop(cell).cancel()
         return cells
 
     def remove(self, cell: Cell) -> bool:
-        """Let go of a cell. False if it is not here."""
+        """Drop a cell. False if it is not held here."""
         timer = self._timers.pop(cell, None)
         if timer is None:
             return False

@@ -1,7 +1,7 @@
-"""Executions: cells with an id, of which the result, and what was streamed, can be asked for again.
+"""Executions: cells with an id, whose result and streamed output can be fetched again.
 
-A cell whose caller wants it kept goes on when the caller goes away. Whoever fetches it then gets what was recorded, and
-follows it to its end. What is recorded is bounded three times: by execution, by sandbox and by engine.
+A cell that its caller wants to keep goes on when the caller disconnects. A client that fetches it gets what was
+recorded, and follows it to its end. Records are bounded three times: per execution, per sandbox and per engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ramet.protocol.frames import encode
 from ramet.protocol.refusing import must, wrong_argument
 
 _ID = re.compile(r"exe_[0-9a-f]{32}")
-_PIECE_BYTES = 100  # beside its data, about: so that many small pieces are bounded like few large ones
+_PIECE_BYTES = 100  # a guess of the overhead of a piece, so that many small pieces are bounded like few large ones
 
 
 def new_id() -> str:
@@ -29,31 +29,34 @@ def new_id() -> str:
 
 
 def check_id(execution_id: str) -> None:
+    """Raise InvalidArgument unless it is an id that ``new_id`` could have made."""
     if not _ID.fullmatch(execution_id):
         raise must("execution", "be 'exe_' and 32 hexadecimal digits", execution_id)
 
 
 class _Piece(NamedTuple):
-    frame: bytes  # the one that was sent: recording it costs a reference
+    frame: bytes  # the same object that was sent to the caller: recording costs no copy
     data_bytes: int
 
 
 class Execution:
-    """One cell with an id, from the queue to long after its end. ``caller``, while there, is given the final frame."""
+    """One cell with an id, from the queue until its record is dropped. ``caller``, if still connected, gets the final
+    frame.
+    """
 
     def __init__(
         self, execution_id: str, keep: bool, settings: Settings, caller: Callable[[bytes], None] | None
     ) -> None:
         self.id = execution_id
-        self.keep = keep  # it goes on when the caller goes away
-        self.cell: Cell | None = None  # while it waits or runs
-        self.final: bytes | None = None  # the frame that ended it
+        self.keep = keep  # the cell goes on when the caller disconnects
+        self.cell: Cell | None = None  # while the cell waits or runs
+        self.final: bytes | None = None  # the frame with the outcome or the error
         self.caller = caller
         self.on_end: Callable[[Execution], None] | None = None
         self._settings = settings
         self._pieces: deque[_Piece] = deque()
         self._pieces_bytes = 0
-        # Of all pieces that were dropped: how many, and how much they held.
+        # The number and size of the pieces that were dropped.
         self.dropped = 0
         self.dropped_bytes = 0
         self._followers: list[Follower] = []
@@ -74,9 +77,9 @@ class Execution:
     # From the cell
 
     def add(self, frame: bytes, data_bytes: int) -> None:
-        """A piece of a stream. The newest is kept however long it is: it may be the picture that all was about."""
+        """Record a piece of a stream. The newest one is kept however long it is: it may be the final picture."""
         if self.final is not None:
-            return  # its caller was told that it is cancelled; what it still prints is nobody's
+            return  # it was cancelled; the caller has the final frame, and later output has no receiver
         pieces = self._pieces
         pieces.append(_Piece(frame, data_bytes))
         self._pieces_bytes += len(frame) + _PIECE_BYTES
@@ -85,7 +88,7 @@ class Execution:
             self._pieces_bytes -= len(oldest.frame) + _PIECE_BYTES
             self.dropped += 1
             self.dropped_bytes += oldest.data_bytes
-        for follower in tuple(self._followers):
+        for follower in tuple(self._followers):  # a copy: a follower may leave during the loop
             follower.go_on()
 
     def on_outcome(self, outcome: calls.Outcome) -> None:
@@ -95,8 +98,10 @@ class Execution:
         self._end(calls.encode_error(error))
 
     def _end(self, frame: bytes) -> None:
+        # A cell that was cancelled while it ran ends a second time, when its REPL reports: the first one counts.
         if self.final is not None:
             return
+        # Set before the callbacks: a caller that fetches the execution from within one must find it ended.
         self.final = frame
         self.cell = None
         caller, self.caller = self.caller, None
@@ -107,10 +112,10 @@ class Execution:
         if self.on_end is not None:
             self.on_end(self)
 
-    # For those who follow it
+    # For followers
 
     def piece(self, number: int) -> _Piece | None:
-        """By its number since the beginning; one that was not dropped."""
+        """A piece by its number since the beginning, which must not be below ``dropped``. None: it has not come yet."""
         index = number - self.dropped
         return self._pieces[index] if index < len(self._pieces) else None
 
@@ -123,10 +128,10 @@ class Execution:
 
 
 class Follower:
-    """Somebody who fetches an execution: all that was recorded, then what comes, then the end.
+    """A client that fetches an execution: it gets the record, then new pieces, then the final frame.
 
-    The record is its buffer. One that reads slowly misses what the record has dropped meanwhile, and is told how much
-    that was; only the original caller of a streamed cell can make the cell wait.
+    The record is the buffer. A slow reader misses what the record drops meanwhile, and is told how much that was. Only
+    the original caller of a streamed cell can make the cell wait.
     """
 
     def __init__(
@@ -137,7 +142,7 @@ class Follower:
         self._settings = settings
         self._on_final = on_final
         self._next = 0  # number of the next piece
-        self._seen_bytes = 0  # sent, or told to be dropped
+        self._seen_bytes = 0  # sent, or reported as dropped
         self._waits_for_room = False
         execution.follow(self)
 
@@ -145,7 +150,7 @@ class Follower:
         self._execution.unfollow(self)
 
     def go_on(self) -> None:
-        """Send as much as there is, and as the channel has room for."""
+        """Send as much as there is and as the channel has room for."""
         execution, channel = self._execution, self._channel
         while not self._waits_for_room:
             if channel.unsent_bytes > self._settings.stream_high_bytes:
@@ -171,7 +176,7 @@ class Follower:
 
 
 class _Owned:
-    """What the executions of one owner hold, the oldest first."""
+    """The ended executions of one owner, the oldest first, and their size."""
 
     def __init__(self) -> None:
         self.kept: dict[Execution, Executions] = {}
@@ -179,7 +184,9 @@ class _Owned:
 
 
 class Shelf:
-    """What all ended executions of an engine hold together: bounded. Who holds most loses their oldest first."""
+    """Bounds the ended executions of all sandboxes together. The owner with the most bytes loses its oldest first, so
+    that one owner cannot push out the results of the others.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -192,7 +199,7 @@ class Shelf:
             most = max(self._owners.values(), key=lambda owned: owned.kept_bytes)
             oldest = next(iter(most.kept))
             if oldest is execution:
-                break  # the newest is kept in any case
+                break  # the newest one is always kept, however large it is
             most.kept[oldest].drop(oldest)
 
     def move(self, execution: Execution, of: Executions, to: Executions) -> None:
@@ -215,7 +222,7 @@ class Shelf:
 
 
 class Executions:
-    """Those of one sandbox, by id: all that wait or run, and the last ones that have ended."""
+    """The executions of one sandbox by id: all that wait or run, and the last ones that have ended."""
 
     def __init__(self, settings: Settings, shelf: Shelf, owner: str = "") -> None:
         self.owner = owner
@@ -226,6 +233,7 @@ class Executions:
         self._ended_bytes = 0
 
     def begin(self, execution_id: str, keep: bool, caller: Callable[[bytes], None]) -> Execution:
+        """Register a new execution. Raises InvalidArgument if the id is malformed or exists already."""
         check_id(execution_id)
         if execution_id in self._by_id:
             raise wrong_argument("execution", f"execution {execution_id} already exists; each cell needs a new id")
@@ -238,6 +246,7 @@ class Executions:
         return self._by_id.get(execution_id)
 
     def find(self, execution_id: str) -> Execution:
+        """The execution of this id. Raises ExecutionUnknown."""
         execution = self.known(execution_id)
         if execution is None:
             raise ExecutionUnknown(
@@ -253,10 +262,10 @@ class Executions:
             self._ended_bytes -= execution.kept_bytes
 
     def adopt(self, others: Executions) -> None:
-        """Those of a sandbox that goes on as this one; all have ended."""
+        """Take over the executions of a sandbox that continues as this one (merge). All of them have ended."""
         for execution in tuple(others._ended):
             if execution.id in self._by_id:
-                others.drop(execution)  # two cells with one id: the one that was here first has it
+                others.drop(execution)  # the id exists here already: this sandbox keeps its own
                 continue
             self._by_id[execution.id] = execution
             self._ended[execution] = None
@@ -266,8 +275,9 @@ class Executions:
         self._bound()
 
     def clear(self) -> None:
+        """Drop everything, because the sandbox is closed."""
         for execution in tuple(self._by_id.values()):
-            execution.on_end = None
+            execution.on_end = None  # one that still runs must not put itself on the shelf when it ends
             self.drop(execution)
 
     def _on_end(self, execution: Execution) -> None:

@@ -1,4 +1,4 @@
-"""Memory of an engine that has nothing to do any more goes back to the host."""
+"""Returns memory of an idle engine to the host."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class IdleMemory:
-    """Trims the heap some seconds after the last sandbox was closed, if there is none by then.
+    """Trims the heap some seconds after the last sandbox was closed, if no other was made by then.
 
-    The allocator keeps what was freed for the next who needs it: after a load of many clients that is several times
-    what an idle engine needs, for as long as it lives.
+    The allocator keeps freed memory for later use. After a load of many clients that is several times what an idle
+    engine needs, for as long as the engine lives.
     """
 
     def __init__(self, seconds: float, is_idle: Callable[[], bool]) -> None:
@@ -21,7 +21,7 @@ class IdleMemory:
         self._timer: asyncio.TimerHandle | None = None
 
     def closed_one(self) -> None:
-        """A sandbox was closed."""
+        """A sandbox was closed: start the timer anew if it was the last one."""
         self.stop()
         if self._is_idle():
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._trim)
@@ -33,13 +33,13 @@ class IdleMemory:
 
     def _trim(self) -> None:
         self._timer = None
-        if self._is_idle():
+        if self._is_idle():  # a sandbox may have been made since the timer was set
             gc.collect()
             trim()
 
 
 def trim() -> None:
-    """Give back what the allocator keeps. glibc has it (malloc_trim(3)); others keep less."""
+    """Return what the allocator keeps: malloc_trim(3) of glibc. Other libraries lack it, and keep less."""
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):

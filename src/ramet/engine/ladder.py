@@ -1,4 +1,4 @@
-"""How a cell is made to stop: asked, asked again, told, and at last the REPL is killed."""
+"""Stops a cell in steps: SIGINT twice, then a hard interrupt, and at last it kills the REPL."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Ladder:
 
     SIGINT  --1 s-->  SIGINT  --1 s-->  hard interrupt  --2 s-->  SIGKILL, unless ``kill`` is false
 
-    ``announce`` is called before the first signal: the guest forgets a signal that comes before it has begun the cell,
-    because it may have been meant for the cell before.
+    ``announce`` is called before the first signal. A signal and a frame race: the guest ignores a signal that arrives
+    before it has begun the cell, because it may have been meant for the previous one. The announcement names the cell,
+    so an interrupt that comes too early is not lost.
     """
 
     def __init__(
@@ -31,11 +32,11 @@ class Ladder:
         self._may_kill = kill
         self._announce = announce
         self._timer: asyncio.TimerHandle | None = None
-        self.cause: Cause | None = None  # why the cell was interrupted, if it was
+        self.cause: Cause | None = None  # set by the first reason to interrupt the cell
         self.sent: set[int] = set()
 
     def begin(self, cause: Cause) -> None:
-        """Interrupt the cell. A second reason changes nothing: the first one has the word."""
+        """Interrupt the cell. A second call changes nothing: the result names the first cause."""
         if self.cause is None:
             self.cause = cause
             if self._announce is not None:

@@ -1,7 +1,7 @@
-"""What is said of a REPL that ended: why, what is gone with it, and what is kept.
+"""The messages about a REPL that ended: why, what is gone with it, and what is kept.
 
-People and models read stdout and stderr first, and many programs pass nothing else on: a loss that only the fields of a
-result tell of goes unnoticed.
+People and models read stdout and stderr first, and many programs pass on nothing else. A loss that only the fields of a
+result report would go unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WHYS = {
 
 
 def why(cause: str, exit_code: int) -> str:
-    """The cause of a result in words."""
+    """The cause of a death in words."""
     if cause == "exit":
         return f"it exited with code {exit_code}"
     if cause in _WHYS:
@@ -36,7 +36,7 @@ def why(cause: str, exit_code: int) -> str:
 
 
 def lost(reason: str) -> CellError:
-    """The error of the cell in which it ended."""
+    """The error of the cell during which the REPL ended."""
     return CellError(
         ERROR_NAME,
         f"the sandbox's Python ended: {reason}. Its {_GONE} are gone; files in the sandbox are kept. "
@@ -45,7 +45,7 @@ def lost(reason: str) -> CellError:
 
 
 def restarted(reason: str) -> str:
-    """For the cell after that: whoever gave it may not have seen the result before, or there was none."""
+    """The message for the next cell. Its caller may not have seen the previous result, or there was none."""
     return (
         f"this cell started in a fresh Python, because the one before had ended: {reason}. "
         f"Its {_GONE} are gone; files in the sandbox are kept."
@@ -53,5 +53,5 @@ def restarted(reason: str) -> str:
 
 
 def as_output(sentence: str) -> str:
-    """A line of its own among what a cell prints to stderr."""
+    """The message as a line of stderr."""
     return f"ramet: {sentence}\n"

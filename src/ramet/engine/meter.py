@@ -1,4 +1,4 @@
-"""A rate that one guest is held to, so that the engine has time for the others."""
+"""Limits the rate of one guest, so that the engine has time for the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from time import monotonic
 
 
 class Meter:
-    """Allows an amount at once, and as much in each second after that as it is told."""
+    """A token bucket: allows ``at_once``, and after that ``per_second``."""
 
     def __init__(self, at_once: int, per_second: int) -> None:
         self._at_once = at_once
@@ -15,10 +15,10 @@ class Meter:
         self._looked = monotonic()
 
     def spend(self, amount: int) -> float:
-        """How many seconds to wait before any more is spent; nearly always 0."""
+        """Spend an amount. Returns the seconds to wait before the next one, nearly always 0."""
         self._left -= amount
         if self._left >= 0:
-            return 0.0  # every frame comes by here: no clock is asked
+            return 0.0  # the fast path, taken for every frame, does not read the clock
         now = monotonic()
         self._left = min(self._at_once, self._left + (now - self._looked) * self._per_second)
         self._looked = now

@@ -15,17 +15,17 @@ STDOUT = 0
 STDERR = 1
 
 _READ_BYTES = 256 * 1024
-_TAKE_BYTES = 64 * 1024  # what a pipe holds unless somebody made it larger
-# While much is printed: fewer and larger pieces cost everybody on the way less, about a third for 100 MB. Given back
-# afterwards, because the kernel counts pages of pipes per user.
+_TAKE_BYTES = 64 * 1024  # the capacity of a pipe unless somebody has enlarged it (pipe(7))
+# A pipe with much output is enlarged: fewer and larger pieces save about a third of the time for 100 MB. It is shrunk
+# again afterwards, because the kernel limits the pages of all pipes of a user.
 _MUCH_BYTES = 256 * 1024
 _LARGE_BYTES = 512 * 1024
 
 
 class Pipes:
-    """Reads both pipes while ``watch`` is on, and to an exact point with ``take_what_is_there``.
+    """Reads both pipes while it watches, and up to an exact point with ``take_what_is_there``.
 
-    Quiet until told: see ``Settings.quiet_seconds``. A pipe whose writers are all gone is not looked at again.
+    After ``rest`` it does not watch for a moment: see ``Settings.quiet_seconds``. A pipe without writers is dropped.
     """
 
     def __init__(self, stdout: int, stderr: int, quiet_seconds: float, on_data: Callable[[int, bytes], None]) -> None:
@@ -38,20 +38,20 @@ class Pipes:
         self._on_data = on_data
         self._watching = False
         self._held = False
-        self._taken_bytes = 0  # since the last rest, while watching
+        self._taken_bytes = 0  # read since the last rest
         self._enlarged: set[int] = set()
         self._quiet_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Read as soon as something comes."""
+        """Read as soon as output arrives."""
         if not self._watching and not self._held:
             self._watching = True
             for stream, descriptor in self._open.items():
                 self._loop.add_reader(descriptor, self._on_readable, stream, descriptor)
 
     def rest(self) -> None:
-        """Leave the pipes alone for a moment, then watch. Cheap when called again and again: one timer serves all."""
+        """Do not read for a moment, then watch. Cheap to call for every cell: all calls share one timer."""
         self._ignore()
         self._taken_bytes = 0
         while self._enlarged:
@@ -61,7 +61,7 @@ class Pipes:
             self._timer = self._loop.call_at(self._quiet_until, self._after_rest)
 
     def hold(self) -> None:
-        """Leave the pipes alone until ``release``; a writer blocks when its pipe is full."""
+        """Do not read until ``release``. The writer blocks once its pipe is full: that is the backpressure."""
         self._held = True
         self._ignore()
 
@@ -71,9 +71,10 @@ class Pipes:
             self.watch()
 
     def take_what_is_there(self) -> None:
-        """Hand over exactly the bytes that are in the pipes now: what is written later belongs to somebody else."""
-        # One poll for both, since mostly at least one is empty. A read takes all that is there at one moment, as the
-        # kernel holds the lock of the pipe meanwhile; only when it came back full may there be more: FIONREAD says.
+        """Read exactly the bytes that are in the pipes now. Later bytes belong to another cell, or to none."""
+        # One poll for both, because mostly at least one is empty. The kernel holds the pipe's lock during a read, so a
+        # read takes all that is there at one moment. Only one that returns a full buffer may have left some: FIONREAD
+        # tells how much, and no more than that is read, so that a program that keeps printing cannot hold us here.
         for descriptor, _ in self._poll.poll(0):
             stream = STDOUT if descriptor == self._open.get(STDOUT) else STDERR
             data = _read(descriptor, _TAKE_BYTES)
@@ -119,7 +120,7 @@ class Pipes:
             self._end(stream, descriptor)
 
     def _end(self, stream: int, descriptor: int) -> None:
-        """All writers are gone; a pipe in that state would be readable for ever."""
+        """All writers are gone. The kernel would report such a pipe as readable for ever."""
         self._loop.remove_reader(descriptor)
         self._poll.unregister(descriptor)
         self._enlarged.discard(descriptor)
@@ -134,7 +135,7 @@ def _read(descriptor: int, count: int) -> bytes | None:
 
 
 def _resize(descriptor: int, count: int) -> None:
-    """Where the user has no more pages, or more than that is inside, it stays as it is."""
+    """Resize a pipe. It stays as it is if the user has no pages left (EPERM) or it holds more than that (EBUSY)."""
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, count)
 

@@ -1,4 +1,4 @@
-"""Drives one REPL over its control socket and pipes, from its thaw to its death. Trusts nothing it says."""
+"""Drives one REPL over its control socket and pipes, from its thaw to its death. Trusts none of its frames."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ramet.protocol.frames import FROM_GUEST, Frame
 from ramet.protocol.results import CellError
 
 BROKEN_PROTOCOL = "broken protocol"
-_FRAME_BYTES = 128  # what a frame costs the engine besides its header, counted as if it were bytes of one
+_FRAME_BYTES = 128  # a guess of the cost of a frame besides its header, in bytes of a header
 _NAME_BYTES_AT_ONCE = 64 * 1024
-_UNREAD_BYTES = 64 * 1024  # a guest that asks for answers and does not read them gets no more
+_UNREAD_BYTES = 64 * 1024  # a guest that does not read its acknowledgements gets no more of them
 
 Answer = TypeVar("Answer", guest.Configured, guest.Loops, guest.NamesTold, guest.ValueTold)
 
@@ -43,9 +43,10 @@ class Ending(NamedTuple):
 
 
 class Repl:
-    """One life of a sandbox's REPL. Runs one cell or answers one question at a time; after its death it is thrown away.
+    """One life of a sandbox's REPL. Runs one cell or answers one question at a time; discarded after its death.
 
-    ``fresh``: thawed from a template, and was sent nothing yet. Its first frame has it draw random numbers of its own.
+    ``fresh``: it was thawed from a template and has received nothing yet. Its first frame makes it draw random numbers
+    of its own.
     """
 
     def __init__(
@@ -60,24 +61,26 @@ class Repl:
         self._body = body
         self._settings = settings
         self._background = background
-        # Both change when another sandbox goes on with this REPL.
+        # A merge changes both: then another sandbox continues with this REPL.
         self.replay = replay
         self.on_cell_end = on_end
         self.fresh = fresh
         self._loop = asyncio.get_running_loop()
         self._running: Cell | None = None
+        # Two independent reasons not to read: the sink is full (`_held`), or the guest talks too fast (`_resting`).
+        # Reading resumes when neither holds.
         self._held = False
         self._meter = Meter(settings.guest_header_bytes, settings.guest_header_bytes_per_second)
         self._resting = False
         self._last_id = 0
         self._broken = False
-        self._silent = False  # it was killed, because it did not answer
+        self._silent = False  # it was killed because it did not answer
         self._question: tuple[type[guest.Message], asyncio.Future[Any]] | None = None
-        self._told_tools: tuple[str, bytes] | None = None  # where they are called, and what they are
-        self._tools_anew = False  # they were given since the last cell began
+        self._told_tools: tuple[str, bytes] | None = None  # the name of the tool socket and the tools it knows
+        self._tools_anew = False  # tools were given since the last cell began
         self.alive = True
-        self.why_ended = ""  # in words, once it has
-        self._in_line = False  # the running cell has begun a line of stderr
+        self.why_ended = ""  # the reason in words, once it has ended
+        self._in_line = False  # the last output of the running cell on stderr ended in the middle of a line
         self._channel = Channel(body.control, FROM_GUEST, self._on_frame, self._on_end_of_control)
         self._pipes = Pipes(body.stdout, body.stderr, settings.quiet_seconds, self._on_output)
         self._pipes.watch()
@@ -91,7 +94,10 @@ class Repl:
         forget: Mapping[str, str] | None = None,
         commands: str | None = None,
     ) -> None:
-        """Give the REPL its environment and folder, before its first cell or between two; see ``guest.configure``."""
+        """Set environment and folder of the REPL between two cells; see ``guest.configure``.
+
+        Raises InvalidArgument if the folder does not exist, SandboxLost if the REPL does not answer.
+        """
         if not environment and not forget and cwd is None and commands is None:
             return
         error = await self._told(guest.configure(environment, cwd, forget, commands))
@@ -100,32 +106,36 @@ class Repl:
             raise InvalidArgument(message, details={"argument": "cwd"})
 
     async def settle(self) -> None:
-        """Have a fresh REPL draw its own random numbers before copies are made of it: they would draw others."""
+        """Make a fresh REPL draw its random numbers before it is copied. Otherwise each copy would draw its own, and
+        copies would differ from their parent. Raises SandboxLost.
+        """
         if self.fresh:
             await self._told(guest.configure({}, None))
 
     async def thawed(self, reseed: bool, stir: bool) -> None:
-        """Tell the copy of a sandbox what it has become."""
+        """Tell the REPL that it is a copy. Raises SandboxLost."""
         error = await self._told(guest.thawed(reseed, stir))
         if error is not None:
             raise SandboxLost(f"the copy of a sandbox could not be set up: {error:.1000}")
 
     async def runs_loops(self) -> bool:
-        """Whether a thread in there runs an asyncio loop."""
+        """Whether a thread of the REPL runs an asyncio loop. Raises SandboxLost."""
         answer = await self._ask(guest.ask_loops(), guest.Loops)
         return answer.running
 
     async def names(self) -> guest.Names:
-        """The names of its namespace. Runs user code (``__repr__``), which is interrupted after a while like a cell.
+        """List the names of its namespace. Runs user code (``__repr__``), which is interrupted after a while.
 
-        It is never killed for this: a value that cannot be described is no reason to lose all others.
+        Never kills the REPL: one value that cannot be described must not cost all others. Raises SandboxLost if the
+        code does not end.
         """
         settings = self._settings
         answer = self._send(guest.ask_names(settings.names_seconds), guest.NamesTold)
         ladder = Ladder(self._body, settings, kill=False)
         ladder.begin_after(settings.names_interrupt_seconds)
         try:
-            # Not given up by a timeout: when the answer comes late after all, somebody has to expect it.
+            # asyncio.wait, because a timeout must not cancel the future: a late answer would then find no question, and
+            # count as a broken protocol. `asked` stays true until it comes.
             await asyncio.wait([answer], timeout=settings.names_at_most_seconds)
         finally:
             ladder.stop()
@@ -137,9 +147,10 @@ class Repl:
         return await self._decode_names(answer.result())
 
     async def value(self, frame: bytes) -> guest.ValueTold:
-        """Ask for a part of a value, or give one. Libraries, and code of the user's, may be at work in there.
+        """Ask for a part of a value, or give one. May run code of libraries and of the user in the REPL.
 
-        They are interrupted after a while, or when whoever waits gives up; the REPL is never killed for this.
+        That code is interrupted after a while, or when the caller is cancelled. Never kills the REPL. Raises
+        SandboxLost if the code does not end.
         """
         settings = self._settings
         answer = self._send(frame, guest.ValueTold)
@@ -148,7 +159,8 @@ class Repl:
         try:
             await asyncio.wait([answer], timeout=settings.value_seconds + settings.value_interrupt_seconds)
         except asyncio.CancelledError:
-            # The turn must not end while the REPL is busy: the next in the queue may be a fork.
+            # Wait for the REPL before the caller's turn in the queue ends: the next in the queue may be a fork, which
+            # would freeze a REPL in the middle of this.
             ladder.stop()
             ladder.begin("interrupt")
             await asyncio.wait([answer], timeout=settings.value_interrupt_seconds)
@@ -163,12 +175,12 @@ class Repl:
         return answer.result()
 
     def drop_value(self) -> None:
-        """Nobody wants the rest of a value."""
+        """Tell the REPL to drop the rest of a value, because its receiver has gone."""
         if self.alive:
             self._channel.send(guest.drop_value())
 
     async def _decode_names(self, told: guest.NamesTold) -> guest.Names:
-        """A few at a time: there may be megabytes of them, and other sandboxes wait."""
+        """Decode the list in slices and yield in between: it may have megabytes, and the loop serves all sandboxes."""
         names: dict[str, guest.Named] = {}
         decoded_bytes = 0
         try:
@@ -186,14 +198,14 @@ class Repl:
 
     @property
     def asked(self) -> bool:
-        """A question has not been answered yet, though nobody may wait for it any more."""
+        """Whether a question has no answer yet, even if its caller has given up."""
         return self._question is not None
 
     async def _told(self, frame: bytes) -> str | None:
         return (await self._ask(frame, guest.Configured)).error
 
     async def _ask(self, frame: bytes, kind: type[Answer]) -> Answer:
-        """Ask between two cells, and wait for the answer; a REPL that gives none is of no use any more."""
+        """Ask between two cells and wait for the answer. Kills a REPL that gives none, and raises SandboxLost."""
         answer = self._send(frame, kind)
         try:
             async with asyncio.timeout(self._settings.configure_seconds):
@@ -213,7 +225,8 @@ class Repl:
         return answer
 
     def run(self, cell: Cell, cell_id: int) -> None:
-        """Start a cell. How it ended, whatever way, is told to ``on_end``."""
+        """Start a cell. ``on_cell_end`` is called once, however the cell ends."""
+        # Before the cell is sent: what is in the pipes now was printed between cells and is not its output.
         self._pipes.take_what_is_there()
         self._running = cell
         self._in_line = False
@@ -221,7 +234,7 @@ class Repl:
         self._last_id = cell.cell_id = cell_id
         cell.began = perf_counter()
         self._channel.send(guest.run(cell_id, cell.language, cell.code, cell.sink.live))
-        # The guest is at work from here on; the rest costs the caller nothing.
+        # The guest works from here on: the rest of this function runs beside it.
         expect_news()
         cell.background = self._background.take()
         if cell.sink.live:
@@ -232,18 +245,20 @@ class Repl:
             self._ladder(cell).begin_after(cell.timeout_seconds)
 
     def tell_tools(self, socket_name: str, encoded: bytes) -> None:
-        """What the cells to come may call, if this REPL does not know it already."""
+        """Send the tools of the next cells, unless the REPL knows them already."""
         if self._told_tools != (socket_name, encoded) or self._tools_anew:
             self._told_tools = (socket_name, encoded)
             self._channel.send(guest.tools(socket_name, encoded, self._tools_anew))
             self._tools_anew = False
 
     def tell_tools_anew(self) -> None:
-        """Their owner has given them, perhaps once more: the next cell is told, also if it knows them."""
+        """The owner has given tools again: send them before the next cell even if the REPL knows them, because code may
+        have replaced their names.
+        """
         self._tools_anew = True
 
     def take_output(self) -> None:
-        """Read what was printed until now."""
+        """Read what has been printed until now."""
         self._pipes.take_what_is_there()
 
     def interrupt(self) -> bool:
@@ -260,7 +275,7 @@ class Repl:
         return cell.ladder
 
     def detach(self) -> None:
-        """Let go of the body's descriptors, which are about to be closed."""
+        """Stop using the body's descriptors, which are about to be closed. ``on_cell_end`` is not called any more."""
         self.alive = False
         self._give_up_question("the sandbox was closed")
         self._channel.detach()
@@ -270,36 +285,38 @@ class Repl:
                 self._running.ladder.stop()
             self._running = None
 
-    # What comes from the guest
+    # Frames and output of the guest
 
     def _on_frame(self, frame: Frame) -> None:
         wait_seconds = self._meter.spend(frame.header_bytes + _FRAME_BYTES)
         if wait_seconds:
             self._rest(wait_seconds)
-        message = guest.read(frame)  # a ProtocolError goes to the channel, which ends with it
+        message = guest.read(frame)  # the channel catches a ProtocolError, and ends with it
         if isinstance(message, guest.Configured | guest.Loops | guest.NamesTold | guest.ValueTold):
             if self._question is None or type(message) is not self._question[0]:
                 raise ProtocolError("an answer to a question that nobody asked")
             (_, answer), self._question = self._question, None
-            if not answer.done():
+            if not answer.done():  # else the caller was cancelled
                 answer.set_result(message)
             return
         running = self._running
         if running is None or message.cell_id != running.cell_id:
-            # What a cell that is over still says changes nothing for anybody. A cell that has not begun says nothing.
+            # A thread of an earlier cell may still display something: ignored. A cell that has not begun says nothing.
             if message.cell_id > self._last_id or message.cell_id <= 0:
                 raise ProtocolError(f"a frame for cell {message.cell_id}, which was never started")
             return
         if isinstance(message, guest.Rich):
             if running.sink.live or message.what == "clear":
-                # What was printed before it is in the pipes already, and whoever watches sees it first.
+                # Output and displays come through different descriptors. The guest flushes before it displays, so what
+                # it printed before is in the pipes already: reading it first keeps the order of the cell.
                 self._pipes.take_what_is_there()
             running.sink.rich(message)
             self._hold_if_full(running)
             if message.number and self._channel.unsent_bytes < _UNREAD_BYTES:
-                # The guest has waited for this: what it prints from now on comes after it.
+                # The guest waits for this acknowledgement, so what it prints next comes behind the display.
                 self._channel.send(guest.taken(message.number))
             return
+        # The guest has flushed before it said "done": all output of the cell is in the pipes, and nothing of the next.
         self._pipes.take_what_is_there()
         cause = self._cause(message, running.ladder)
         seconds = perf_counter() - running.began
@@ -307,12 +324,12 @@ class Repl:
 
     @staticmethod
     def _cause(done: guest.Done, ladder: Ladder | None) -> str | None:
-        """Why the cell was interrupted. None if it was not, be it that the interrupt came too late."""
+        """Why the cell was interrupted. None if it was not, or if the interrupt came too late."""
         if not done.interrupted:
             return None
         if ladder is not None and ladder.cause is not None:
             return ladder.cause
-        # By a signal of its own. If it dealt with that, it is nobody's business.
+        # The code sent itself a signal. If it handled that, the cell was not interrupted.
         return "interrupt" if done.exit_code != 0 else None
 
     def _on_output(self, stream: int, data: bytes) -> None:
@@ -328,7 +345,7 @@ class Repl:
         self._hold_if_full(running)
 
     def note(self, sentence: str) -> None:
-        """Tell something beside what the running cell prints, where people and models read it."""
+        """Add a message to the running cell's stderr, where people and models read it."""
         line = losses.as_output(sentence).encode()
         self._on_output(STDERR, b"\n" + line if self._in_line else line)
 
@@ -346,7 +363,7 @@ class Repl:
                 self._channel.resume()
 
     def _rest(self, seconds: float) -> None:
-        """Read nothing of what it says for so long; once the socket is full, the guest waits in its own write."""
+        """Read no frames for some seconds. Once the socket is full, the guest blocks in its own write."""
         self._channel.pause()
         if not self._resting:
             self._resting = True
@@ -357,7 +374,7 @@ class Repl:
         if self.alive and not self._held:
             self._channel.resume()
 
-    # The end, of a cell and of the REPL
+    # The end of a cell, and of the REPL
 
     def _finish(self, running: Cell, ending: Ending) -> None:
         self._running = None
@@ -366,22 +383,22 @@ class Repl:
         self._go_on()
         self.on_cell_end(running, ending)
         expect_news()
-        if self.alive and self._running is None:
+        if self.alive and self._running is None:  # the callback may have started the next cell already
             self._pipes.rest()
 
     def _on_end_of_control(self, error: ProtocolError | None) -> None:
         if error is not None:
             self._break()
             return
-        # A process that ends closes its descriptors a moment before its death can be seen. Only if no death follows
-        # did user code close the control socket; killing at once would make a lie of the cause.
+        # A process that exits closes its descriptors a moment before its death is reported. Only if no death follows
+        # has user code closed the control socket. Killing at once would replace the true cause by our signal.
         self._loop.call_later(self._settings.end_of_control_seconds, self._break_if_alive)
 
     def _break_if_alive(self) -> None:
         if not self.alive or self._body.death.done():
             return
-        # A cell that is being interrupted is ended by that, with its cause: on a busy machine this timer may come due
-        # together with the interrupt's, before the signal has had its effect.
+        # A cell that is being interrupted is ended by the ladder, which knows the cause. On a busy machine this timer
+        # may fire together with the ladder's, before the ladder's signal has had its effect.
         interrupting = self._running is not None and self._running.ladder is not None and self._running.ladder.cause
         if not interrupting:
             self._break()
@@ -394,7 +411,8 @@ class Repl:
     def _on_death(self, death: Death) -> None:
         if not self.alive:
             return
-        # The last words first: a cell that ended before the process did has a result like any other.
+        # Read what it still sent before it died: a cell that ended before the process has an ordinary result.
+        # `alive` is false first, so that its callbacks start nothing in this REPL.
         self.alive = False
         self._channel.drain()
         self._pipes.take_what_is_there()
@@ -416,9 +434,11 @@ class Repl:
             (_, answer), self._question = self._question, None
             if not answer.done():
                 answer.set_exception(SandboxLost(why))
-                answer.exception()  # retrieved: whoever asked may have left
+                # Mark the exception as retrieved: the caller may have been cancelled, and asyncio would complain.
+                answer.exception()
 
     def _verdict(self, death: Death, ladder: Ladder | None) -> tuple[int, str]:
+        """The exit code and the cause of a death. Several may apply; the order of the checks is that of blame."""
         if death.signal is None:
             return (death.exit_code or 0), "exit"
         exit_code = 128 + death.signal

@@ -1,4 +1,4 @@
-"""The last output of a sandbox, whoever asked for it: what a client that comes later can still be shown."""
+"""The last output of a sandbox, for clients that connect later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.protocol.frames import encode
 
 class _Printed(NamedTuple):
     time_ns: int
-    execution: str  # empty: of no execution that has an id, or printed between cells
+    execution: str  # empty: printed by a cell without an id, or between cells
     stream: int
     data: bytes
 
@@ -26,7 +26,7 @@ class _Exited(NamedTuple):
 
 
 class Replay:
-    """A ring of pieces. Every cell passes here, so a piece costs an append: frames are made when somebody asks."""
+    """A ring of pieces. On the path of every cell, so recording is one append; frames are encoded on request."""
 
     def __init__(self, settings: Settings) -> None:
         self._limit_bytes = settings.replay_bytes
@@ -49,7 +49,7 @@ class Replay:
             self._trim()
 
     def append(self, other: Replay) -> None:
-        """What another sandbox printed comes after what this one did."""
+        """Add the output of another sandbox behind that of this one (merge)."""
         self._pieces.extend(other._pieces)
         self._kept_bytes += other._kept_bytes
         self._trim()

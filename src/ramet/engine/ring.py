@@ -1,19 +1,19 @@
-"""The end of a stream of bytes. Each byte has a number: a reader can go on where it was, and see what it missed."""
+"""The end of a stream of bytes. Bytes are numbered: a reader continues where it was, and sees what it has missed."""
 
 from __future__ import annotations
 
 
 class Ring:
-    """The last so many bytes."""
+    """Keeps the last ``size_bytes`` bytes."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._data = bytearray()
-        self.start = 0  # number of the first byte that is kept
+        self.start = 0  # number of the first kept byte
 
     @property
     def end(self) -> int:
-        """Number of the byte that will come next."""
+        """Number of the next byte to come."""
         return self.start + len(self._data)
 
     def append(self, data: bytes) -> None:
@@ -24,7 +24,7 @@ class Ring:
             self.start += excess
 
     def read(self, since: int, at_most_bytes: int) -> tuple[int, bytes]:
-        """What is kept from a number on, and the number of its first byte: a later one if that much is gone."""
+        """The kept bytes from ``since`` on, after the number of the first of them, which is later if some are gone."""
         first = min(max(since, self.start), self.end)
         at = first - self.start
         return first, bytes(memoryview(self._data)[at : at + at_most_bytes])

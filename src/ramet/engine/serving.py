@@ -1,4 +1,4 @@
-"""The life of an engine: from its owner's first word to its owner's end."""
+"""Runs an engine: accepts connections of the owner until the owner ends."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ async def serve(
     settings: Settings,
     listener: socket.socket | None = None,
 ) -> None:
-    """Serve connections until the primary socket ends or the owner (a pidfd) does, then end every sandbox.
+    """Serve connections until the primary socket or the owner (a pidfd) ends, then end every sandbox.
 
-    Connections come over the primary socket, as descriptors, and to ``listener``, which only the owner can reach.
+    Connections arrive as descriptors over the primary socket, and at ``listener``, which only the owner can reach.
     """
     engine = _Engine(primary, owner, Registry(start_machine, settings), listener)
     await engine.run()
 
 
 def _give_up(why: str) -> None:
-    """End at once, and be replaced: an engine that stays and can make no sandbox is of no use to anybody.
+    """Exit at once, so that the owner starts another engine: one that can make no sandbox is useless.
 
-    The owner reads this from our standard error. There is nothing to tidy up: we are pid 1 of a namespace, whose
-    processes and mounts go with us, and the launcher removes the groups.
+    The owner reads the message from our standard error. No cleanup is needed: we are pid 1 of a pid namespace, whose
+    processes and mounts end with us, and the launcher removes the cgroups.
     """
     print(f"ramet: {why}; the engine ends, and with it its sandboxes", file=sys.stderr, flush=True)
     os._exit(_LOST)
 
 
 class _Engine:
-    """Owns the registry, the primary socket and the one that listens."""
+    """Owns the registry, the primary socket and the listening socket."""
 
     def __init__(
         self, primary: socket.socket, owner: int | None, registry: Registry, listener: socket.socket | None
@@ -61,7 +61,8 @@ class _Engine:
         if listener is not None:
             listener.setblocking(False)
         self._listener = listener
-        # Given up for a moment when there are no descriptors left: who connects then is told so, and does not wait.
+        # A reserve for when the engine is out of descriptors: closing it makes room to accept one connection and refuse
+        # it with an error. Without it the client would wait in the backlog, and accept() would fail again and again.
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if listener is not None else -1
         self._primary = primary
         self._owner = owner
@@ -76,11 +77,12 @@ class _Engine:
         if self._listener is not None:
             loop.add_reader(self._listener, self._on_listener)
         if self._owner is not None:
-            # A pidfd is readable when its process has ended. The primary alone would not do: others may have it too.
+            # A pidfd is readable when its process has ended. The end of the primary socket is not enough: a process
+            # that the owner forked may hold a copy of it.
             loop.add_reader(self._owner, self._ended.set)
         loop.add_signal_handler(signal.SIGTERM, self._ended.set)
-        # Ctrl-C in a terminal goes to the whole group; what it means is the owner's business. Not SIG_IGN, which
-        # programs that are started from here would inherit.
+        # Ctrl-C in a terminal signals the whole process group, but only the owner decides what it means. A handler
+        # instead of SIG_IGN, because programs that we start would inherit SIG_IGN across exec.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
         try:
             await self._ended.wait()
@@ -103,7 +105,7 @@ class _Engine:
         Connection(connection, self._registry)
 
     def _refuse(self) -> None:
-        """Take the next connection on the spare descriptor, say that there is no room, and end it."""
+        """Accept the next connection in place of the spare descriptor, send LimitReached, and close it."""
         assert self._listener is not None
         if self._spare >= 0:
             os.close(self._spare)
@@ -116,7 +118,8 @@ class _Engine:
         try:
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            # Somebody was quicker. Those who connect wait until there is a descriptor again.
+            # Something else of the engine took the descriptor in between. Stop accepting until one is free: the
+            # listener would be readable all the time, and the loop would spin.
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._listener)
             loop.call_later(_RETRY_SECONDS, self._listen_again)
@@ -142,5 +145,5 @@ class _Engine:
         elif message.startswith(calls.FORGET):
             some_id = message[len(calls.FORGET) :].decode("ascii", "replace")
             task = asyncio.get_running_loop().create_task(self._registry.forget(some_id))
-            self._tasks.add(task)
+            self._tasks.add(task)  # the loop holds tasks weakly: without this one could be collected
             task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""The whole of a stream that is too long for a result, in a file of the sandbox."""
+"""Writes a stream that is too long for a result to a file of the sandbox."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ FOLDER = "/var/tmp/ramet"
 
 
 class Account(Protocol):
-    """Whose output it is. The kernel counts it for nobody: the engine writes it."""
+    """Counts the spilled bytes of a sandbox. The kernel does not charge them to it, because the engine writes them."""
 
     def take_spill(self, size_bytes: int) -> bool:
-        """So many bytes more; False: there is no room for them."""
+        """Count more bytes. False: there is no room for them."""
 
     def end_spill(self, given_back_bytes: int) -> None: ...
 
 
 class Spill:
-    """Written by a worker thread, one write at a time, so that a slow disk stops one cell and not the engine.
+    """A file that a worker thread writes, one write at a time: a slow disk holds up one cell, not the engine.
 
-    When the file cannot be written (the sandbox's disk is full), it is removed and the result names no path.
+    If the file cannot be written (the sandbox's disk is full), it is removed and the result names no path.
+
+    The loop's thread owns all fields but ``_descriptor``. ``_busy`` keeps two jobs from running at once: their writes
+    would be out of order, and one could close the descriptor under the other.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class Spill:
         self._counted_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._executor = executor
-        self._tree = tree  # ours to close
+        self._tree = tree  # owned: closed with the file
         self._limit_bytes = limit_bytes
         self._pending_bytes_at_most = pending_bytes
         self._pending: list[bytes] = []
@@ -67,13 +70,13 @@ class Spill:
         self._when_room = callback
 
     def finish(self, when_written: Callable[[str | None], None]) -> None:
-        """Nothing more comes: call back with the path, or None, when everything is in the file."""
+        """The stream has ended: call back with the path when everything is in the file, or with None if it failed."""
         self._when_written = when_written
         self._go_on()
 
     def _go_on(self) -> None:
         if self._busy:
-            return
+            return  # _done calls this again
         if self._pending and not self._failed:
             pending, self._pending, self._pending_bytes = self._pending, [], 0
             self._submit(lambda: self._write(pending))
@@ -93,6 +96,7 @@ class Spill:
             self._failed = True
             self._pending.clear()
             self._pending_bytes = 0
+        # After a failure nothing is pending: a cell that waits for room must be let go, too.
         if self._when_room is not None and not self.full:
             when_room, self._when_room = self._when_room, None
             when_room()
@@ -102,7 +106,7 @@ class Spill:
         else:
             self._go_on()
 
-    # In the worker thread, one at a time
+    # In the worker thread, one job at a time
 
     def _write(self, pieces: list[bytes]) -> None:
         if self._descriptor is None:
@@ -115,7 +119,7 @@ class Spill:
         try:
             if self._descriptor is not None:
                 if self._failed:
-                    os.ftruncate(self._descriptor, 0)  # whatever name the sandbox may have given it meanwhile
+                    os.ftruncate(self._descriptor, 0)  # code in the sandbox may have renamed or linked the file
                 os.close(self._descriptor)
                 if self._failed:
                     self._tree.remove(self.path, recursive=False)

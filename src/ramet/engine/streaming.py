@@ -1,4 +1,4 @@
-"""The sink of a streaming call: everything goes to the client as it comes, and no faster than the client reads."""
+"""The sink of a streaming call: sends all output to the client as it arrives, no faster than the client reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ramet.protocol.guest import Rich
 
 
 class Streaming:
-    """Sends each piece as a frame. While the client is slow the pipes are left alone, and the cell blocks in write.
+    """Sends each piece as a frame. While the client is slow, the pipes are not read and the cell blocks in its write.
 
-    What has an ``execution`` is recorded there too; when the client has gone, it is only recorded.
+    Records each piece in the ``execution``, too, if there is one; after a disconnect it only records.
     """
 
     live = True
@@ -30,6 +30,7 @@ class Streaming:
 
     def abandon(self) -> None:
         self._abandoned = True
+        # The cell may be held up by the client that has just left: nobody else would let it go on.
         if self._when_room is not None:
             self._room()
 
@@ -38,7 +39,7 @@ class Streaming:
             self._send(encode(calls.OUTPUT, {"stream": stream}, data), len(data))
 
     def rich(self, rich: Rich) -> None:
-        # A stream cannot take back what it has shown: an update is one more display, a clear is told.
+        # A stream cannot take back what it has sent: an update is another display, a clear is an event.
         if not self._abandoned or self._execution is not None:
             if rich.what == "clear":
                 frame = encode(calls.CLEARED, {"wait": rich.wait})

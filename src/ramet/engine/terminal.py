@@ -1,4 +1,4 @@
-"""One terminal of a sandbox: its output in a ring for any number of readers, its input with a bound."""
+"""One terminal of a sandbox: keeps its last output for any number of readers, and bounds its pending input."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ramet.protocol.frames import encode
 from ramet.protocol.terminals import RING_BYTES
 
 _READ_BYTES = 64 * 1024
-# A program that prints for ever must not keep the engine from all else: it is read at most so often.
+# The pause between two full reads: a program that prints for ever must not take all the time of the engine.
 _PAUSE_SECONDS = 0.004
-# Nobody has the terminal open, though its program runs. The kernel then calls it ready for everything all the time, so
-# it is left alone, and looked at again after this time.
+# The program runs, but no process has the terminal open. The kernel then reports EPOLLHUP all the time and the loop
+# would spin, so the terminal is not watched and is tried again after this time.
 _DESERTED_SECONDS = 0.1
-_DRAIN_BYTES = 1024 * 1024  # more than the kernel keeps of what the program printed before it ended
+_DRAIN_BYTES = 1024 * 1024  # more than the kernel buffers of what the program printed before it ended
 _PIECE_BYTES = 64 * 1024
 _PENDING_BYTES = 512 * 1024
 _INPUT_SECONDS = 5.0
 
 
 class Terminal:
-    """Owns the engine's end. Read whether somebody is attached or not: a program never waits for its readers."""
+    """Owns the engine's end. Reads output whether a client is attached or not: a program never waits for readers."""
 
     def __init__(self, terminal_id: str, label: str, session: Session, settings: Settings) -> None:
         self.id = terminal_id
@@ -81,18 +81,18 @@ class Terminal:
             self._deserted = True
             self._loop.remove_writer(self._session.master)
             self._rest(_DESERTED_SECONDS)
-        elif taken >= _READ_BYTES:
+        elif taken >= _READ_BYTES:  # there may be more at once: let others have a turn
             self._rest(_PAUSE_SECONDS)
 
     def _take(self, at_most_bytes: int) -> tuple[int, bool]:
-        """Read what is there; how much that was, and whether nobody has the terminal open any more."""
+        """Read what is there. Returns how much, and whether no process has the terminal open any more."""
         taken = 0
         while taken < at_most_bytes:
             try:
                 data = os.read(self._session.master, _READ_BYTES)
             except (BlockingIOError, InterruptedError):
                 return taken, False
-            except OSError:  # EIO: what was printed has been read
+            except OSError:  # EIO: no process has it open, and everything was read
                 return taken, True
             if not data:
                 return taken, True
@@ -101,7 +101,7 @@ class Terminal:
         return taken, False
 
     def _on_end(self, ended: object) -> None:
-        """The program has ended; what it left behind may hold the terminal open, but not keep it."""
+        """The program has ended. Background jobs may still have the terminal open, but do not keep it alive."""
         self._take(_DRAIN_BYTES)
         self._loop.remove_reader(self._session.master)
         self._loop.remove_writer(self._session.master)
@@ -111,6 +111,7 @@ class Terminal:
         self.exit_code = self._session.ended.result()
         self._pending.clear()
         self._pending_bytes = 0
+        # After the last read and after `exit_code` is set: a reader that wakes now sees all output, then the end.
         self._over.set_result(None)
         self._tell()
         self._tell_written()
@@ -131,11 +132,12 @@ class Terminal:
             self._listeners.discard(woken.set)
 
     async def attach(self, channel: Channel, since: int | None) -> int:
-        """Send what the ring holds, then what comes. One who does not keep up misses the beginning of what waits."""
+        """Send the kept output, then new output, and return the exit code. A slow reader misses what the ring drops."""
         high_bytes, low_bytes = self._settings.stream_high_bytes, self._settings.stream_low_bytes
         at = self._ring.start if since is None else since
         with self._listening() as woken:
             while True:
+                # Cleared before reading: output that arrives from here on sets the event again.
                 woken.clear()
                 while channel.unsent_bytes < high_bytes:
                     first, data = self._ring.read(at, _PIECE_BYTES)
@@ -150,7 +152,9 @@ class Terminal:
                 await woken.wait()
 
     async def read(self, channel: Channel, since: int, at_most_bytes: int, seconds: float) -> dict[str, object]:
-        """At most one piece; waits for it, or for the end. With room for no byte it waits for the end alone."""
+        """Send at most one piece, after waiting for it or for the end. With ``at_most_bytes`` 0 it only waits for the
+        end.
+        """
         with self._listening() as woken, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.exit_code is None and not (at_most_bytes and since < self._ring.end):
@@ -160,19 +164,23 @@ class Terminal:
         if data:
             channel.send(encode(calls.TERMINAL_DATA, {"seq": first}, data))
         next_seq = first + len(data)
-        # The end comes after all that was printed.
+        # The exit code is reported only when the client has all output.
         told = next_seq == self._ring.end or not at_most_bytes
         return {"next_seq": next_seq, "exit_code": self.exit_code if told else None}
 
     # Input
 
     async def write(self, data: bytes) -> None:
-        """Give to the program, or keep until it reads. Waits a while for room; then nothing of it is taken."""
+        """Write input, or keep it until the program reads. Takes all of it or nothing.
+
+        Raises LimitReached if there is no room for a while, ExecutionUnknown if the program has ended.
+        """
         room = asyncio.Event()
         waiting_at_most = max(0, _PENDING_BYTES - len(data))
         self._when_written.add(room.set)
         try:
             async with asyncio.timeout(_INPUT_SECONDS):
+                # A loop: several writers may wait, and the first to wake may take the room.
                 while self.exit_code is None and self._pending_bytes > waiting_at_most:
                     room.clear()
                     await room.wait()
@@ -201,7 +209,7 @@ class Terminal:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                break  # nobody has it open: the end, or a program that opens it again, will come
+                break  # no process has it open: the program ends soon, or another process opens it again
             self._pending_bytes -= written
             if written < len(piece):
                 self._pending[0] = piece[written:]
@@ -224,7 +232,8 @@ class Terminal:
             self._session.resize(columns, rows)
 
     async def end(self, hang_up: bool = True) -> None:
-        """End all processes of the terminal. Again is no error."""
+        """End all processes of the terminal and wait for their end. Does nothing if it has ended."""
         if self.exit_code is None:
+            # `_over` is set in _on_end, a turn of the loop after the session has ended: only then is all output read.
             await self._session.end(hang_up)
             await asyncio.wait([self._over])

@@ -31,7 +31,7 @@ _LABEL_CHARACTERS = 200
 
 
 class Terminals:
-    """Those of one body; ``touch`` is called whenever one was used. Ended ones are kept until others need the place."""
+    """The terminals of one body. Calls ``touch`` when one is used. Keeps ended ones until others need their place."""
 
     def __init__(self, body: Body, settings: Settings, touch: Callable[[], None]) -> None:
         self._body = body
@@ -46,10 +46,11 @@ class Terminals:
 
     @property
     def attached(self) -> int:
-        """How many follow one of them at the moment, or are about to have one."""
+        """The number of clients that are attached to a terminal or are opening one."""
         return self._opening + sum(terminal.attached for terminal in self._terminals.values())
 
     def find(self, terminal_id: str) -> Terminal:
+        """The terminal of this id. Raises ExecutionUnknown."""
         terminal = self._terminals.get(terminal_id)
         if terminal is None:
             raise ExecutionUnknown(
@@ -70,7 +71,9 @@ class Terminals:
         rows: int,
         commands: str | None = None,
     ) -> Terminal:
+        """Start a program in a new terminal. Raises LimitReached, SandboxClosed, or the error of the pod."""
         self._make_room()
+        # Counted while the await below runs: calls at the same time would otherwise all find room for one more.
         self._opening += 1
         try:
             session = await self._body.open_terminal(arguments, variables, folder, columns, rows, commands)
@@ -78,7 +81,7 @@ class Terminals:
             self._opening -= 1
         label = shlex.join(arguments)[:_LABEL_CHARACTERS]
         terminal = Terminal(f"pty_{secrets.token_hex(8)}", label, session, self._settings)
-        if self._closed:
+        if self._closed:  # close() ran during the await above and could not know of this terminal
             await terminal.end(hang_up=False)
             raise SandboxClosed("the terminal ended because its sandbox was closed or replaced")
         self._terminals[terminal.id] = terminal
@@ -94,17 +97,18 @@ class Terminals:
                 hint="end one, or use another sandbox",
             )
         while len(self._terminals) + self._opening >= TERMINALS_AT_MOST:
-            del self._terminals[ended.pop(0)]  # the oldest; whoever is attached to it still reads it to its end
+            del self._terminals[ended.pop(0)]  # the oldest; a client that is attached still reads it to its end
 
     async def close(self) -> None:
-        """End them all. Who is attached hears how they ended."""
-        self._closed = True
+        """End all terminals. Attached clients get their exit codes."""
+        self._closed = True  # first: a terminal that is being opened sees it and ends itself
         running = (terminal.end(hang_up=False) for terminal in self._terminals.values())
-        await asyncio.gather(*running, return_exceptions=True)  # what is left of one goes with its body
+        await asyncio.gather(*running, return_exceptions=True)  # a process that is left ends with the body
 
     # Calls
 
     async def serve(self, frame: Frame, sandbox: Sandbox, channel: Channel) -> dict[str, object]:
+        """Serve one call and return its answer. Counts as use of the sandbox at its beginning and at its end."""
         header = frame.header
         self._touch()
         try:
@@ -128,7 +132,7 @@ class Terminals:
         variables = {**await sandbox.environment(), **given}
         terminal = await self.open(arguments, variables, folder or sandbox.spec.cwd, columns, rows, sandbox.commands)
         if channel.detached:
-            await terminal.end(hang_up=False)  # nobody has learnt its id
+            await terminal.end(hang_up=False)  # the client has disconnected and does not know the id
         return {"terminal": terminal.id}
 
     async def _use(self, terminal: Terminal, frame: Frame, channel: Channel) -> dict[str, object]:
@@ -145,7 +149,7 @@ class Terminals:
         elif frame.kind == calls.TERMINAL_RESIZE:
             terminal.resize(*check_size(header.get("cols"), header.get("rows")))
         elif frame.kind == calls.TERMINAL_KILL:
-            # To its end, also when nobody waits for the answer any more.
+            # Shielded: ending takes several steps, and a client that disconnects must not stop them half-way.
             await asyncio.shield(asyncio.ensure_future(terminal.end()))
         else:
             raise ProtocolError(f"a request of unknown kind {frame.kind}")
@@ -153,5 +157,5 @@ class Terminals:
 
 
 async def begin(frame: Frame, sandbox: Sandbox, channel: Channel, settings: Settings) -> dict[str, object]:
-    """Serve one call; what it returns is the answer."""
+    """Serve one call and return its answer."""
     return await sandbox.terminals.serve(frame, sandbox, channel)

@@ -1,4 +1,4 @@
-"""File contents on their way between a connection and a worker thread, a bounded number of bytes at a time."""
+"""Passes file contents between a connection and a worker thread, a bounded number of bytes at a time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Answer = TypeVar("Answer")
 
 
 class Upload(Protocol):
-    """What takes the pieces that a client sends after its request."""
+    """The receiver of the pieces that a client sends after its request."""
 
     def received(self, frame: Frame) -> None: ...
 
     def abandon(self) -> None:
-        """The client went away."""
+        """The client has disconnected."""
 
 
 class Transfer:
-    """What a file call sees of its connection.
+    """A file call's view of its connection.
 
-    A call whose client went away is not cancelled in the middle of a system call, which would close a descriptor under
-    a thread that uses it; it learns of it at its next step, by ExecutionCancelled.
+    A call whose client disconnects is not cancelled: that could close a descriptor while a worker thread uses it. The
+    call gets ExecutionCancelled at its next step instead.
     """
 
     def __init__(self, channel: Channel, executor: Executor, walks: Walks, owner: str, settings: Settings) -> None:
@@ -42,7 +42,7 @@ class Transfer:
         self._owner = owner
         self._walking: asyncio.Future[Any] | None = None
         self._settings = settings
-        self._received: deque[bytes | None] = deque()  # None is the end
+        self._received: deque[bytes | None] = deque()  # None marks the end
         self._received_bytes = 0
         self._wake: asyncio.Future[None] | None = None
         self._abandoned = False
@@ -55,20 +55,25 @@ class Transfer:
         return await self._loop.run_in_executor(self._executor, work)
 
     async def walk(self, work: Callable[[Stop], Answer]) -> Answer:
-        """Work that takes as long as there are files: in line with that of its owner, and not beyond the client."""
+        """Run work whose time grows with the number of files: queued by owner, stopped when the client disconnects.
+
+        Raises ExecutionCancelled.
+        """
         walking: asyncio.Future[Answer] = asyncio.ensure_future(self._walks.run(self._owner, work))
         self._walking = walking
-        if self._abandoned:
+        if self._abandoned:  # abandon() came before there was anything to cancel
             walking.cancel()
+        # The walk tells its thread to stop, and ends when the thread has: only then may descriptors be closed.
         await asyncio.wait([walking])
         if walking.cancelled():
             raise ExecutionCancelled("the client went away")
         return walking.result()
 
     async def send(self, data: bytes) -> None:
-        """Send a frame, and wait while the client is slow to read."""
+        """Send a frame, and wait while the client is slow to read. Raises ExecutionCancelled after a disconnect."""
         self._channel.send(data)
         if self._channel.unsent_bytes > self._settings.stream_high_bytes and not self._abandoned:
+            # Woken by room in the channel or by `abandon`: a channel whose client has gone never sends the rest.
             self._wake = self._loop.create_future()
             self._channel.when_sent(self._settings.stream_low_bytes, self._woken)
             await self._wake
@@ -76,7 +81,7 @@ class Transfer:
             raise ExecutionCancelled("the client went away")
 
     async def receive(self) -> bytes | None:
-        """The next piece of what the client uploads, None after the last."""
+        """The next piece of an upload, or None after the last. Raises ExecutionCancelled after a disconnect."""
         while not self._received or self._abandoned:
             if self._abandoned:
                 raise ExecutionCancelled("the client went away")
@@ -97,6 +102,7 @@ class Transfer:
         else:
             self._received.append(frame.blob)
             self._received_bytes += len(frame.blob)
+            # Backpressure: a client that sends faster than the disk writes must not fill our memory.
             if self._received_bytes > self._settings.upload_pending_bytes:
                 self._channel.pause()
         self._woken()

@@ -1,7 +1,8 @@
-"""A sandbox's files, by descriptors below its root. No function here ever names a path of the host.
+"""File operations in a sandbox, by descriptors below its root. No function here names a path of the host.
 
-The tree belongs to code that nobody trusts, and may change between any two calls: links, renames, fifos for files.
-So each call resolves by openat2 below the root, works on the descriptor it got, and looks at what that is.
+The tree belongs to untrusted code, which may change it between any two system calls: links, renames, FIFOs in place of
+files. So each operation resolves its path with openat2 below the root, works on the descriptor it got, and checks what
+that descriptor is.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from ramet.protocol.results import FileInfo, FileType
 
 HOME = "/root"
 
-# Kernel interfaces that look like regular files: the engine would read or write them with its own powers.
+# File systems of the kernel whose files look regular. The engine would read or write them with its own privileges.
 # From linux/magic.h: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs, bpf.
 _KERNEL_FILE_SYSTEMS = frozenset(
     (0x9FA0, 0x62656572, 0x27E0EB, 0x63677270, 0x64626720, 0x74726163, 0x73636673, 0xCAFE4A11)
 )
 _FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
-_DEEPEST = 500  # as deep as a fork copies; each level of a folder that is removed holds a descriptor
+_DEEPEST = 500  # as deep as a fork copies; a recursive removal holds one descriptor for each level
 
 
 class Tree:
-    """File operations below one root. Owns a descriptor of its own, so it stays valid when the sandbox closes."""
+    """File operations below one root. Owns a duplicate of the root's descriptor, so it outlives the sandbox."""
 
     def __init__(self, root: int) -> None:
         self._root = os.dup(root)
@@ -38,14 +39,15 @@ class Tree:
         os.close(self._root)
 
     def open_to_read(self, path: str) -> int:
-        # O_NONBLOCK: opening a fifo that nobody writes must not hold a thread for ever.
+        """Open a regular file. Raises OSError."""
+        # O_NONBLOCK: opening a FIFO without a writer would block the thread for ever.
         descriptor = open_in_root(self._root, _absolute(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         return _regular(descriptor)
 
     def open_to_write(self, path: str) -> int:
-        """An empty regular file at the path; missing folders on the way are made."""
+        """Open an empty regular file at the path, and make missing folders above it. Raises OSError."""
         path = _absolute(path)
-        # Not O_TRUNC: that would act before we have seen what was opened.
+        # Not O_TRUNC: it would take effect before we have checked what was opened.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
         try:
             descriptor = open_in_root(self._root, path, flags, _FILE_MODE)
@@ -78,7 +80,7 @@ class Tree:
                     try:
                         yield _info(entry.name, entry.stat(follow_symlinks=False))
                     except FileNotFoundError:
-                        continue  # gone since the folder was read
+                        continue  # removed since the folder was read
         finally:
             os.close(descriptor)
 
@@ -116,7 +118,7 @@ class Tree:
             os.close(descriptor)
 
     def _make_folders(self, path: str) -> int:
-        """A descriptor of the folder, which is made with all that is missing above it."""
+        """Make a folder and all that is missing above it. Returns a descriptor of it."""
         reached = open_in_root(self._root, "/", os.O_PATH | os.O_DIRECTORY)
         walked = ""
         for name in path.split("/"):
@@ -136,6 +138,7 @@ class Tree:
 
     def _make_one(self, folder: int, name: str) -> None:
         os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
+        # The engine makes it as its own user. Untrusted code may have replaced it by now: hence no link is followed.
         owner = os.fstat(self._root)
         made = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if (made.st_uid, made.st_gid) != (owner.st_uid, owner.st_gid):
@@ -145,13 +148,18 @@ class Tree:
         """Give a new, still empty file to the user of the sandbox, who owns the root of the tree."""
         owner = os.fstat(self._root)
         found = os.fstat(descriptor)
+        # Only what we have just made: an existing file of the sandbox keeps its owner.
         mine = found.st_uid == os.geteuid() and found.st_size == 0
         if mine and (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _remove_tree(parent: int, name: str, stop: Stop) -> None:
-    """A folder with all that is in it; what a program adds meanwhile is told as a folder that is not empty."""
+    """Remove a folder and its contents. If a program adds entries meanwhile, the removal fails with ENOTEMPTY.
+
+    Each level is opened relative to the one above with O_NOFOLLOW: a folder that is replaced by a link during the
+    removal leads nowhere.
+    """
     levels: list[tuple[int, str, list[str]]] = []
 
     def enter(above: int, folder: str) -> None:
@@ -174,7 +182,7 @@ def _remove_tree(parent: int, name: str, stop: Stop) -> None:
                 except IsADirectoryError:
                     enter(descriptor, entry)
                 except FileNotFoundError:
-                    pass  # a program in the sandbox was quicker
+                    pass  # a program in the sandbox has removed it
             else:
                 levels.pop()
                 os.close(descriptor)
@@ -194,7 +202,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _regular(descriptor: int) -> int:
-    """The descriptor, if it is of a regular file that lives on a disk or in memory; otherwise it is closed."""
+    """Return the descriptor if it is a regular file on a disk or in memory; else close it and raise OSError."""
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

@@ -1,4 +1,4 @@
-"""News of what begins and ends in an engine, for those who watch it."""
+"""Sends events to subscribers when sandboxes of an engine begin and end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.protocol.frames import encode
 
 
 class Watcher:
-    """One who watches: everything, or what is of one owner. Who does not read is hung up on."""
+    """A subscription to the events of all owners, or of one. A subscriber that does not read is disconnected."""
 
     def __init__(self, channel: Channel, owner: str | None, limit_bytes: int, hang_up: Callable[[], None]) -> None:
         self._channel = channel
@@ -28,7 +28,7 @@ class Watcher:
 
 
 class Watchers:
-    """All of one engine."""
+    """All subscriptions of one engine."""
 
     def __init__(self) -> None:
         self._all: set[Watcher] = set()
@@ -49,5 +49,5 @@ class Watchers:
 
     def _tell(self, owner: str, news: Mapping[str, object]) -> None:
         frame = encode(calls.NEWS, news)
-        for watcher in tuple(self._all):
+        for watcher in tuple(self._all):  # a copy: a subscriber that is disconnected is removed during the loop
             watcher.tell(owner, frame)

@@ -1,5 +1,5 @@
 """Sandboxes as tools of agent frameworks, one module for each: ``ramet.integrations.langchain`` and so on.
 
-They use the public package ``ramet`` and nothing else of it, and import their framework only when they are imported.
-Start reading at ``toolbox``: what the tools are; ``results``: how a model reads what they did.
+The modules use the public package ``ramet`` only. Each imports its framework, so nothing imports them for you.
+Start reading at ``toolbox`` (the tools), then ``results`` (the text that a model gets back).
 """

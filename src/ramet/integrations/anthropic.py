@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Tools:
-    """What both have: the definitions, and how results become blocks."""
+    """The common part of both classes: the definitions, and the choice of blocks."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
         self._tools = {tool.name: tool for tool in sandbox_tools(timeout_seconds)}
@@ -45,6 +45,7 @@ class _Tools:
         ]
 
     def _tool(self, block: AnyToolUse) -> SandboxTool:
+        """The tool that a block calls. Raises InvalidArgument if it is none of these."""
         name = _get(block, "name")
         if name not in self._tools:
             raise InvalidArgument(f"block must call one of the tools {', '.join(self._tools)}, got {name!r:.100}")
@@ -63,16 +64,22 @@ class SandboxTools(_Tools):
         self._sandbox = sandbox
 
     def result(self, block: AnyToolUse) -> ToolResultBlockParam:
-        """Do what a ``tool_use`` block asks for; the ``tool_result`` block that answers it."""
+        """Run the tool of a ``tool_use`` block and return the ``tool_result`` block that answers it.
+
+        Raises InvalidArgument if the block calls another tool, and RametError if the sandbox is gone.
+        """
         return _block(block, self._tool(block).call(self._sandbox, _get(block, "input")))
 
     def results(self, message: AnyMessage) -> list[ToolResultBlockParam]:
-        """Of all blocks of a message that use one of these tools, in order. Those of other tools are left to you."""
+        """Answer all blocks of a message that use one of these tools, in order. Blocks of other tools are left to you.
+
+        Raises RametError if the sandbox is gone.
+        """
         return [self.result(block) for block in self._ours(message)]
 
     @property
     def runnable(self) -> list[BetaFunctionTool[Any]]:
-        """For ``tools`` of ``client.beta.messages.tool_runner``."""
+        """For ``tools`` of ``client.beta.messages.tool_runner``. Raises ImportError without the package."""
         try:
             from anthropic.lib.tools import BetaFunctionTool, ToolError
         except ImportError as error:
@@ -98,16 +105,22 @@ class AsyncSandboxTools(_Tools):
         self._sandbox = sandbox
 
     async def result(self, block: AnyToolUse) -> ToolResultBlockParam:
-        """Do what a ``tool_use`` block asks for; the ``tool_result`` block that answers it."""
+        """Run the tool of a ``tool_use`` block and return the ``tool_result`` block that answers it.
+
+        Raises InvalidArgument if the block calls another tool, and RametError if the sandbox is gone.
+        """
         return _block(block, await self._tool(block).acall(self._sandbox, _get(block, "input")))
 
     async def results(self, message: AnyMessage) -> list[ToolResultBlockParam]:
-        """Of all blocks of a message that use one of these tools, in order. Those of other tools are left to you."""
+        """Answer all blocks of a message that use one of these tools, in order. Blocks of other tools are left to you.
+
+        Raises RametError if the sandbox is gone.
+        """
         return [await self.result(block) for block in self._ours(message)]
 
     @property
     def runnable(self) -> list[BetaAsyncFunctionTool[Any]]:
-        """For ``tools`` of ``client.beta.messages.tool_runner`` of an asynchronous client."""
+        """For ``tools`` of an asynchronous client's ``beta.messages.tool_runner``. Raises ImportError without it."""
         try:
             from anthropic.lib.tools import BetaAsyncFunctionTool, ToolError
         except ImportError as error:
@@ -147,5 +160,5 @@ def _content(shown: Shown) -> list[Any]:
 
 
 def _get(one: object, name: str) -> Any:
-    """A field of a block: the SDK's objects and plain JSON both do."""
+    """A field of a block, which is an object of the SDK or plain JSON."""
     return one.get(name) if isinstance(one, Mapping) else getattr(one, name, None)

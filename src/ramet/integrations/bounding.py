@@ -1,4 +1,4 @@
-"""Long texts, cut in the middle: a model reads how something began and how it ended."""
+"""Cuts long texts in the middle, so that a model reads their beginning and their end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bounded:
 
 
 def _shares(limit: int) -> tuple[int, int]:
-    """More of the end: there stand results and errors."""
+    """How much of the limit the beginning and the end get. The end gets more: results and errors stand there."""
     head = limit * 2 // 5
     return head, limit - head
 

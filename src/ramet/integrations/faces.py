@@ -1,6 +1,6 @@
-"""One way to use a sandbox, whichever of its two classes it is, and whether the framework waits or awaits.
+"""One interface to a Sandbox or an AsyncSandbox, for frameworks that block and for frameworks that await.
 
-Tools are written once, with ``await``. In a program that waits, nothing they await ever suspends, and ``finished``
+Tools are written once, with ``await``. In a blocking framework nothing that they await ever suspends, and ``finished``
 takes the value out of the coroutine without an event loop.
 """
 
@@ -19,12 +19,12 @@ AnySandbox = Sandbox | AsyncSandbox
 
 
 class Face(Protocol):
-    """What tools do with a sandbox."""
+    """The operations that tools need of a sandbox."""
 
     async def run(self, code: str, language: Language, timeout_seconds: float | None) -> Result: ...
     async def stat(self, path: str) -> FileInfo: ...
     async def read(self, path: str, limit_bytes: int) -> bytes:
-        """The file, or its first bytes."""
+        """The file, or its first ``limit_bytes`` bytes."""
         ...
 
     async def write(self, path: str, data: bytes) -> None: ...
@@ -32,7 +32,7 @@ class Face(Protocol):
 
 
 class AsyncFace:
-    """Of an AsyncSandbox. Cancelling what awaits a cell interrupts the cell."""
+    """Uses an AsyncSandbox. Cancelling ``run`` interrupts the cell."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
@@ -60,7 +60,7 @@ class AsyncFace:
 
 
 class Call(Protocol):
-    """How a function that blocks is called."""
+    """A way to call a blocking function: at once, or in a thread."""
 
     def __call__(
         self, function: Callable[Parameters, Returned], /, *arguments: Parameters.args, **named: Parameters.kwargs
@@ -68,7 +68,7 @@ class Call(Protocol):
 
 
 class SyncFace:
-    """Of a Sandbox, whose methods block: called here and now, or in a thread."""
+    """Uses a Sandbox, whose methods block."""
 
     def __init__(self, sandbox: Sandbox, call: Call) -> None:
         self._sandbox = sandbox
@@ -78,7 +78,8 @@ class SyncFace:
         try:
             return await self._call(self._sandbox.run_code, code, language, timeout_seconds)
         except asyncio.CancelledError:
-            # Nobody waits for the thread any more; the cell in it is not to go on.
+            # The thread cannot be cancelled, and its cell would go on without a receiver: interrupt it. In another
+            # thread, because interrupt() blocks and this is the loop's thread.
             asyncio.get_running_loop().run_in_executor(None, self._sandbox.interrupt)
             raise
 
@@ -111,7 +112,7 @@ async def _at_once(
 
 
 def waiting_face(sandbox: AnySandbox) -> Face:
-    """For a framework that waits."""
+    """The interface for a framework that blocks. Raises InvalidArgument for an AsyncSandbox."""
     if not isinstance(sandbox, Sandbox):
         raise InvalidArgument(
             f"sandbox must be a Sandbox, got {type(sandbox).__name__}; an AsyncSandbox needs the tool's async call"
@@ -120,12 +121,12 @@ def waiting_face(sandbox: AnySandbox) -> Face:
 
 
 def awaiting_face(sandbox: AnySandbox) -> Face:
-    """For a framework on an event loop."""
+    """The interface for a framework on an event loop."""
     return SyncFace(sandbox, asyncio.to_thread) if isinstance(sandbox, Sandbox) else AsyncFace(sandbox)
 
 
 def finished(coroutine: Coroutine[Any, Any, Returned]) -> Returned:
-    """What a coroutine returns that never suspends."""
+    """Run a coroutine that never suspends, and return its value."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

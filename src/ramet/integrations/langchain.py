@@ -24,8 +24,8 @@ Content = str | list[str | dict[str, Any]]
 def sandbox_tools(sandbox: AnySandbox, *, timeout_seconds: float | None = None) -> list[BaseTool]:
     """Tools that run code and use files in a sandbox. ``timeout_seconds`` is for code without a timeout of its own.
 
-    With a Sandbox they can be invoked and awaited, with an AsyncSandbox awaited only. The artifact of a ToolMessage is
-    the cell's ``Result``.
+    With a Sandbox the tools can be invoked and awaited, with an AsyncSandbox awaited only. The artifact of a
+    ToolMessage is the cell's ``Result``.
     """
     return [_tool(tool, sandbox) for tool in toolbox.sandbox_tools(timeout_seconds)]
 
@@ -67,7 +67,7 @@ def _told(error: ToolException) -> Content:
 
 
 def _content(shown: Shown) -> Content:
-    """Text, or blocks of LangChain's own form, which it translates for each provider."""
+    """The text, or blocks in LangChain's own form, which it translates for each provider."""
     if not shown.images:
         return shown.text
     images = [{"type": "image", "base64": one.base64, "mime_type": one.media_type} for one in shown.images]

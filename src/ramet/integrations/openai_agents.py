@@ -38,7 +38,7 @@ def _function_tool(tool: toolbox.SandboxTool, sandbox: AnySandbox) -> FunctionTo
         description=tool.description,
         params_json_schema=tool.input_schema,
         on_invoke_tool=invoke,
-        strict_json_schema=False,  # which would make every argument a required one
+        strict_json_schema=False,  # strict mode would make every argument required
     )
 
 

@@ -1,8 +1,8 @@
-"""Pictures that code in a sandbox made, opened in the owner's process.
+"""Opens pictures of a sandbox in the owner's process.
 
-Their bytes are the sandbox's, whatever type it says they have. Pillow looks for a decoder by what it finds in them, and
-some of its decoders are old, or start programs (EPS: Ghostscript). So nothing but PNG is opened, and none that would
-take more memory than a picture of a plot or a screen.
+Code in the sandbox chooses their bytes, whatever type it claims. Pillow selects a decoder by the bytes, and some of its
+decoders are old or start programs (EPS: Ghostscript). So only PNG is opened, and only up to the size of a plot or a
+screen.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _HEAD = struct.Struct(">8sI4sII")
 
 
 class NotAPicture(ValueError):
-    """Bytes that are not opened. Its text says why."""
+    """The bytes are not a picture that we open. The message says why."""
 
 
 def open_png(data: bytes) -> PIL.Image.Image:
-    """The picture, decoded: what is broken is found here and not by whoever looks at it."""
+    """Decode a PNG completely: a broken one fails here, not in the code that shows it. Raises NotAPicture."""
     if len(data) < _HEAD.size or not data.startswith(_SIGNATURE):
         raise NotAPicture("a picture of a sandbox must be a PNG")
     _, _, kind, width, height = _HEAD.unpack_from(data)

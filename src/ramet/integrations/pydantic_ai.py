@@ -33,7 +33,7 @@ def _tool(tool: toolbox.SandboxTool, sandbox: AnySandbox) -> Tool[Any]:
 
 def _returned(shown: Shown) -> object:
     if shown.failed:
-        # The model reads it and goes on; it is no retry of the same call.
+        # ToolFailed, not ModelRetry: the model reads the text and decides, and no retry is counted.
         raise ToolFailed(shown.text)
     if not shown.images:
         return shown.text

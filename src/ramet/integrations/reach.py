@@ -1,4 +1,4 @@
-"""What a model is told of the network of its sandbox."""
+"""Describes the network of a sandbox to a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMED_AT_MOST = 40  # more would fill a prompt
 
 
 def reach(network: Network | None, secrets: Mapping[str, Secret] | None = None) -> str:
-    """A sentence, or several."""
+    """Sentences for a prompt: the reachable hosts, and how to use the placeholders of secrets."""
     if network is None or not network.rules:
         return "There is no internet access."
     rules = [rule for rule in network.rules if rule != "open"]
@@ -32,7 +32,7 @@ def reach(network: Network | None, secrets: Mapping[str, Secret] | None = None) 
 
 
 def _places(secret: Secret) -> str:
-    """Where else it may stand."""
+    """The further places in a request where a secret may be used."""
     places = [f"header {name}" for name in secret.headers] + [f"query parameter {name}" for name in secret.query]
     places += [name for name, may in (("path", secret.path), ("body", secret.body)) if may]
     return f" (also in: {', '.join(places)})" if places else ""

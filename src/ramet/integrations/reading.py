@@ -1,4 +1,4 @@
-"""Files of a sandbox as a model reads them: lines of text, pictures, and what else there is by name and size."""
+"""Shows files of a sandbox to a model: lines of text, pictures, and other files by name and size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ramet.integrations.bounding import bounded
 from ramet.integrations.faces import Face
 from ramet.integrations.results import IMAGE_BYTES, PRINTED_CHARACTERS, Image, Shown
 
-# As much of a file as is looked at. What is in longer ones is for code in the sandbox to find.
+# The most that is read of a file. For longer ones the model writes code that runs in the sandbox.
 LOOKED_AT_BYTES = 8 * 1024 * 1024
 LISTED_ENTRIES = 500
 
@@ -15,7 +15,7 @@ _BEGINNINGS = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpe
 
 
 async def read_file(face: Face, path: str, first_line: int = 1, line_count: int | None = None) -> Shown:
-    """Text from a line on, or a picture."""
+    """Show a text file from a line on, or a picture. Raises FileError."""
     data = await face.read(path, LOOKED_AT_BYTES)
     media_type = image_type(data)
     if media_type is not None and len(data) <= IMAGE_BYTES:
@@ -23,7 +23,7 @@ async def read_file(face: Face, path: str, first_line: int = 1, line_count: int 
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A long file is cut anywhere, also inside a character.
+        # A long file was cut after LOOKED_AT_BYTES, perhaps inside a character, which has at most four bytes.
         if len(data) < LOOKED_AT_BYTES or error.start < LOOKED_AT_BYTES - 4:
             return Shown(f"{path}: not text, {(await face.stat(path)).size_bytes} bytes", failed=True)
         text = data[: error.start].decode("utf-8")
@@ -60,7 +60,7 @@ def show_files(entries: list[FileInfo]) -> Shown:
 
 
 def _entry_line(entry: FileInfo) -> str:
-    """A name may hold anything; it is to stay on its line."""
+    """One line for an entry. Names may contain line ends and control characters, which are escaped."""
     name = entry.name if entry.name.isprintable() else ascii(entry.name)
     if entry.type == "folder":
         return f"{name}/"
@@ -73,7 +73,7 @@ async def write_file(face: Face, path: str, data: bytes) -> Shown:
 
 
 def image_type(data: bytes) -> str | None:
-    """By how the file begins, whatever its name says."""
+    """The media type of a picture by its first bytes, whatever its name says."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((media_type for beginning, media_type in _BEGINNINGS if data.startswith(beginning)), None)

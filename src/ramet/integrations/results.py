@@ -1,4 +1,4 @@
-"""How a model reads what a tool did: one text, and the images beside it."""
+"""Turns the result of a tool into what a model reads: one text, and images beside it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from ramet import Result, RichResult
 from ramet.integrations.bounding import bounded
 
-# Guesses: some 5000 tokens for what was printed, a third of it for each of the others.
+# Guesses: some 5000 tokens for stdout, a third of that for each other part.
 PRINTED_CHARACTERS = 20_000
 OTHER_CHARACTERS = 7_000
-# What providers take: 5 MB for an image in base64, 20 images or so in a message.
+# Limits of providers: 5 MB for an image in base64, about 20 images in a message.
 IMAGE_BYTES = 3_500_000
 IMAGE_COUNT = 16
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -36,18 +36,18 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a model is told. ``failed``: the code or the file operation did not do what it was to do."""
+    """The answer for a model. ``failed``: the code or the file operation failed."""
 
     text: str
     images: tuple[Image, ...] = ()
     failed: bool = False
-    result: Result | None = None  # of a cell
+    result: Result | None = None  # if a cell ran
 
 
 def show(result: Result, stdout: str | None = None, stderr: str | None = None) -> Shown:
-    """A cell's result: what it printed, what it displayed, its value, its error, and what became of the REPL.
+    """Show a cell's result: its output, displays, value and error, and what happened to the REPL.
 
-    ``stdout`` and ``stderr`` stand for those of the result; they were bounded before.
+    ``stdout`` and ``stderr``, already cut to their limits, replace those of the result.
     """
     images, left_out = _images(result)
     printed = bounded(result.stdout, PRINTED_CHARACTERS) if stdout is None else stdout
@@ -73,14 +73,14 @@ def _titled(title: str, text: str) -> str:
 
 
 def _displayed(result: Result) -> Iterator[str]:
-    """Text of displayed objects that have no picture: of a figure it only says that it is one."""
+    """The texts of displayed objects without a picture. The text of a figure only says that it is a figure."""
     for one in result.results:
         if one.what == "display" and one.text and _image(one) is None:
             yield one.text
 
 
 def _images(result: Result) -> tuple[tuple[Image, ...], int]:
-    """Those that fit, and how many do not."""
+    """The images within the limits, and the number of the others."""
     found = [image for one in result.results if (image := _image(one)) is not None]
     fitting = [image for image in found if len(image.data) <= IMAGE_BYTES][:IMAGE_COUNT]
     return tuple(fitting), len(found) - len(fitting)
@@ -106,8 +106,8 @@ def _notes(result: Result, images: int, images_left_out: int) -> Iterator[str]:
         yield f"(interrupted at its timeout, after {result.duration_seconds:.1f} seconds)"
     elif result.interrupted:
         yield "(interrupted)"
-    # What became of a Python that ended is in stderr.
+    # If Python itself has ended, stderr says so in words.
     if result.exit_code != 0 and result.error is None:
         yield f"(exit code {result.exit_code})"
-    if result.error is not None and result.error.name == "CommandFailed":  # of which there is no traceback
+    if result.error is not None and result.error.name == "CommandFailed":  # it has no traceback in stderr
         yield f"({result.error.message})"

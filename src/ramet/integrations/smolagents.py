@@ -1,10 +1,10 @@
-"""A sandbox as what runs the code of a smolagents CodeAgent.
+"""A sandbox as the executor of a smolagents CodeAgent.
 
     with SandboxExecutor() as executor:
         CodeAgent(tools=[...], model=model, executor=executor, additional_authorized_imports=["*"]).run("...")
 
-The agent's tools run here, in your process; its code calls them from inside. What the code may import is not checked:
-the walls of the sandbox are what holds it.
+The agent's tools run here, in your process; its code calls them from the sandbox. Imports of the code are not checked:
+the walls of the sandbox hold it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ except ImportError as error:
     raise missing("smolagents", "smolagents") from error
 
 _INSIDE = Path(__file__).with_name("smolagents_inside.py")
-# Types of smolagents that JSON schema has no word for.
+# Types of smolagents that JSON schema cannot express.
 _NO_SCHEMA = ("any", "image", "audio")
-# As numpy writes them. An element of "<U999999999" takes 4 GB, whatever is in it.
+# Type names as numpy writes them. Bounded, because one element of "<U999999999" takes 4 GB, whatever is in it.
 _NUMPY_TYPE = re.compile(
     r"bool|object|(?:u?int|float|complex)[0-9]{1,3}|[<>|]?[biufc][0-9]{1,2}|[<>|=]?[SU][0-9]{1,4}"
     r"|[<>]?[mM]8(?:\[[0-9]{0,9}[A-Za-z]{1,2}\])?|(?:datetime|timedelta)64(?:\[[0-9]{0,9}[A-Za-z]{1,2}\])?"
@@ -41,22 +41,22 @@ _NUMPY_TYPE = re.compile(
 
 
 class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no types
-    """Runs an agent's code in a sandbox: one of its own, made with ``options``, or one that it is given.
+    """Runs an agent's code in a sandbox: one of its own, made with ``options``, or the given one.
 
-    A sandbox that it was given stays open. Its tools are replaced by the agent's.
+    A given sandbox stays open. Its tools are replaced by those of the agent.
     """
 
     def __init__(self, sandbox: Sandbox | None = None, *, timeout_seconds: float | None = None, **options: Any) -> None:
         self._owned = sandbox is None
         self.sandbox = Sandbox(**options) if sandbox is None else sandbox
-        self.state: dict[str, str] = {}  # where the agent looks for what a failed cell printed
+        self.state: dict[str, str] = {}  # the agent reads the output of a failed cell from here
         self._timeout_seconds = timeout_seconds
         self._tools: list[Tool] = []
-        self._answers: list[object] = []  # of the cell that runs
-        self._prepared = False  # the sandbox has a final_answer
+        self._answers: list[object] = []  # final answers of the running cell
+        self._prepared = False  # whether the REPL has a function final_answer
 
     def send_tools(self, tools: dict[str, Any]) -> None:
-        """Make the agent's tools, and the agents it manages, functions of the sandbox."""
+        """Make the agent's tools, and the agents that it manages, callable in the sandbox. Raises RametError."""
         self._tools = [_given(name, tool) for name, tool in tools.items() if name != "final_answer"]
         final_answer = tools.get("final_answer")
         if final_answer is not None:
@@ -65,7 +65,7 @@ class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no
         self._prepared = final_answer is None
 
     def send_variables(self, variables: dict[str, Any]) -> None:
-        """Make them variables of the sandbox. They cross as results of tools do."""
+        """Set variables in the sandbox. They travel as the result of a tool. Raises InterpreterError if one cannot."""
         if not variables:
             return
         given = Tool(lambda: variables, name="ramet_variables", description="Variables of the agent")
@@ -78,7 +78,7 @@ class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no
             raise InterpreterError(_failure(result))
 
     def __call__(self, code_action: str) -> CodeOutput:
-        """Run a cell. An error in it is raised, for the agent to tell its model."""
+        """Run a cell. Raises InterpreterError if the cell fails; the agent passes its text to the model."""
         if not self._prepared:
             self._prepare()
         self._answers.clear()
@@ -93,7 +93,7 @@ class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no
         return CodeOutput(output=_output(result), logs=logs, is_final_answer=False)
 
     def cleanup(self) -> None:
-        """Close the sandbox, if it is its own. The agent's ``cleanup`` calls this."""
+        """Close the sandbox unless it was given. The agent's ``cleanup`` calls this."""
         if self._owned:
             self.sandbox.close()
 
@@ -121,7 +121,7 @@ class SandboxExecutor(PythonExecutor):  # type: ignore[misc] # smolagents has no
 
 
 def _given(name: str, tool: Any) -> Tool:
-    """A tool of smolagents, or an agent that is managed: both say what they take in the same way."""
+    """Wrap a tool of smolagents or a managed agent: both describe their inputs in the same way."""
     inputs: Mapping[str, Mapping[str, Any]] = tool.inputs
 
     def handler(**arguments: Any) -> object:
@@ -144,7 +144,7 @@ def _schema(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _output(result: Result) -> object:
-    """The value of the last expression: its picture, or its text, also where the picture is none."""
+    """The value of the last expression: as a picture if it has a valid one, else as text."""
     for one in result.results:
         if one.what == "value" and one.png is not None:
             try:
@@ -155,9 +155,10 @@ def _output(result: Result) -> object:
 
 
 def _checked(value: Any) -> Any:
-    """An answer before smolagents reads it: code in the sandbox can write it by hand.
+    """Check an answer before smolagents decodes it: code in the sandbox can forge any JSON.
 
-    smolagents would open a picture with any decoder of Pillow, and make an array of any type, so of any size.
+    smolagents would open a picture with any decoder of Pillow, and make an array of any type and so of any size.
+    Raises NotAPicture or ValueError.
     """
     if isinstance(value, list):
         return [_checked(one) for one in value]

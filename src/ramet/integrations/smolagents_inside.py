@@ -1,10 +1,10 @@
-"""Runs inside the sandbox of an agent of smolagents, never here: how an answer leaves it.
+"""Runs inside the sandbox of a smolagents agent, never here: defines ``final_answer``.
 
-The whole file is given to the sandbox as a cell. ``ramet_final_answer`` is a tool of the program outside; arguments of
-tools are JSON, so what JSON has not is written with the marks that smolagents reads.
+The whole file is run in the sandbox as a cell. ``ramet_final_answer`` is a tool of the program outside. Arguments of
+tools are JSON, so other types are written with the markers that smolagents reads.
 """
 
-# It leaves no name behind in the sandbox but final_answer, and so it has no imports that hints would need.
+# Leaves no name but final_answer in the sandbox; so it has no imports at its top, which type hints would need.
 # mypy: allow-untyped-defs, allow-untyped-calls, check-untyped-defs=False
 
 
@@ -18,7 +18,7 @@ def _make_final_answer(tell):
     import sys
 
     class FinalAnswer(BaseException):
-        """Ends the cell: the answer is known."""
+        """Ends the cell once the answer is known."""
 
     def marked(name, **fields):
         return {"__type__": name, **fields}
@@ -57,7 +57,7 @@ def _make_final_answer(tell):
         return special(value)
 
     def special(value):
-        """Of libraries, which are there if the value is."""
+        """Types of libraries. A library is loaded if there is a value of its type."""
         numpy, pictures = sys.modules.get("numpy"), sys.modules.get("PIL.Image")
         if numpy is not None and isinstance(value, numpy.generic):
             return plain(value.item())

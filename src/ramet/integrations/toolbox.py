@@ -1,4 +1,4 @@
-"""The tools that every framework is given: what they are called, what a model is told of them, what they do."""
+"""The tools for every framework: their names, their descriptions for models, and their actions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PATH: Schema = {"type": "string", "description": "Absolute, or relative to /roo
 
 @dataclass(frozen=True, slots=True)
 class SandboxTool:
-    """A tool over a sandbox, as any framework can offer it."""
+    """A tool over a sandbox, independent of any framework."""
 
     name: str
     description: str
@@ -51,11 +51,11 @@ class SandboxTool:
     action: Callable[[Face, Mapping[str, Any]], Awaitable[Shown]]
 
     async def acall(self, sandbox: AnySandbox, arguments: object) -> Shown:
-        """Do it, on an event loop. What the model did wrong is told to it; what broke here is raised."""
+        """Run the tool on an event loop. Mistakes of the model become its answer; other errors raise RametError."""
         return await self._call(awaiting_face(sandbox), arguments)
 
     def call(self, sandbox: AnySandbox, arguments: object) -> Shown:
-        """The same for a program that waits; the sandbox is a Sandbox."""
+        """Run the tool and block. Raises InvalidArgument for an AsyncSandbox, else as ``acall``."""
         return finished(self._call(waiting_face(sandbox), arguments))
 
     async def _call(self, face: Face, arguments: object) -> Shown:
@@ -69,7 +69,7 @@ class SandboxTool:
 
 
 def sandbox_tools(timeout_seconds: float | None = None) -> tuple[SandboxTool, ...]:
-    """All of them. ``timeout_seconds`` is for code of which the model does not say how long it may run."""
+    """All tools. ``timeout_seconds`` applies to code for which the model gives no timeout."""
 
     async def run_python(face: Face, given: Mapping[str, Any]) -> Shown:
         return show(await face.run(given["code"], "python", _given(given, "timeout_seconds", timeout_seconds)))
@@ -105,7 +105,7 @@ def _schema(required: list[str], **properties: Schema) -> Schema:
 
 
 def _given(arguments: Mapping[str, Any], name: str, default: Any) -> Any:
-    """Models say null for what they leave out."""
+    """An argument or its default. Models write null for arguments that they leave out."""
     value = arguments.get(name)
     return default if value is None else value
 
@@ -114,7 +114,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "number": (int, floa
 
 
 def _problem(schema: Schema, arguments: object) -> str | None:
-    """What is wrong with arguments that a model made up, for that model to read."""
+    """A message for the model if its arguments do not fit the schema, else None."""
     if not isinstance(arguments, dict):
         return "the arguments must be an object"
     for name in schema["required"]:

@@ -1,4 +1,4 @@
-"""Copies of folders into file systems of their own: a tmpfs that is mounted nowhere and known by its descriptor."""
+"""Copies of folders into a tmpfs of their own, which is mounted nowhere and known only by its descriptor."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ramet.isolation import _files
 _SLACK_BYTES = 16 << 20
 _SLACK_INODES = 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LINKS = "links"  # where copy_tree keeps hard links while it works; no folder of ours has this name
+_LINKS = "links"  # copy_tree links files here while it works, to find hard links again; no folder of ours has this name
 
 
 class Copy:
-    """A tmpfs on its way to being an image or a layer. Closed at the end of `with`, unless it was kept."""
+    """A tmpfs that becomes an image or a layer. Closed at the end of `with`, unless `keep` was called."""
 
     def __init__(self, used_bytes: int, used_inodes: int) -> None:
-        """With room for a copy of so much."""
+        """Make the tmpfs with room for a copy of this size. Raises OSError."""
+        # Block sizes and folder sizes differ between file systems, hence a sixteenth and a constant more. A guess.
         self.mount = _files.make_tmpfs(used_bytes + used_bytes // 16 + _SLACK_BYTES, used_inodes + _SLACK_INODES)
         self.size_bytes = 0
         self.entries = 0
         self.folders = 0
-        self.numbers = array.array("Q")  # inode numbers that the originals had, in the order of the copies
+        self.numbers = array.array("Q")  # inode numbers of the originals, in the order in which the copies were made
         self._kept = False
         os.mkdir(_LINKS, 0o700, dir_fd=self.mount)
 
@@ -36,8 +37,13 @@ class Copy:
             os.close(self.mount)
 
     def add(self, source: int, name: str, new_name: str, numbers: bool = False) -> int:
-        """A folder, with all that is in it; below what was added under that name before. How many entries."""
+        """Copy a folder with everything in it. Returns how many entries were copied.
+
+        If `new_name` was added before, this one counts as a layer below it: only what the earlier one lets show through
+        is added.
+        """
         fill = new_name in self.names()
+        # copy_tree sets the real mode at the end.
         if not fill:
             os.mkdir(new_name, 0o700, dir_fd=self.mount)
         with folder(source, name) as original, folder(self.mount, new_name) as target:
@@ -50,16 +56,17 @@ class Copy:
         return entries
 
     def add_file(self, source: int, name: str, path: str) -> int:
-        """One file, with the folders it is in but nothing else of them; how many bytes."""
+        """Copy one file and its parent folders, but nothing else in them. Returns its size in bytes."""
         with contextlib.ExitStack() as opened:
             original, target = source, self.mount
             tops: list[tuple[int, int]] = []
             *parents, last = [name, *path.split("/")]
             for parent in parents:
+                # One component at a time without following links, because the names are the sandbox's.
                 original = opened.enter_context(folder(original, parent))
                 try:
                     os.mkdir(parent, 0o700, dir_fd=target)
-                    if tops:  # the folders of overlays are there before any numbers are given out
+                    if tops:  # the builder of pods has made the overlays' own folders already, so these take no number
                         self.numbers.append(0)
                 except FileExistsError:
                     pass
@@ -67,7 +74,7 @@ class Copy:
                 tops.append((original, target))
             self.numbers.append(os.stat(last, dir_fd=original, follow_symlinks=False).st_ino)
             size = _files.copy_file(original, target, last)
-            for pair in tops:  # now that nothing more is made in them, which would change their times
+            for pair in tops:  # only now: creating something in a folder changes its times
                 _files.copy_top(*pair)
         self.size_bytes += size
         return size
@@ -76,11 +83,11 @@ class Copy:
         return set(names_in(self.mount)) - {_LINKS}
 
     def remove(self, name: str) -> None:
-        """A folder that is empty."""
+        """Remove an empty folder from the copy."""
         os.rmdir(name, dir_fd=self.mount)
 
     def write_numbers(self) -> None:
-        """For the builder of pods, as the file `numbers`."""
+        """Write the list of inode numbers as the file `numbers`, for the builder of pods."""
         descriptor = os.open("numbers", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.mount)
         try:
             os.write(descriptor, self.numbers.tobytes())
@@ -88,7 +95,7 @@ class Copy:
             os.close(descriptor)
 
     def keep(self, sealed: bool = False) -> int:
-        """The descriptor, which is the caller's from now on."""
+        """Return the descriptor, which belongs to the caller from now on. `sealed`: makes it read-only for good."""
         os.rmdir(_LINKS, dir_fd=self.mount)
         if sealed:
             _files.seal(self.mount)
@@ -98,6 +105,7 @@ class Copy:
 
 @contextlib.contextmanager
 def folder(parent: int, name: str) -> Iterator[int]:
+    """Open a folder below another without following a link, and close it again."""
     descriptor = os.open(name, _FOLDER, dir_fd=parent)
     try:
         yield descriptor
@@ -106,11 +114,12 @@ def folder(parent: int, name: str) -> Iterator[int]:
 
 
 def names_in(parent: int) -> list[str]:
+    """The names in a folder. Opened again, because listing moves the offset of the descriptor."""
     with folder(parent, ".") as again:
         return os.listdir(again)
 
 
 def used(file_system: int) -> tuple[int, int]:
-    """Bytes and inodes."""
+    """Bytes and inodes in use in a file system."""
     found = os.fstatvfs(file_system)
     return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree

@@ -1,10 +1,10 @@
-"""How the files of two pods differ, found without looking at what they share.
+"""How the files of two pods differ, found without reading what they share.
 
-Two pods see the same trees below their writable layers, and forks also share sealed layers. Only names in layers that
-one of them has alone can differ; what these names are in each pod is then read through the pod's own mounts, where the
-kernel has put the layers together. The trees belong to code that nobody trusts and may change meanwhile: each step
-opens one name below a descriptor, follows no link, crosses into no other mount, and reads only files and folders. How
-much is read is bounded in bytes and seconds, and by what is there: holes of sparse files are not read.
+Two pods see the same trees below their writable layers, and forks share sealed layers too. Only names in layers that
+one of them has alone can differ. What these names are in each pod is then read through the pod's own mounts, where the
+kernel has combined the layers. The trees belong to untrusted code and may change meanwhile: each step opens one name
+below a descriptor, follows no link, crosses into no other mount, and reads only files and folders. The work is bounded
+in bytes and seconds, and holes of sparse files are not read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from ramet.protocol.results import FileType
 
 MOST_CHANGES = 100_000
 MOST_READ_BYTES = 16 << 30  # in one comparison: the contents of both sandboxes, and again for their digests
-MOST_DIGESTED_BYTES = 4 << 30  # of one file; a digest has to read holes, too
-READING_SECONDS = 20.0  # afterwards no content is read any more
+MOST_DIGESTED_BYTES = 4 << 30  # per file; a digest also has to read holes
+READING_SECONDS = 20.0  # after this no more content is read
 WALKING_SECONDS = 60.0
 _PIECE_BYTES = 1 << 20
-_DEEPEST = 500  # as deep as a fork copies
+_DEEPEST = 500  # the same depth as a fork copies
 _SHM = "/dev/shm"
-_OF_THE_GUEST = ("run", "ramet")  # its commands for tools: there once it was told of some, and nobody's work
+# The guest's own commands for tools, present once it was given some; not the user's work.
+_OF_THE_GUEST = ("run", "ramet")
 _OPAQUE = "user.overlay.opaque"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -52,10 +53,10 @@ class ComparedPod(Protocol):
 def diff_files(
     one: ComparedPod, other: ComparedPod, paths: Sequence[str] | None = None, stop: Stop | None = None
 ) -> tuple[FileChange, ...]:
-    """What would have to change in the one to make it the other, by path. Blocks.
+    """List the changes that would turn `one` into `other`, sorted by path. Blocks.
 
-    `paths`: only what is at or below one of these. Raises LimitReached where there are too many names or differences,
-    Stopped when asked to stop. Files with more content than may be read are told as modified, and approximate.
+    `paths`: only what is at or below one of these. Raises LimitReached for too many names or differences, Stopped when
+    asked to stop. Files with more content than may be read are reported as modified and approximate.
     """
     wanted = None if paths is None else tuple(_parts(path) for path in paths)
     found: list[FileChange] = []
@@ -67,7 +68,7 @@ def diff_files(
 
 
 class _Reading:
-    """What is left of the bounds of one comparison."""
+    """The remaining budget of one comparison."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -77,7 +78,7 @@ class _Reading:
         self._walk_until = began + WALKING_SECONDS
 
     def step(self) -> None:
-        """Before each name that is looked at."""
+        """Check limits; called before each name that is examined."""
         self._stop.check()
         if time.monotonic() > self._walk_until:
             raise LimitReached(
@@ -86,14 +87,14 @@ class _Reading:
             )
 
     def same(self, one: int, other: int, name: str) -> bool | None:
-        """Whether both folders have the same file of that name. None: there is too much of it to tell."""
+        """Whether both folders have the same file under this name. None: it is too large to decide."""
         verdict, read = _files.compare_files(one, other, name, self._bytes_left, self._read_until, self._stop.flag)
         self._bytes_left -= read
         self._stop.check()
         return None if verdict < 0 else verdict == 1
 
     def digest(self, file: io.FileIO, size_bytes: int) -> str | None:
-        """Of a file that had this size. None: it is too large, or grows while it is read."""
+        """Digest of a file that had this size when it was opened. None: it is too large, or grew while it was read."""
         if size_bytes > min(MOST_DIGESTED_BYTES, self._bytes_left):
             return None
         digest, left = hashlib.sha256(), size_bytes
@@ -101,6 +102,7 @@ class _Reading:
             self._stop.check()
             left -= len(piece)
             self._bytes_left -= len(piece)
+            # Checked after each piece, because the sandbox may append faster than we read.
             if left < 0 or self._bytes_left < 0 or time.monotonic() > self._read_until:
                 return None
             digest.update(piece)
@@ -109,7 +111,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """One file system of both pods, with the layers of it that only one of them has."""
+    """One file system of both pods, with those of its layers that only one of them has."""
 
     path: Parts
     one: int
@@ -118,7 +120,7 @@ class _Mount:
 
 
 def _mounts(one: ComparedPod, other: ComparedPod, opened: contextlib.ExitStack) -> list[_Mount]:
-    """Everything is opened before anything is compared: a pod may be closed meanwhile."""
+    """Open everything before comparing anything: a pod may be closed meanwhile."""
 
     def keep(descriptor: int) -> int:
         opened.callback(os.close, descriptor)
@@ -132,7 +134,7 @@ def _mounts(one: ComparedPod, other: ComparedPod, opened: contextlib.ExitStack) 
     mounts = []
     for name, path in one.files.overlays:
         if (name, path) not in other.files.overlays:
-            continue  # another interpreter's tree
+            continue  # the tree of another interpreter
         parents = [one.files.upper, other.files.upper, *(layer.mount for layer in own)]
         layers = tuple(layer for parent in parents for layer in folder(parent, name))
         roots = [keep(syscalls.open_in_root(pod.root, path, _FOLDER, follow_links=False)) for pod in (one, other)]
@@ -143,7 +145,7 @@ def _mounts(one: ComparedPod, other: ComparedPod, opened: contextlib.ExitStack) 
 
 
 def _own_layers(one: Sequence[Layer], other: Sequence[Layer]) -> list[Layer]:
-    """Without what both have, which is at the bottom of each."""
+    """The layers that only one of the two has. Layers in common are at the bottom of both chains."""
     shared = 0
     for mine, theirs in zip(reversed(one), reversed(other), strict=False):
         if mine is not theirs:
@@ -157,12 +159,12 @@ class _Names:
     """Names that may differ, as a tree."""
 
     below: dict[str, _Names] = field(default_factory=dict)
-    whole: bool = False  # so may everything below
+    whole: bool = False  # everything below may differ as well
 
 
 @dataclass(slots=True)
 class _Level:
-    """A folder of one or both pods, on the way through all that may differ."""
+    """A folder of one or both pods during the walk."""
 
     parts: Parts
     one: int | None
@@ -176,7 +178,7 @@ class _Level:
 
 
 class _Comparison:
-    """The way through one mount."""
+    """The comparison of one mount."""
 
     def __init__(
         self, mount: _Mount, wanted: tuple[Parts, ...] | None, found: list[FileChange], reading: _Reading
@@ -187,6 +189,7 @@ class _Comparison:
         self._reading = reading
         self._levels: list[_Level] = []
 
+    # An explicit stack instead of recursion: the sandbox chooses the depth.
     def run(self) -> None:
         top = self._mount.path
         if not self._may_hold_wanted(top):
@@ -197,6 +200,7 @@ class _Comparison:
         before, after = (_state(os.fstat(root)) for root in (self._mount.one, self._mount.other))
         if before != after and self._is_wanted(top):
             self._note(top, before, after)
+        # Duplicates, because each level closes its own descriptors and the mount's stay with `_mounts`.
         try:
             self._enter(top, os.dup(self._mount.one), os.dup(self._mount.other), names)
             while self._levels:
@@ -220,7 +224,7 @@ class _Comparison:
         )
 
     def _collect(self, layer: int, names: _Names) -> None:
-        """Add the names of a layer. Whiteouts are names, too."""
+        """Add the names of a layer, including whiteouts: a removed file is a difference."""
         levels: list[tuple[int, Iterator[os.DirEntry[str]], _Names, Parts]] = []
 
         def enter(descriptor: int, node: _Names, parts: Parts) -> None:
@@ -240,9 +244,10 @@ class _Comparison:
                     continue
                 child = node.below.setdefault(entry.name, _Names())
                 if entry.is_dir(follow_symlinks=False) and not child.whole:
-                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone, or something else by now
+                    # Removed or replaced since it was listed.
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                         below = os.open(entry.name, _FOLDER, dir_fd=descriptor)
-                        # A folder that hides those below it may hide anything.
+                        # An opaque folder hides everything below it in lower layers, so all of that may differ.
                         child.whole = _is_opaque(below)
                         if child.whole or len(levels) == _DEEPEST:
                             child.whole = True
@@ -254,9 +259,10 @@ class _Comparison:
                 os.close(descriptor)
 
     def _enter(self, parts: Parts, one: int | None, other: int | None, names: _Names) -> None:
-        """Takes both descriptors."""
+        """Start on a folder. Takes both descriptors."""
         level = _Level(parts, one, other, iter(()))
         self._levels.append(level)
+        # Pushed before the check, so that `run` closes the descriptors in any case.
         if len(self._levels) > _DEEPEST:
             raise LimitReached(f"folders are nested deeper than {_DEEPEST} levels, at /{'/'.join(parts)[:200]}")
         if names.whole or one is None or other is None:
@@ -272,9 +278,10 @@ class _Comparison:
             return
         same: bool | None = False
         if level.one is not None and level.other is not None:
+            # In C, one name at a time. Files that are equal are never opened by Python.
             same = self._reading.same(level.one, level.other, name)
             if same:
-                return  # as most are
+                return  # the usual case
         with contextlib.ExitStack() as opened:
             try:
                 one, other = _look(level.one, name, opened), _look(level.other, name, opened)
@@ -283,6 +290,7 @@ class _Comparison:
             if self._is_wanted(parts) and _may_differ(one, other):
                 self._compare_states(parts, one, other, same)
             folders = [_open_folder(found) for found in (one, other)]
+        # After the `with`: the folders are open on their own, and the O_PATH descriptors are closed.
         if any(folder is not None for folder in folders):
             self._enter(parts, folders[0], folders[1], names)
 
@@ -291,7 +299,7 @@ class _Comparison:
         if before != after or _kind(one) != _kind(other):
             self._note(parts, before, after)
         elif before is not None and before.type == "file" and before.digest is None:
-            # Different contents that are too large for a digest; or, approximately, too large to be compared.
+            # The contents differ but are too large for a digest; or, if approximate, too large to be compared at all.
             self._note(parts, before, after, approximate=same is None)
 
     def _note(self, parts: Parts, before: FileState | None, after: FileState | None, approximate: bool = False) -> None:
@@ -304,12 +312,12 @@ class _Comparison:
 @dataclass(frozen=True, slots=True)
 class _Found:
     descriptor: int  # O_PATH
-    kind: int  # of inode
+    kind: int  # file type bits of the mode
     state: FileState
 
 
 class _OtherMountError(Exception):
-    """The name is a mount point: what is there belongs to another comparison, or to the host."""
+    """The name is a mount point: another comparison covers it, or it belongs to the host."""
 
 
 def _look(folder: int | None, name: str, opened: contextlib.ExitStack) -> _Found | None:
@@ -339,7 +347,7 @@ def _state(found: os.stat_result, target: str | None = None) -> FileState:
         kind = "folder"
     elif stat.S_ISLNK(found.st_mode):
         kind = "link"
-    # What a folder's size means differs from one file system to the next.
+    # The size of a folder means something else in each file system.
     size = found.st_size if kind in ("file", "link") else 0
     return FileState(kind, size, stat.S_IMODE(found.st_mode), target=target)
 
@@ -349,17 +357,21 @@ def _kind(found: _Found | None) -> int:
 
 
 def _may_differ(one: _Found | None, other: _Found | None) -> bool:
-    """Two files of the same size and mode may: that they are the same has been asked before."""
+    """Whether two entries may differ.
+
+    Files of the same size and mode still may: `_Reading.same` has found that they are not equal.
+    """
     if one is None or other is None:
         return one is not other
     return one.state.type == "file" or one.state != other.state or one.kind != other.kind
 
 
 def _digested(found: _Found | None, reading: _Reading, same: bool | None) -> FileState | None:
-    """With the digest of a file's content, unless there was too much of it to be compared in the first place."""
+    """The state with a digest of the content, unless there was too much to compare in the first place."""
     if found is None or found.state.type != "file" or same is None:
         return None if found is None else found.state
-    # The link in /proc leads to the very file that was looked at, whatever has its name by now.
+    # Opened through /proc, this is the inode that was examined, whatever has its name by now. O_NONBLOCK, because
+    # opening a FIFO would otherwise wait for a writer.
     descriptor = os.open(f"/proc/self/fd/{found.descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         return replace(found.state, digest=reading.digest(file, found.state.size_bytes))

@@ -1,4 +1,4 @@
-"""What this host can do for a sandbox: tried, not read from versions, each with the command that would mend it."""
+"""Finds out what this host can do for a sandbox, by trying it, and gives the command that fixes what is missing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ramet.isolation import cgroups, engine_uids, hints, launch, powers
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing a sandbox needs or profits from."""
+    """One feature that a sandbox needs or benefits from."""
 
     name: str
     ok: bool
-    needed: bool  # without it there is no sandbox, or none that can be forked
+    needed: bool  # without it there are no sandboxes, or none that can be forked
     detail: str
     fix: str | None = None
-    tried: bool = True  # False: something else that it needs is missing, which has a finding of its own
+    tried: bool = True  # False: it needs another feature that is missing and has its own finding
 
 
 _WHAT = {
@@ -50,7 +50,7 @@ ONLY_FOR_FORKS = ("compare-processes",)
 
 
 def examine() -> list[Finding]:
-    """Every finding, the needed ones first."""
+    """Try everything. Needed features come first."""
     done = subprocess.run(
         [str(launch.HELPER), "probe"], capture_output=True, text=True, check=False, env={}, timeout=60
     )
@@ -67,7 +67,7 @@ def examine() -> list[Finding]:
 
 
 def _finding(answer: str, name: str, reason: str = "") -> Finding:
-    """Of a line of the probe."""
+    """The finding for one line of the probe's output."""
     what, needed = _WHAT.get(name, name), name not in _NOT_NEEDED
     if answer == "untried":
         return _not_tried(name, needed, what, reason)
@@ -80,7 +80,7 @@ def _not_tried(name: str, needed: bool, what: str, missing: str) -> Finding:
 
 
 def hint() -> str:
-    """What to do about the first thing that is missing, for an error message."""
+    """A hint about the first missing feature, for an error message."""
     for finding in examine():
         if finding.needed and not finding.ok and finding.tried:
             return f"{finding.detail}. {finding.fix or ''}".strip() + " (more: ramet doctor)"
@@ -117,7 +117,7 @@ def _allow_namespaces() -> str:
     if _setting("/proc/sys/user/max_user_namespaces") in ("0", "1", "2"):
         return "run: sudo sysctl -w user.max_user_namespaces=65536"
     if os.geteuid() == 0 and not powers.has_capability(powers.CAP_SETFCAP):
-        # Since Linux 5.12 a namespace in which uid 0 is the real one can only be made with it.
+        # Since Linux 5.12 this capability is required to map uid 0 to the real uid 0.
         return "root needs CAP_SETFCAP for this: run as another user, or in a container: docker run --cap-add SETFCAP"
     restricted = _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
     if hints.in_container() or not restricted:
@@ -134,7 +134,7 @@ _WITHOUT_APPARMOR = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns
 
 
 def apparmor_profile(helper: str) -> str:
-    """What lets an ordinary user make sandboxes where AppArmor keeps user namespaces from programs it does not know."""
+    """The AppArmor profile that allows our helper user namespaces, on hosts that restrict them by program."""
     path = re.sub(r'([][{}*?^"\\])', r"\\\1", os.path.realpath(helper))
     return f"""abi <abi/4.0>,
 include <tunables/global>
@@ -146,7 +146,7 @@ profile ramet "{path}" flags=(unconfined) {{
 
 
 def _packet_rules(network: Finding | None) -> Finding:
-    """Tried by a process of its own in a network that the helper program makes: a host may allow that to it alone."""
+    """Try packet rules in a network namespace that the helper makes: a host may allow these to the helper alone."""
     name, detail = "packet-rules", "raw TCP of sandboxes with a network, redirected by packet rules (nf_tables)"
     if network is None or not network.ok:
         missing = "network-namespace" if network is None or network.tried else "user-namespace"
@@ -186,7 +186,7 @@ def _has_systemd() -> bool:
 
 
 def _give_controllers(made: cgroups.Delegation) -> str:
-    """How the controllers that are missing can be had, or any."""
+    """How to get the controllers that are missing."""
     if hints.in_container():
         return (
             "in a container: make /sys/fs/cgroup writable there, in a cgroup namespace of its own; "
@@ -199,7 +199,7 @@ def _give_controllers(made: cgroups.Delegation) -> str:
         return f"run: systemd-run --scope -p Delegate=yes -- your command; or make it {service}"
     if made == cgroups.NONE:
         return f"run: systemd-run --user --scope -p Delegate=yes -- your command; or make it {service}"
-    # Before systemd 252 a user's own manager was not given the controller cpu.
+    # Before systemd 252 user managers were not given the cpu controller.
     return (
         "run: sudo systemctl edit user@.service, write the two lines [Service] and "
         f"Delegate={' '.join(sorted(cgroups.CONTROLLERS))} there, and log in again; or make it {service}"

@@ -1,11 +1,11 @@
-"""As root: a host uid for each engine, so that no two share what the kernel counts by user.
+"""As root: a host uid of its own for each engine, because the kernel counts some resources per user.
 
-Pipe memory, descriptors under way through sockets, inotify instances and pending signals are counted for each host uid,
-over all programs that have it. Each engine therefore takes one out of a range, and a lock on it: a byte of a file that
-all engines of this system open. The lock belongs to the open file, which the launcher inherits and keeps open: the
-kernel drops it when the launcher ends, however that happens, and the launcher is the last process of its engine to end.
+Pipe memory, descriptors in flight through sockets, inotify instances and pending signals are counted per host uid, over
+all programs that have it. Each engine therefore takes a uid out of a range and locks it: one byte of a file that all
+engines of this system open. The lock belongs to the open file, which the launcher inherits and keeps open. The kernel
+releases it when the launcher ends, however that happens, and the launcher is the last process of its engine.
 
-Engines in other containers may not see the file. So each begins to look at a random place of a large range.
+Engines in other containers may not see the file. So each starts its search at a random place of a large range.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from ramet.errors import LimitReached
 
-# systemd's table of uids has nothing from 1879048192 to 2147483647; no distribution hands these out.
+# systemd's table of uids leaves 1879048192 to 2147483647 unassigned, and no distribution uses them.
 FIRST_UID = 1_900_000_000
 UIDS = 1_000_000
 
-# In a container that has few uids: the last of them, but for the two that mean "nobody" and "no uid".
+# In a container with few uids: the last ones, except the two that mean "nobody" and "no uid".
 _LAST_UIDS = 256
 _NEVER = frozenset((0, 65_534, 65_535))
 
@@ -38,19 +38,22 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, 
 
 @dataclass(frozen=True, slots=True)
 class EngineUid:
-    """A host uid that no other engine has. ``lock`` is the descriptor that holds it, if there was a place for one."""
+    """A host uid that no other engine has.
+
+    ``lock`` is the descriptor that holds its lock; None: there was no place for one.
+    """
 
     uid: int
     lock: int | None
 
     def close(self) -> None:
-        """Let go of our copy of the lock. The launcher's copy holds it further."""
+        """Close our copy of the lock. The launcher's copy still holds it."""
         if self.lock is not None:
             os.close(self.lock)
 
 
 def choices() -> range | None:
-    """The host uids that engines which we start may have; None: we are not root, or may not choose."""
+    """The host uids that our engines may have. None: we are not root, or may not choose one."""
     if os.geteuid() != 0:
         return None
     with open("/proc/self/status", encoding="ascii") as lines:
@@ -63,7 +66,7 @@ def choices() -> range | None:
 
 
 def _choices(mapped: Sequence[tuple[int, int]]) -> range | None:
-    """``mapped``: first uid and count of each range that exists here."""
+    """Choose the range. ``mapped``: first uid and count of each range of our user namespace."""
     if any(first <= FIRST_UID and first + count >= FIRST_UID + UIDS for first, count in mapped):
         return range(FIRST_UID, FIRST_UID + UIDS)
     first, count = max(mapped)
@@ -73,7 +76,7 @@ def _choices(mapped: Sequence[tuple[int, int]]) -> range | None:
 
 
 def take(among: range) -> EngineUid:
-    """A uid that no other engine on this system has, or LimitReached."""
+    """Take a uid that no other engine on this system has. Raises LimitReached."""
     lock = _open_lock()
     if lock is None:
         return EngineUid(next(_candidates(among)), None)
@@ -92,6 +95,7 @@ def take(among: range) -> EngineUid:
 
 
 def _candidates(among: range) -> Iterator[int]:
+    # A random start, so that engines that cannot see each other's locks rarely choose the same uid.
     start = random.randrange(len(among))
     for step in range(min(len(among), _TRIES_AT_MOST)):
         uid = among[(start + step) % len(among)]
@@ -101,7 +105,7 @@ def _candidates(among: range) -> Iterator[int]:
 
 def _lock_byte(lock: int, uid: int) -> bool:
     try:
-        # Of the open file, not of the process: who inherits the descriptor keeps the lock.
+        # An OFD lock belongs to the open file, not to the process: a child that inherits the descriptor keeps it.
         fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, uid, 1, 0))
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
@@ -111,17 +115,17 @@ def _lock_byte(lock: int, uid: int) -> bool:
 
 
 def _open_lock() -> int | None:
-    """The file that all engines lock, in the first folder that takes it. None: this system has no such folder."""
+    """Open the file that all engines lock, in the first folder that allows it. None: this system has no such folder."""
     for folder in _FOLDERS:
         try:
             lock = os.open(f"{folder}/{_LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
             continue
-        if lock < 3:  # an owner without standard streams: the number must not be in the way of the launcher's own
+        if lock < 3:  # an owner without standard streams: the launcher needs the numbers 0 to 2 itself
             low, lock = lock, fcntl.fcntl(lock, fcntl.F_DUPFD_CLOEXEC, 3)
             os.close(low)
         found = os.fstat(lock)
-        # Others may write to two of the folders: a file of theirs could be held by them for ever.
+        # Everybody may create files in two of these folders. Another user's file could be locked by him for ever.
         if stat.S_ISREG(found.st_mode) and found.st_uid == 0:
             return lock
         os.close(lock)

@@ -1,4 +1,4 @@
-"""What to do where a host refuses what sandboxes are made of: words for `ramet doctor` and for errors."""
+"""Hints for hosts that refuse a building block of sandboxes, for `ramet doctor` and for errors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import re
 
 from ramet.errors import HostNotCapable
 
-# Answers of a filter of system calls, as containers have them, and of kernels that lack a call.
+# The errors of containers' seccomp filters, and of kernels that lack a call.
 REFUSALS = (errno.EPERM, errno.ENOSYS)
 _REFUSED = re.compile("|".join(os.strerror(number) for number in REFUSALS))
 
 _FILTERS = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 _UNMASKED = "--security-opt systempaths=unconfined"
-# Mounted over by container engines. A user namespace may mount a /proc of its own only where one is seen whole.
+# Container engines mount something over these. The kernel lets a user namespace mount its own /proc only where an
+# unmasked one is visible.
 _MASKED = ("acpi", "asound", "bus", "fs", "interrupts", "irq", "kcore", "keys", "scsi", "sys", "sysrq-trigger")
 _MARKS_OF_CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
 
@@ -30,15 +31,15 @@ def proc_is_masked() -> bool:
 
 
 def container(masked: bool = True) -> str:
-    """All flags at once: whoever mends one thing must not meet the next one then."""
+    """All flags at once: adding one must not lead the user to the next error."""
     return f"in a container: docker run {_FILTERS}{f' {_UNMASKED}' if masked else ''}"
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a message of the helper program ends with such an answer."""
+    """Whether a message of the helper program ends with such an error."""
     return _REFUSED.search(text) is not None
 
 
 def refused(message: str) -> HostNotCapable:
-    """The error for a step that the host refused to an engine, which cannot look at the host itself."""
+    """The error for a step that the host refused to an engine, which cannot examine the host itself."""
     return HostNotCapable(message, hint=f"{container()} (more: ramet doctor)")

@@ -1,4 +1,4 @@
-"""The engine's line to its broker (host folders) and to its holder (E1, where pods are made)."""
+"""The engine's connections to its broker, which opens host folders, and to its holder (E1), which makes pods."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from ramet.protocol.specs import Interpreter
 
 _PACKET_BYTES = 65536
 _POD_SECONDS = 20.0
-_OVERLAY_TAKES_SHIFTED_IDS = (5, 19)
-_MOST_MOUNTS_BELOW = 32  # a folder that is shown, counted together
+_OVERLAY_TAKES_SHIFTED_IDS = (5, 19)  # Linux 5.19: before it, an overlay refuses an idmapped mount as a lower layer
+_MOST_MOUNTS_BELOW = 32  # mounts below one shown folder, counted over all levels
 
 
 @dataclass(frozen=True, slots=True)
 class HostFolder:
-    """A folder of the host as a detached mount, and what is mounted below it there."""
+    """A host folder as a detached mount, and the places where other file systems are mounted below it."""
 
     mount: int
-    below: tuple[str, ...]  # paths from the folder on, each with a slash in front
+    below: tuple[str, ...]  # relative to the folder, each with a leading slash
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder of the host that the builders of pods have, under a number."""
+    """A host folder attached in the holder, where builders of pods find it under its number."""
 
     number: int
-    direct: str | None  # why pods show it as it is, and not through an overlay
+    direct: str | None  # why pods show it without an overlay; None: they use one
 
 
 @dataclass(frozen=True, slots=True)
 class PodHandle:
-    """What the holder gives us of a new pod; the descriptors are ours to close."""
+    """The holder's answer for a new pod. The caller closes the descriptors."""
 
     init_pid: int  # in E1's numbering
     init_pidfd: int
@@ -58,29 +58,31 @@ class PodHandle:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The file tree of pods for one interpreter: a skeleton, and which tree goes where."""
+    """The file tree of pods for one interpreter: a skeleton, and the place of each tree."""
 
     skeleton: int
     places: tuple[tuple[str, int, str], ...]  # "bind", "show" or "overlay" (native/pod.h), tree number, path
-    direct: tuple[tuple[str, str], ...] = ()  # what is shown as it is on the host: path, why
-    layer: int | None = (
-        None  # a tree below all that is written, with a folder for each overlay that has something there
-    )
+    direct: tuple[tuple[str, str], ...] = ()  # (path, reason) of what pods show without an overlay
+    layer: int | None = None  # a tree below everything written, with a folder for each overlay that has something in it
 
     def overlays(self) -> tuple[tuple[str, str], ...]:
-        """The folder in a pod's writable layer, and the path at which it shows; native/pod.c chooses the names."""
+        """(folder in a pod's writable layer, path in the pod) of each overlay. native/pod.c chooses the names."""
         shown = ((f"tree{i}", path) for i, (kind, _, path) in enumerate(self.places) if kind == "overlay")
         return (("root", "/"), *shown)
 
 
 def send_packet(channel: socket.socket, text: str, descriptors: Sequence[int] = ()) -> None:
-    """One packet with descriptors."""
+    """Send one packet with descriptors."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     channel.sendmsg([os.fsencode(text)], rights)
 
 
 def receive_packet(channel: socket.socket) -> tuple[str, list[int]]:
-    """The opposite."""
+    """Receive one packet. The caller owns the descriptors, which may be fewer than were sent.
+
+    An empty text means that the other side closed. The kernel drops descriptors for which this process has no free
+    numbers.
+    """
     data, descriptors, _, _ = socket.recv_fds(channel, _PACKET_BYTES, 4)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
@@ -93,25 +95,28 @@ def _discard(packet: tuple[str, list[int]]) -> None:
 
 
 class Broker:
-    """Asks the launcher, which sees the host, for folders as detached mounts. The launcher answers in order."""
+    """Asks the launcher, which still sees the host, to open folders as detached mounts. It answers in order."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
+        # Answers carry no ids, so only one request may be in flight.
         self._turn = asyncio.Lock()
 
     async def open(self, path: str, kind: str) -> int:
-        """A mount of a host folder, with what is mounted below it.
+        """Open a host folder with everything mounted below it, as a detached mount.
 
-        `kind`: "r" read-only, "w" writable, "p" read-only with the host's own ids.
+        `kind`: "r" read-only, "w" writable, "p" read-only with the host's own ids. Raises as `open_folder`.
         """
         return (await self.open_folder(path, kind)).mount
 
     async def open_shown(self, path: str) -> list[tuple[str, int]]:
-        """A host folder, to be shown through overlays: a mount of it alone, and one of each that is mounted below it.
+        """Open a host folder for showing it through overlays: one mount for itself, one for each mount below it.
 
-        With each the path from the folder on. An overlay shows nothing of what is mounted in a folder, so each has to
-        have one of its own. Raises RametError where the kernel does not let us take them apart.
+        Returns each with its path relative to the folder. An overlay does not show what is mounted inside its lower
+        layer, so each of these mounts gets an overlay of its own. Raises RametError where the kernel refuses to
+        separate them.
         """
+        # See `_OVERLAY_TAKES_SHIFTED_IDS`.
         kind = "o" if _shifts_below_overlays() else "q"
         opened: list[tuple[str, int]] = []
         try:
@@ -136,16 +141,21 @@ class Broker:
         return opened
 
     async def open_folder(self, path: str, kind: str) -> HostFolder:
-        """The same as `open`, with the places of what is mounted below; "o" and "q" are "r" and "p" without those."""
+        """Open a host folder and list the mounts below it; "o" and "q" are "r" and "p" without these mounts.
+
+        Raises LimitReached when descriptors run out, RametError when the folder cannot be opened.
+        """
         async with self._turn:
-            # To its end: two requests under way could take each other's answers, and a sandbox see a wrong folder.
+            # Run to the end even if our caller is cancelled: its answer would be taken for the next one, and a sandbox
+            # would show the wrong folder.
             answer, descriptors = await finish(asyncio.to_thread(self._ask, f"tree {kind} {path}"), _discard)
         word, *below = answer.split("\n")
         if word == "ok" and len(descriptors) == 1:
             return HostFolder(descriptors[0], tuple(below))
         _discard((answer, descriptors))
         if word in ("ok", "") or answer.startswith("error busy: "):
-            # Its descriptor did not come: too many under way for this user, or no number left for it in this process.
+            # The answer came without its descriptor. The kernel refuses to send when too many are in flight for this
+            # user, and drops it when this process has no free number.
             why = word.removeprefix("error busy: ") or "its launcher has ended"
             raise LimitReached(
                 f"cannot show {path} in a sandbox: {'Too many open files' if why == 'ok' else why}",
@@ -167,31 +177,37 @@ class Broker:
 
 
 class Holder:
-    """pid 1 of E1. One per engine."""
+    """The connection to the holder, pid 1 of E1. One per engine."""
 
     def __init__(self, channel: socket.socket, pid: int, broker: Broker, guest: str, bounds_ipc: bool = True) -> None:
         self._channel = channel
-        self.bounds_ipc = bounds_ipc  # System V memory and queues: their namespace's settings can be written
+        # Whether pods can limit System V objects: the kernel lets us write their namespace's settings.
+        self.bounds_ipc = bounds_ipc
         self.pidfd = os.pidfd_open(pid)
         self._broker = broker
         self._guest = guest
+        # Tasks rather than results, so that concurrent callers share one request and a failed one can be retried.
         self._trees: dict[tuple[str, str], asyncio.Task[Tree]] = {}
         self._tree_numbers = itertools.count()
+        # Answers about trees carry no number, so only one tree request may be in flight. Pods are matched by id.
         self._tree_turn = asyncio.Lock()
         self._tree_answer: asyncio.Future[str] | None = None
+        # Detachments that did not fit into the socket buffer; the next request sends them first.
         self._to_detach: list[int] = []
         self._pods: dict[str, asyncio.Future[PodHandle]] = {}
         self._pod_numbers = itertools.count(1)
         self._layouts: dict[Interpreter, asyncio.Task[Layout]] = {}
-        # Done when it has ended before it was closed. Nothing works without it: no pod can be made, no sandbox thawed.
+        # Resolved when the holder ends unexpectedly. Without it no pod can be made and no sandbox thawed.
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_reader(channel.fileno(), self._on_packet)
+        # The end of the socket and the pidfd both report its death, in either order; `_on_end` stops watching both.
         asyncio.get_running_loop().add_reader(self.pidfd, self._on_end)
 
     @classmethod
     async def start(cls, broker: Broker, guest: str) -> Holder:
-        """Make E1."""
+        """Start the holder process. Raises HostNotCapable when the host refuses its namespaces or its base tree."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Close the holder's end here, so that our end reports end-of-file if it dies before it answers.
         with theirs:
             done = await asyncio.to_thread(
                 subprocess.run,
@@ -220,9 +236,9 @@ class Holder:
         try:
             text, descriptors = receive_packet(self._channel)
         except BlockingIOError:
-            return
+            return  # a spurious wakeup, or another packet was already read
         except OSError:
-            text, descriptors = "", []
+            text, descriptors = "", []  # as if it had closed the socket
         if not text:
             self._on_end()
             return
@@ -236,18 +252,20 @@ class Holder:
             for descriptor in descriptors:
                 os.close(descriptor)
             if not waiting.done():
-                # A pod without its descriptors: the kernel had no numbers left for them in this process.
+                # The pod arrived without all its descriptors: this process has no free numbers for them. Our caller
+                # closes its command socket, upon which its init exits.
                 waiting.set_exception(_pod_error(detail if kind == "error" else "Too many open files"))
             return
         for descriptor in descriptors:
             os.close(descriptor)
-        # A pod that failed may be told of twice, by its init and by its builder: that is no answer about a tree.
+        # Both the init and the builder of a failed pod may report it. The second report finds no waiter, and must not
+        # be taken for the answer to a tree request that happens to be in flight.
         about_a_tree = kind == "ok" or text.startswith(("error attach ", "error unknown request"))
         if about_a_tree and self._tree_answer is not None and not self._tree_answer.done():
             self._tree_answer.set_result(text)
 
     def _on_end(self) -> None:
-        """The kernel's memory killer or an operator ended it, and with it every process in every pod."""
+        """Fail everything in flight: the OOM killer or an operator ended pid 1 of E1, and with it every pod."""
         asyncio.get_running_loop().remove_reader(self._channel.fileno())
         asyncio.get_running_loop().remove_reader(self.pidfd)
         self._fail_all(RametError("the holder of the sandboxes' namespaces ended"))
@@ -263,11 +281,16 @@ class Holder:
             self._tree_answer.set_exception(error)
 
     async def make_pod(self, layout: Layout, lines: Sequence[str], descriptors: Sequence[int]) -> PodHandle:
-        """A pod with this file tree; `lines` and `descriptors` as `native/pod.h` says."""
+        """Build a pod with this file tree. `lines` and `descriptors` are as in `native/pod.h`.
+
+        Raises LimitReached without room, HostNotCapable when the host refuses a step, RametError after a timeout.
+        """
         number = str(next(self._pod_numbers))
         places = [f"{kind} {tree} {path}" for kind, tree, path in layout.places]
         lowest = [f"layer {layout.layer}"] if layout.layer is not None else []
         future: asyncio.Future[PodHandle] = asyncio.get_running_loop().create_future()
+        # Registered before sending, because the answer may arrive before this task runs again. After a timeout the
+        # entry stays, so that `_on_packet` recognises a late pod and closes its descriptors.
         self._pods[number] = future
         try:
             send_packet(
@@ -284,10 +307,14 @@ class Holder:
             raise RametError(f"a pod was not ready within {_POD_SECONDS:.0f} seconds") from error
 
     async def layout(self, interpreter: Interpreter) -> Layout:
-        """The layout for an interpreter; concurrent calls share the work."""
+        """The layout for an interpreter, made once. Concurrent calls share the work.
+
+        Raises RametError when a folder cannot be opened or attached.
+        """
         if interpreter not in self._layouts:
             self._layouts[interpreter] = asyncio.create_task(self._make_layout(interpreter))
         try:
+            # Shielded: cancelling one caller must not cancel the work that others wait for.
             return await asyncio.shield(self._layouts[interpreter])
         except Exception:
             self._layouts.pop(interpreter, None)
@@ -295,7 +322,7 @@ class Holder:
 
     async def _make_layout(self, interpreter: Interpreter) -> Layout:
         kind = "r" if _shifts_below_overlays() else "p"
-        # The system's own folders keep the host's ids: what only root may read there stays unreadable.
+        # System folders keep the host's ids: mapped ids would make files readable that only root may read.
         wanted = [("show", "p", path, path) for path in system_folders()]
         wanted += [("overlay", kind, path, path) for path in interpreter.trees]
         wanted.append(("show", "r", self._guest, GUEST_FOLDER))
@@ -309,14 +336,19 @@ class Holder:
                 direct.append((path, tree.direct))
             places.append((how if tree.direct is None else "bind", tree.number, path))
         folder = tempfile.mkdtemp(prefix="skeleton-")
+        # mkdtemp makes it 0700, but it becomes "/" of every pod, which programs expect to be 0755.
         os.chmod(folder, 0o755)
         await asyncio.to_thread(write_skeleton, folder, interpreter)
+        # The mount keeps the folder alive in every namespace it is attached to, whatever happens to its path here.
         skeleton = await self._attach(syscalls.clone_tree(folder))
         layout = Layout(skeleton.number, tuple(places), tuple(direct))
         return replace(layout, layer=await self._install_places(layout, interpreter, kind))
 
     async def _install_places(self, layout: Layout, interpreter: Interpreter, kind: str) -> int | None:
-        """The number of a layer by which packages can be installed where others own the interpreter, if they do."""
+        """Attach a layer that makes the interpreter's install folders writable, if another user owns them.
+
+        None: not needed.
+        """
         wanted: list[str] = []
         for name, path in layout.overlays():
             if path in interpreter.trees:
@@ -346,16 +378,18 @@ class Holder:
         folder = await self._broker.open_folder(path, kind)
         tree = await self._attach(folder.mount, "show")
         if folder.below:
-            # An overlay would hide what is mounted there, or be refused because nobody may look below it.
+            # An overlay would hide what is mounted there, or the kernel would refuse it: it does not let a user
+            # namespace uncover what is below a mount.
             return replace(tree, direct=f"{path}{folder.below[0]} is mounted below it")
         return tree
 
     async def attach_layer(self, mount: int) -> int:
-        """Show a sealed layer to the builders of pods; its number."""
+        """Show a sealed layer to the builders of pods and return its number."""
+        # `_attach` closes what it sends; the layer keeps its own descriptor.
         return (await self._attach(os.dup(mount))).number
 
     def detach_tree(self, number: int) -> None:
-        """Pods that were made with it keep it. From any thread."""
+        """Have the holder forget a tree. Existing pods keep it mounted. May be called from any thread."""
         self._to_detach.append(number)
         self._send_detachments()
 
@@ -364,17 +398,22 @@ class Holder:
             try:
                 send_packet(self._channel, f"untree {self._to_detach[0]}")
             except BlockingIOError:
-                return  # with the next request
+                return  # the socket buffer is full: the next request sends the rest
             except OSError:
-                pass  # no holder, no trees
+                pass  # the holder is gone, and its trees with it
             self._to_detach.pop(0)
 
     async def _attach(self, mount: int, asking: str = "") -> Tree:
-        """With "show" the holder also tries whether an overlay takes it."""
+        """Attach a mount under a new number; takes the descriptor.
+
+        With "show" the holder also tries an overlay over it.
+        """
         async with self._tree_turn:
             self._send_detachments()
             number = next(self._tree_numbers)
             self._tree_answer = asyncio.get_running_loop().create_future()
+            # All callers await this in shielded tasks. A cancellation here would leave an answer on the way, which the
+            # next request would take for its own.
             try:
                 send_packet(self._channel, f"tree {number} {asking}", [mount])
                 answer = await asyncio.wait_for(self._tree_answer, _POD_SECONDS)
@@ -388,7 +427,7 @@ class Holder:
 
 
 def _shifts_below_overlays() -> bool:
-    """Whether an overlay takes a mount whose ids are shifted."""
+    """Whether this kernel accepts an idmapped mount as a lower layer of an overlay."""
     major, minor = re.findall(r"\d+", platform.release())[:2]
     return (int(major), int(minor)) >= _OVERLAY_TAKES_SHIFTED_IDS
 

@@ -1,9 +1,9 @@
-"""Where an interpreter installs packages to: writable in pods, whoever owns it.
+"""The folders into which an interpreter installs packages, made writable in pods although another user owns them.
 
-An environment is often made by root and used by somebody who is not. In a pod its folders belong to nobody then, and
-no package could be installed into the sandbox's own layer. A layer with the same folders, empty and the pod's own,
-between the tree and what the sandbox writes, makes them its own: a folder that several layers have belongs to the owner
-of the topmost. What lies in them stays as it is, and nobody's.
+An environment is often made by root and used by another user. In a pod its folders then belong to the overflow uid
+("nobody"), and no package could be installed. So a layer of the same folders, empty and owned by the pod, lies between
+the tree and the sandbox's upper: a folder that several layers have takes its owner from the topmost. The files in them
+keep their owner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 
 def foreign_places(tree: int, version: str) -> Iterator[str]:
-    """Folders below this mount that installing writes to, and that belong to somebody else."""
+    """Folders below this mount that an installer writes to and that do not belong to us."""
     major, minor = version.split(".")[:2]
     library = f"lib/python{major}.{minor}"
     for path in ("bin", "lib", library, f"{library}/site-packages", "share", "share/man", "share/man/man1"):

@@ -1,4 +1,4 @@
-"""Which folders of the host a Python interpreter needs to run, found by asking it and following symbolic links."""
+"""Which host folders a Python interpreter needs, found by asking it and following symbolic links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ramet.errors import InvalidArgument
 from ramet.protocol.specs import Interpreter
 
-# Shown in every pod anyway (skeleton.py), so never a tree of their own.
+# Every pod shows these anyway (skeleton.py), so they are never trees of their own.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 
 _QUESTION = """
@@ -32,13 +32,14 @@ ipython=where("IPython"), prefixes=[sys.prefix, sys.exec_prefix, sys.base_prefix
 mapped=sorted({fields[5].rstrip("\\n") for fields in maps if len(fields) > 5 and fields[5].startswith("/")}))))
 """
 
-# Libraries without which no interpreter starts. Others that are mapped may come from modules, or from LD_PRELOAD.
+# Libraries without which no interpreter starts. Other mapped files may come from modules or from LD_PRELOAD.
 _FIRST_LIBRARIES = re.compile(r"(?:libpython\d[\w.]*|libc(?:-[\d.]+)?|ld(?:-linux[\w-]*|-[\d.]+)?)\.so")
 
 
 def find(executable: str) -> Interpreter:
-    """What `executable` (absolute) needs. Raises InvalidArgument when it is not a CPython we support."""
+    """Find out what `executable` (absolute path) needs. Raises InvalidArgument if it is not a supported CPython."""
     stamp = os.stat(executable)
+    # Cached by modification time and inode, so that a replaced interpreter is asked again.
     return _find(executable, stamp.st_mtime_ns, stamp.st_ino)
 
 
@@ -54,8 +55,10 @@ def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
         )
     links: dict[str, str] = {}
     trees = {_follow(prefix, links) for prefix in answer.prefixes}
+    # Its links are recorded too, so that the pod has the same path to it.
     _follow(executable, links)
     trees = {tree for tree in trees if not _below(tree, _SYSTEM)}
+    # A tree inside another one is shown with it.
     trees = {tree for tree in trees if not _below(tree, tuple(trees - {tree}))}
     for tree in trees:
         if _holds_a_home(tree):
@@ -78,10 +81,10 @@ def _find(executable: str, _modified: int, _inode: int) -> Interpreter:
 
 
 def _check_libraries(executable: str, mapped: Sequence[str], shown: tuple[str, ...]) -> None:
-    """Its own libraries must lie in what a sandbox shows: without them it would not start there."""
+    """Check that its own libraries are in folders that a sandbox shows. Raises InvalidArgument."""
     for path in mapped:
         if not _FIRST_LIBRARIES.match(os.path.basename(path)) or not os.path.exists(path):
-            continue  # or one that was replaced meanwhile
+            continue  # or it was replaced meanwhile
         if not _below(os.path.realpath(path), shown):
             raise InvalidArgument(
                 f"python cannot be {executable}: it needs {path}, which is outside its prefix and the "
@@ -93,13 +96,13 @@ def _check_libraries(executable: str, mapped: Sequence[str], shown: tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What an interpreter says of itself."""
+    """An interpreter's description of itself."""
 
     version: tuple[int, ...]
     implementation: str
     prefixes: tuple[str, ...]
     ipython: str | None
-    mapped: tuple[str, ...] = ()  # files in its memory
+    mapped: tuple[str, ...] = ()  # files mapped into its memory
 
 
 def _ask(executable: str) -> _Answer:
@@ -111,7 +114,8 @@ def _ask(executable: str) -> _Answer:
     tried = f"python must be a working Python interpreter; {executable} did not answer as one"
     try:
         done = subprocess.run(
-            # As input, not as an argument: a program that is no Python repeats its arguments when it complains.
+            # On standard input, not as an argument: a program that is not Python quotes its arguments in its error
+            # message.
             [executable, "-"],
             input=_QUESTION,
             capture_output=True,
@@ -130,7 +134,7 @@ def _ask(executable: str) -> _Answer:
                 tuple(said["mapped"]),
             )
         reason = done.stderr.strip()[-500:]
-        if not reason or "sys.base_exec_prefix" in reason:  # another program that complains of our question
+        if not reason or "sys.base_exec_prefix" in reason:  # it quotes our question: another program
             reason = f"it ended with exit code {done.returncode}"
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
         reason = str(error)
@@ -154,7 +158,7 @@ def _own_library() -> str | None:
 
 
 def _holds_a_home(tree: str) -> bool:
-    """A prefix such as the home folder of whoever calls, or what is above it: more than an interpreter lives there."""
+    """Whether a prefix contains a home folder or the root: a sandbox would see far more than an interpreter there."""
     homes = {os.path.realpath(os.path.expanduser("~"))}
     with contextlib.suppress(KeyError):
         homes.add(os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir))
@@ -166,7 +170,7 @@ def _below(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def _follow(path: str, links: dict[str, str], depth: int = 0) -> str:
-    """The real path, with every symbolic link met on the way noted."""
+    """Resolve a path, and record every symbolic link on the way."""
     current = "/"
     parts = [part for part in path.split("/") if part]
     for index, part in enumerate(parts):

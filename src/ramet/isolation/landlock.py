@@ -1,7 +1,8 @@
-"""Landlock: a process gives up files, TCP and signals for good, without any privilege. The kernel's own rule book.
+"""Landlock: a process permanently gives up access to files, TCP and signals. Needs no privilege.
 
-What is named in `Rights` is all that is left; everything else that this kernel can refuse is refused. What it cannot
-refuse is in `Standing.missing`, so that nobody believes in a wall that is not there. Constants are of linux/landlock.h.
+Only what `Rights` names is left; everything else that this kernel can refuse is refused. What it cannot refuse is
+listed in `Standing.missing`, so that callers do not rely on a wall that is not there. Constants are from
+linux/landlock.h.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _REFER, _TRUNCATE, _IOCTL_DEV, _RESOLVE_UNIX = 1 << 13, 1 << 14, 1 << 15, 1 << 1
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPE_ABSTRACT_UNIX, _SCOPE_SIGNAL = 1, 2
 
-# Of these only make sense for a file, not for a folder; a rule for a file may name no other.
+# Rights that apply to files. A rule for a file may name no other, or the kernel answers EINVAL.
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV | _RESOLVE_UNIX
 _OF_VERSION_1 = (1 << 13) - 1
 
-# Where a database lives: plain files come and go there. No links, devices, pipes or sockets are made.
+# For folders with a database: plain files are created and removed there, but no links, devices, pipes or sockets.
 _KEEP = _READ_FILE | _READ_DIR | _WRITE_FILE | _TRUNCATE | _MAKE_REG | _REMOVE_FILE
 
 
@@ -39,23 +40,23 @@ class _Ruleset(ctypes.Structure):
 
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
-    _layout_ = "ms"  # as the kernel has it: packed; Python 3.14 wants the layout by name
+    _layout_ = "ms"  # packed, as in the kernel; Python 3.14 requires the layout by name
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a process keeps."""
+    """The rights that a process keeps."""
 
-    read: tuple[str, ...] = ()  # files and folders with all below; never to be executed
-    keep: tuple[str, ...] = ()  # folders in which plain files are made, changed and removed
+    read: tuple[str, ...] = ()  # files, and folders with everything below; reading only, no execution
+    keep: tuple[str, ...] = ()  # folders in which plain files may be created, changed and removed
     connect: tuple[str, ...] = ()  # unix sockets, or folders of them
-    network: bool = False  # TCP is left alone
+    network: bool = False  # whether TCP stays unrestricted
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What Landlock holds now, and what this kernel's version cannot hold yet."""
+    """The restrictions that Landlock enforces now, and those that this kernel's version cannot enforce yet."""
 
     version: int
     missing: tuple[str, ...]
@@ -63,7 +64,7 @@ class Standing:
 
 UNIX_SOCKETS = "unix sockets by path (Linux 7.1)"
 
-# What came with which version of the interface, and with which kernel.
+# Each right with the version of the interface, and the kernel, that brought it.
 _SINCE = (
     (1, "files (Linux 5.13)"),
     (3, "truncating files (Linux 6.2)"),
@@ -74,27 +75,31 @@ _SINCE = (
 
 
 def version() -> int:
-    """Of the interface that this kernel offers; 0: none."""
+    """Version of the Landlock interface of this kernel. 0: none."""
     try:
         return _call("landlock_create_ruleset", _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
     except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):  # not built in, not switched on, forbidden
+        # Not built in, disabled at boot, or forbidden by a filter.
+        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
             return 0
         raise
 
 
 def restrict(rights: Rights) -> Standing:
-    """Give up all but `rights`, for this process and its children. To be called while it has one thread.
+    """Give up everything but `rights`, for this process and its future children.
 
-    Sets no_new_privs, which the kernel asks for. Where there is no Landlock nothing else happens.
+    Call it while the process has one thread: the kernel restricts the calling thread and its children only. Sets
+    no_new_privs, which Landlock requires. Without Landlock in the kernel nothing else happens. Raises OSError.
     """
     offered = version()
     missing = tuple(what for since, what in _SINCE if offered < since)
+    # Required by landlock_restrict_self for a process without CAP_SYS_ADMIN.
     powers.no_new_privileges()
     if offered == 0:
         return Standing(0, missing)
     handled = _handled(offered, rights.network)
-    size = 24 if offered >= 6 else 16 if offered >= 4 else 8  # older kernels refuse bytes they do not know
+    # Older kernels refuse nonzero bytes that they do not know (E2BIG).
+    size = 24 if offered >= 6 else 16 if offered >= 4 else 8
     ruleset = _call(
         "landlock_create_ruleset",
         _CREATE_RULESET,
@@ -113,6 +118,7 @@ def restrict(rights: Rights) -> Standing:
 
 
 def _handled(offered: int, free: bool) -> _Ruleset:
+    """The rights that this kernel can refuse. What is not handled stays allowed."""
     files = _OF_VERSION_1
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV), (9, _RESOLVE_UNIX)):
         if offered >= since:
@@ -123,11 +129,12 @@ def _handled(offered: int, free: bool) -> _Ruleset:
 
 
 def _allow(ruleset: int, paths: Iterable[str], rights: int) -> None:
-    """What does not exist is left out: there is nothing to be allowed."""
+    """Allow rights on paths. A path that does not exist or cannot be opened is skipped: there is nothing to allow."""
     if rights == 0:
         return
     for path in paths:
         try:
+            # A rule applies to the inode behind the descriptor; replacing the path later does not extend it.
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue

@@ -1,4 +1,4 @@
-"""Starting an engine as a child of the calling process: what it may see, who it is, and what it leaves behind."""
+"""Starts an engine as a child of the calling process: which host folders it sees, its uid, and cleaning up after it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from ramet.errors import HostNotCapable
 from ramet.isolation import cgroups, engine_uids, interpreter, package_folder, skeleton
 from ramet.isolation.engine_uids import EngineUid
 
-NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has it too
+NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has the same number
 
-_SWEEP_SECONDS = 2.0
+_SWEEP_SECONDS = 2.0  # dying sandboxes leave their cgroups within milliseconds; more than this and something is stuck
 
 _DESCRIPTORS_AT_LEAST = 2048
 _FILE_BYTES_AT_LEAST = 512 * 1024
 
-# Descriptors that a process of a sandbox may have where sandboxes have the uid of their owner. The kernel lets nobody
-# send descriptors while more of its uid are under way than the soft limit of the sender, which is 1024 in most
-# programs. One message can carry 253 beyond the limit of a sandbox, and what else is under way needs some room.
+# Descriptors per process in a sandbox, where sandboxes share the uid of their owner. The kernel counts the descriptors
+# that are in flight through unix sockets per uid, and refuses to send more (ETOOMANYREFS) once the count passes the
+# sender's soft RLIMIT_NOFILE, which is 1024 in most programs. A sandbox may therefore have fewer than that: one message
+# can carry 253 beyond its own limit, and what else is in flight needs some room.
 _USUAL_SOFT_LIMIT = 1024
 _SENT_AT_ONCE = 300
 _SANDBOX_DESCRIPTORS_AT_LEAST = 256
 
 HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
-# Runs in the engine's interpreter, isolated from the owner's environment; argv: folder of the package, options.
+# Runs in the engine's interpreter, isolated from the owner's environment. argv: the package's folder, then options.
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ramet.engine.__main__ import start; start()"
 
 
 class EngineProcess:
-    """The launcher that stands between owner and engine. It ends when the engine ends, after cleaning up."""
+    """The launcher, the process between owner and engine. It ends after the engine, when it has cleaned up."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: int, groups: Sequence[str]) -> None:
         self._process = process
@@ -52,7 +53,7 @@ class EngineProcess:
         return self._process.pid
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code, or None when it is still there after `timeout` seconds."""
+        """Wait for the launcher. Returns its exit code, or None if it still runs after `timeout` seconds."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -61,7 +62,11 @@ class EngineProcess:
         return code
 
     def _sweep(self) -> None:
-        """A launcher that was killed has not cleaned up; what it watched over dies with it, a moment later."""
+        """Remove the engine's cgroups, which a launcher that was killed could not do.
+
+        rmdir fails with EBUSY until the last process is gone. The kernel is still killing them (the engine is pid 1 of
+        their namespaces, and dies with its launcher), so try again for a moment.
+        """
         until = time.monotonic() + _SWEEP_SECONDS
         while (left := [folder for folder in self._groups if os.path.isdir(folder)]) and time.monotonic() < until:
             for folder in left:
@@ -72,13 +77,16 @@ class EngineProcess:
         self._process.kill()
 
     def stderr_tail(self, size: int = 4000) -> str:
-        """The end of what the engine or its launcher wrote to standard error."""
+        """The end of what the engine and its launcher wrote to standard error."""
         end = os.fstat(self._log).st_size
         return os.pread(self._log, size, max(0, end - size)).decode("utf-8", "replace").strip()
 
 
 def _check_limits() -> None:
-    """The engine takes all that the hard limits give; a guest's own descriptors are just above 1000."""
+    """Check the hard limits, which the engine inherits and uses in full. Raises HostNotCapable.
+
+    A guest's own descriptors have numbers just above 1000, so a lower limit than `_DESCRIPTORS_AT_LEAST` cannot work.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _DESCRIPTORS_AT_LEAST:
         raise HostNotCapable(
@@ -94,35 +102,40 @@ def _check_limits() -> None:
 
 
 def _sandbox_descriptors() -> int:
-    """The most that a process of a sandbox may have if it shares the uid of its owner, whose programs need theirs."""
+    """The RLIMIT_NOFILE for sandboxes with their owner's uid, low enough for the owner to still send descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     shared = _USUAL_SOFT_LIMIT if soft == resource.RLIM_INFINITY else min(soft, _USUAL_SOFT_LIMIT)
     return max(shared - _SENT_AT_ONCE, _SANDBOX_DESCRIPTORS_AT_LEAST)
 
 
 def _above_standard(descriptor: int) -> int:
-    """A copy with a number from 3 on: an owner without standard streams has sockets among 0, 1 and 2."""
+    """Duplicate a descriptor to a number from 3 on. An owner without standard streams has sockets at 0, 1 or 2."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def _names() -> tuple[Path, ...]:
-    """Where it is written who knows the names of hosts, if /etc only points there. For the proxy; no pod shows it."""
+    """The folder or file with the host's DNS settings, if /etc/resolv.conf is a link out of /etc.
+
+    The proxy reads it; no pod shows it.
+    """
     try:
         found = Path("/etc/resolv.conf").resolve(strict=True)
     except (OSError, RuntimeError):
         return ()
     if found.is_relative_to("/etc"):
         return ()
-    # The folder, because the file is replaced when it changes; but not one of the top, which holds much else.
+    # Show the folder, because the file is replaced when it changes, and a mount of a file would keep showing the old
+    # one. But not a folder directly below the root, which holds much else.
     return (found.parent,) if len(found.parents) > 2 else (found,)
 
 
 def start_engine(
     primary: socket.socket, options: Sequence[str] = (), listener: socket.socket | None = None
 ) -> EngineProcess:
-    """Start an engine that serves `primary`, and whoever connects to `listener`.
+    """Start an engine that serves `primary`, and every client that connects to `listener`.
 
-    Failures show as the end of the primary socket; `stderr_tail` says why.
+    Raises HostNotCapable when the helper is missing or limits are too low, LimitReached when no uid is free. Later
+    failures show as the end of the primary socket; `stderr_tail` then says why.
     """
     if not HELPER.is_file():
         raise HostNotCapable(
@@ -130,6 +143,8 @@ def start_engine(
             hint="install Ramet again: pip install --force-reinstall . in a checkout of Ramet",
         )
     _check_limits()
+    # The launcher inherits its copies of all of this. Ours are closed when it has started, or failed to: a copy of the
+    # engine's end kept here would hide its death.
     with ExitStack() as ours:
         own = None
         if (among := engine_uids.choices()) is not None:
@@ -144,7 +159,10 @@ def start_engine(
 
 
 def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str]) -> EngineProcess:
-    """`sockets`: the primary one, and the one that listens if there is one. `own`: the engine's uid, if not ours."""
+    """Build the launcher's command line and start it.
+
+    `sockets`: the primary one, then the listening one if there is one. `own`: the engine's uid, if it is not ours.
+    """
     found = interpreter.find(sys.executable)
     package = Path(ramet.isolation.__file__).resolve().parent.parent
     guest = package.with_name("ramet_guest")
@@ -154,6 +172,7 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
         *(str(path) for path in (package, guest, *_names()) if not any(path.is_relative_to(tree) for tree in shown)),
     ]
     base_uid = own.uid if own is not None else None
+    # The groups of dead engines first, so that they do not add up.
     cgroups.sweep_dead()
     delegation = cgroups.delegate(base_uid)
     command = [str(HELPER), "launch", "--owner", str(os.getpid()), "--primary", str(sockets[0])]
@@ -174,18 +193,21 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
         command += ["--listener", "6"]
     if base_uid is None:
         command += ["--sandbox-descriptors", str(_sandbox_descriptors())]
-    # An engine that serves others keeps no files for them.
+    # An engine that serves others keeps no packages for them on disk.
     packages = package_folder.find() if "--only-interpreter" not in options else None
     if packages is not None:
         command += ["--packages", packages]
+    # A memfd rather than a pipe: the engine never blocks on it, and its end can be read after a crash.
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
-    # The launcher holds the lock on the engine's uid by having it open.
+    # The lock on the engine's uid belongs to the open file. The launcher keeps it open, and so holds the lock until it
+    # ends.
     passed = [*sockets, *([own.lock] if own is not None and own.lock is not None else [])]
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=passed, env={}, cwd="/"
         )
     except BaseException:
+        # The launcher removes the groups at its end, but there is none.
         cgroups.undo(delegation)
         os.close(log)
         raise

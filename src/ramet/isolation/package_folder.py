@@ -1,4 +1,4 @@
-"""Where packages that sandboxes have installed are kept between engines: a folder of the owner's, made if need be."""
+"""The owner's folder in which packages that sandboxes have installed are kept from one engine to the next."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 
 def find() -> str | None:
-    """None where there is no such folder, or not one of ours alone: then an engine keeps them in memory."""
+    """The folder, created if necessary. None if there is none that only we can write: an engine then uses memory."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     try:
         above = Path(chosen) if chosen.startswith("/") else Path.home() / ".cache"
         folder = above / "ramet" / "packages"
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the mode is not for those above it
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # mkdir applies the mode to the last folder only
         folder.mkdir(mode=0o700, exist_ok=True)
         resolved = folder.resolve(strict=True)
         places = (resolved.stat(), resolved.parent.stat())
     except (OSError, RuntimeError):
         return None
-    # Whoever else could write to it, or put another in its place, could give sandboxes other packages.
+    # A user who could write to it, or replace it, could give sandboxes other packages.
     if any(about.st_uid != os.geteuid() or about.st_mode & 0o022 for about in places):
         return None
     return str(resolved)

@@ -1,17 +1,17 @@
-"""Raw TCP out of a pod: routes and packet rules that lead all of it to one listening socket, written with netlink.
+"""Routes and packet rules that lead all TCP out of a pod to one listening socket, written with netlink.
 
-A pod has loopback only. With these, a connection to any other address arrives at a port of the pod's loopback, where a
-proxy outside listens and asks the kernel where it was meant to go (SO_ORIGINAL_DST). Nothing else leaves: other
-protocols are refused. The rules are the kernel's; code in the pod has no capability to change them.
+A pod has loopback only. With these rules, a connection to any other address arrives at a port of the pod's loopback.
+The proxy outside listens there and asks the kernel for the original destination (SO_ORIGINAL_DST). Nothing else leaves
+the pod: other protocols are rejected. The kernel enforces the rules; code in the pod has no capability to change them.
 
-    address  198.19.255.254/32 on lo        what programs see as their own; not 127/8, whose replies are not tracked
-    route    local default dev lo           every address is here
+    address  198.19.255.254/32 on lo        what programs see as their own address (see OWN_ADDRESS)
+    route    local default dev lo           every address is local
     table ip ramet
       chain early  (output, before connection tracking)    to 127/8: not tracked;  not TCP, to elsewhere: rejected,
-                                                           but not to the own address: there go the rejections
+                                                           except to the own address, where ICMP rejections go
       chain away   (output, nat)                           TCP to elsewhere: redirected to the port
 
-Numbers are of linux/rtnetlink.h, linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h.
+Numbers are from linux/rtnetlink.h, linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from collections.abc import Sequence
 
 NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 
-# Both in the block that RFC 2544 sets aside for tests of devices: nothing on the internet is there.
+# Both are in the block that RFC 2544 reserves for benchmarks: no host on the internet has such an address. The own
+# address is not in 127/8: the proxy's replies go to it, and the kernel can only translate replies back that it tracks.
 OWN_ADDRESS = ipaddress.IPv4Address("198.19.255.254")
 NAMES_BLOCK = ipaddress.IPv4Network("198.18.0.0/16")
 
@@ -47,16 +48,19 @@ _ERROR = 2
 def lead_away(route: socket.socket, packets: socket.socket, port: int) -> None:
     """Lead all TCP of a pod that is not for its loopback to this port. Both are netlink sockets of the pod's network.
 
-    Raises OSError where the kernel cannot, with the step in its text.
+    Raises OSError where the kernel refuses; its text names the step.
     """
-    # The rules first: without them a route would only lead a pod to itself.
+    # The rules first: with the route alone, a connection to any address would reach the pod itself.
     _tell(packets, _table(port), "add packet rules")
     _tell(route, [_own_address()], "give loopback an address")
     _tell(route, [_route()], "add a route")
 
 
 def probe() -> None:
-    """Try it in the network of this process, made for that and spent afterwards. Ends it with what does not work."""
+    """Try the rules in this process's own network, which was made for this and ends with it.
+
+    Exits with a message that names the failing step.
+    """
     kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK
     with (
         socket.socket(socket.AF_NETLINK, kind, NETLINK_ROUTE) as route,
@@ -84,6 +88,7 @@ def _route() -> bytes:
 
 
 def _table(port: int) -> Sequence[bytes]:
+    # The first byte of the destination decides: 127/8 or not.
     to_loopback = _destination() + _compare(_EQUAL, b"\x7f\0\0\0")
     to_elsewhere = _destination() + _compare(_NOT_EQUAL, b"\x7f\0\0\0")
     to_strangers = to_elsewhere + _destination(b"\xff\xff\xff\xff") + _compare(_NOT_EQUAL, OWN_ADDRESS.packed)
@@ -91,9 +96,14 @@ def _table(port: int) -> Sequence[bytes]:
         _of_batch(_BATCH_BEGIN),
         _of_table(_NEW_TABLE, 1, _attribute(1, _TABLE)),
         _chain(2, b"early\0", _RAW_PRIORITY, b"filter\0"),
+        # Untracked, because the kernel's record of each connection is in no memory limit, and loopback needs no
+        # translation.
         _rule(3, b"early\0", to_loopback + _expression(b"notrack\0")),
+        # The rejection is an ICMP packet to the own address, sent through the same chain. It must not be rejected in
+        # turn.
         _rule(4, b"early\0", to_strangers + _protocol() + _compare(_NOT_EQUAL, bytes((_TCP,))) + _reject()),
         _chain(5, b"away\0", _NAT_PRIORITY, b"nat\0"),
+        # In the output hook `redir` changes the destination to 127.0.0.1 and the given port.
         _rule(6, b"away\0", to_elsewhere + _protocol() + _compare(_EQUAL, bytes((_TCP,))) + _redirect(port)),
         _of_batch(_BATCH_END),
     )
@@ -110,15 +120,16 @@ def _rule(number: int, chain: bytes, expressions: bytes) -> bytes:
     return _of_table(_NEW_RULE, number, body, _APPEND)
 
 
-# Expressions work on register 1.
+# All expressions use register 1.
 
 
 def _expression(name: bytes, data: bytes = b"") -> bytes:
+    """One expression: NFTA_LIST_ELEM with its name and its data."""
     return _attribute(1 | _NESTED, _attribute(1, name) + _attribute(2 | _NESTED, data))
 
 
 def _destination(mask_bytes: bytes = b"\xff\0\0\0") -> bytes:
-    """The destination address; as a rule its first byte, the others zero."""
+    """Load the destination address under a mask; by default only its first byte."""
     base, offset, length = _NETWORK_HEADER, _DESTINATION_OFFSET, 4
     load = (
         _attribute(1, _big(1)) + _attribute(2, _big(base)) + _attribute(3, _big(offset)) + _attribute(4, _big(length))
@@ -143,7 +154,7 @@ def _redirect(port: int) -> bytes:
 
 
 def _reject() -> bytes:
-    """With ICMP "port unreachable", which a sender sees as a refusal."""
+    """Reject with ICMP "port unreachable", which the sender sees as ECONNREFUSED."""
     return _expression(b"reject\0", _attribute(1, _big(0)) + _attribute(2, bytes((3,))))
 
 
@@ -151,10 +162,12 @@ def _reject() -> bytes:
 
 
 def _big(value: int) -> bytes:
+    """nf_tables takes numbers in network byte order, rtnetlink in host order."""
     return struct.pack("!I", value)
 
 
 def _attribute(kind: int, data: bytes) -> bytes:
+    """One attribute: length and kind, then data padded to four bytes."""
     size = 4 + len(data)
     return struct.pack("=HH", size, kind) + data + bytes(-size % 4)
 
@@ -164,6 +177,7 @@ def _message(kind: int, flags: int, number: int, body: bytes) -> bytes:
 
 
 def _of_batch(kind: int) -> bytes:
+    """Begin or end a batch. The kernel applies everything between the two or nothing."""
     return _message(kind, 0, 0, struct.pack("!BBH", socket.AF_UNSPEC, 0, _SUBSYSTEM))
 
 
@@ -173,7 +187,10 @@ def _of_table(kind: int, number: int, body: bytes, more: int = 0) -> bytes:
 
 
 def _tell(netlink: socket.socket, messages: Sequence[bytes], step: str) -> None:
-    """The kernel does it before ``send`` returns; its answers are there then."""
+    """Send messages and check the kernel's answers. Raises OSError with the step in its text.
+
+    The kernel processes netlink requests inside `send`, so its answers are already there when it returns.
+    """
     expected = sum(struct.unpack_from("=IHH", message)[2] & _ACKNOWLEDGE != 0 for message in messages)
     netlink.send(b"".join(messages))
     while expected:
@@ -188,4 +205,5 @@ def _tell(netlink: socket.socket, messages: Sequence[bytes], step: str) -> None:
                 if reason:
                     raise OSError(reason, f"{step}: {os.strerror(reason)}")
                 expected -= 1
+            # Messages are aligned to four bytes; at least one header forward, also for an invalid length.
             data = data[max(size + 3 & ~3, 16) :]

@@ -1,4 +1,4 @@
-"""Pods: namespaces, file tree, control groups and pipes, but no code running."""
+"""Pods: the namespaces, file tree, control groups and pipes of a sandbox, with no user code running in them yet."""
 
 from __future__ import annotations
 
@@ -22,23 +22,30 @@ from ramet.isolation.threadwork import finish
 from ramet.isolation.walks import Walks
 from ramet.protocol.specs import Interpreter, Limits, MountSpec
 
-_INODES_PER_MIB = 64  # a writable layer of 4 GiB has room for 262 144 files
-_SHM_SHARE = 4  # /dev/shm may hold this part of the disk limit, and never more than the memory limit
+_INODES_PER_MIB = 64  # so a writable layer of 4 GiB holds up to 262 144 files
+_SHM_SHARE = 4  # /dev/shm gets this fraction of the disk limit, but never more than the memory limit
 _CLOSE_SECONDS = 10.0
-_INIT_SECONDS = 10.0  # a pod's init answers within milliseconds, or after a second when processes take long to end
+_INIT_SECONDS = 10.0  # an init answers within milliseconds, or within a second when processes are slow to die
+# Pods under construction at a time. A guess: more builders would mostly wait for the kernel's locks on mounts and
+# network namespaces, and hold descriptors meanwhile.
 _MADE_AT_ONCE = 8
-_NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")  # in the order of native/snapshot.h
+# In the order of native/snapshot.h, which compares them.
+_NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")
 
 
 @dataclass(slots=True)
 class Ends:
-    """The engine's ends of a REPL's three lines, and the sandbox's while they are on their way to the pod's init."""
+    """The engine's ends of a REPL's control socket, stdout and stderr.
+
+    `theirs` are the sandbox's ends. They belong to the engine only until the pod's init has received its copies.
+    """
 
     control: socket.socket
     stdout: int
     stderr: int
     theirs: list[int] = field(default_factory=list)
-    control_inode: int = 0  # of the sandbox's end, by which a fork knows it
+    # Inode of the sandbox's end, by which a fork recognises the control socket among the REPL's descriptors.
+    control_inode: int = 0
 
     @classmethod
     def make(cls) -> Ends:
@@ -51,7 +58,7 @@ class Ends:
             made.theirs.append(out_write)
             made.stderr, error_write = os.pipe2(os.O_CLOEXEC)
             made.theirs.append(error_write)
-        except OSError:  # no descriptors left
+        except OSError:  # EMFILE or ENFILE: release what was opened so far
             made.close()
             raise
         for descriptor in (made.stdout, made.stderr):
@@ -59,7 +66,10 @@ class Ends:
         return made
 
     def sent(self) -> None:
-        """The pod has its copies."""
+        """Close our copies of the sandbox's ends: the pod's init now has its own.
+
+        A copy left open here would keep the pipes from ever reaching end-of-file when the REPL dies.
+        """
         for descriptor in self.theirs:
             os.close(descriptor)
         self.theirs = []
@@ -75,7 +85,7 @@ class Ends:
 
 
 class Pod:
-    """The walls of one sandbox. Owned by one sandbox, or by the pool while it waits."""
+    """The walls of one sandbox. A sandbox owns it, or the pool while it is unused."""
 
     def __init__(
         self,
@@ -89,25 +99,29 @@ class Pod:
         direct: tuple[tuple[str, str], ...] = (),
         uncounted: tuple[str, ...] = (),
     ) -> None:
-        self.uncounted = uncounted  # as in ``PodMaker``
+        self.uncounted = uncounted  # see `PodMaker.uncounted`
         self.shown = shown or ShownFolders()
-        self.direct = direct  # folders of the host that it shows as they are, and why
+        self.direct = direct  # (path, reason) of host folders that the pod shows directly, without an overlay
         self.handle = handle
         self.files = files
         self.ends = ends
         self.group = group
         self.limits = limits
-        # What a REPL that is thawed into it must end up in; compared from outside before it runs.
+        # A REPL thawed into this pod must end up in exactly these namespaces. The engine compares them from outside
+        # before the REPL runs its first instruction.
         self.init = _number(handle.init_pidfd)
         self.namespaces = self.namespaces_of(self.init)
         self._command = command
+        # The init answers commands in order and without ids. Two commands in flight could each read the other's answer,
+        # so only one may be.
         self._turn = asyncio.Lock()
-        self._answered: asyncio.Future[None] | None = None  # while a command is under way
+        # Resolved by the reader when the command in flight is answered.
+        self._answered: asyncio.Future[None] | None = None
         self._closed = False
 
     @staticmethod
     def namespaces_of(pid: int) -> tuple[int, ...]:
-        """Of a process in the engine's numbering, to be compared with the pod's."""
+        """Inode numbers of a process's namespaces (pid in the engine's numbering), to compare with the pod's own."""
         return tuple(os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in _NAMESPACES)
 
     @property
@@ -124,47 +138,62 @@ class Pod:
 
     @property
     def alive(self) -> bool:
-        """Whether its init is there: a dead one's number may be another pod's by now."""
+        """Whether the init still runs. Once it has ended, the kernel may give its pid to another process."""
+        # A pidfd becomes readable when its process has ended.
         ended = select.poll()
         ended.register(self.handle.init_pidfd, select.POLLIN)
         return not ended.poll(0)
 
     async def empty(self) -> None:
-        """End every process but the init, and give it new lines for the next REPL."""
+        """Kill every process in the pod except its init, and give the init fresh pipes for the next REPL."""
         self.ends.close()
         self.ends = Ends.make()
+        # Kill first, and wait for the answer: the init answers K only when all are gone, or after a second. A thaw
+        # recreates threads under their old ids, which a dying process could still hold.
         await self._tell("K", [])
         await self._tell("F", self.ends.theirs)
         self.ends.sent()
 
     def let_go(self) -> None:
-        """A REPL has taken its lines; the init drops its copies. It does not answer to this."""
-        with contextlib.suppress(OSError):  # an init that is gone has taken the REPL along, which its owner will see
+        """Have the init close its copies of the pipes once a REPL has them. The init does not answer this command.
+
+        With copies in the init, the engine would not see end-of-file when the REPL closes its own.
+        """
+        # A dead init has taken the REPL with it, and the sandbox notices that by itself.
+        with contextlib.suppress(OSError):
             send_packet(self._command, "C")
 
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
-        """A unix socket that listens in the pod's own network, at an abstract name. None: the name is taken there."""
+        """Listen on a unix socket at an abstract name in the pod's network. None: the name is in use there.
+
+        Raises SandboxLost when the pod has ended, LimitReached when the kernel has no room for another socket.
+        """
         return await self._socket(f"unix {name} {backlog}")
 
     async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
-        """A TCP socket that listens on the pod's loopback. None: the port is taken there."""
+        """Listen on a TCP port of the pod's loopback. None: the port is in use there. Raises as `listen`."""
         return await self._socket(f"tcp {port} {backlog}")
 
     async def bind_udp(self, port: int) -> socket.socket | None:
-        """A UDP socket on the pod's loopback. None: the port is taken there."""
+        """Bind a UDP socket to a port of the pod's loopback. None: the port is in use there. Raises as `listen`."""
         return await self._socket(f"udp {port}")
 
     async def plain_socket(self) -> socket.socket:
-        """A TCP socket of the pod's network that is not connected: whoever connects it reaches what listens there."""
+        """Make an unconnected TCP socket in the pod's network, with which the engine connects to servers there."""
         return _there(await self._socket("plain"))
 
     async def netlink(self, family: int) -> socket.socket:
-        """A netlink socket of the pod's network, made by one who may change it."""
+        """Make a netlink socket with which the engine changes the pod's network.
+
+        The kernel asks for CAP_NET_ADMIN over that network namespace twice: of the process that opened the socket, here
+        the init, and of the one that sends on it, here the engine.
+        """
         return _there(await self._socket(f"netlink {family}"))
 
     async def _socket(self, what: str) -> socket.socket | None:
         try:
-            # To its end, whoever waits: its answer must not be taken for that to the next question.
+            # Run to the end even if our caller is cancelled: an answer left in the socket would be read as the answer
+            # to the next command.
             answer, descriptors = await finish(self._tell(f"L {what}", []), _discard)
         except OSError as error:
             raise SandboxLost(f"cannot make a socket in the sandbox: its pod has ended ({error.strerror})") from None
@@ -180,6 +209,8 @@ class Pod:
         async with self._turn:
             send_packet(self._command, text, descriptors)
             loop = asyncio.get_running_loop()
+            # The future exists before the reader is added, and the reader only resolves it. The packet stays in the
+            # socket until we receive it below, in this task.
             answered = self._answered = loop.create_future()
             loop.add_reader(self._command, _settle, answered)
             try:
@@ -187,33 +218,41 @@ class Pod:
                     await answered
                 return receive_packet(self._command)
             except TimeoutError:
-                self._hang_up()  # a late answer must not be taken for that to the next question
+                self._hang_up()  # a late answer would be read as the answer to the next command, so give the pod up
                 raise SandboxLost(f"the pod's init did not answer within {_INIT_SECONDS:.0f} seconds") from None
             finally:
                 self._answered = None
+                # `_hang_up` closes the socket while we wait here and has removed the reader already.
                 if self._command.fileno() >= 0:
                     loop.remove_reader(self._command)
 
     def _hang_up(self) -> None:
+        """Close the command socket and fail the command in flight. The init exits at the end of that socket."""
         if self._answered is not None:
+            # Remove the reader before closing: the loop would otherwise watch a descriptor number that the next open()
+            # reuses.
             asyncio.get_running_loop().remove_reader(self._command)
             if not self._answered.done():
                 self._answered.set_exception(SandboxLost("the pod was closed"))
         self._command.close()
 
     async def close(self) -> None:
-        """The init leaves, the kernel ends what is left in its pid namespace, then the groups can go."""
+        """End the init; the kernel then kills the rest of its pid namespace. Afterwards remove the control groups."""
+        # Sandbox, pool and failure paths may all call this. The flag is set before the first await, so one of them does
+        # it.
         if self._closed:
             return
         self._closed = True
         self.ends.close()
         self._hang_up()
+        # rmdir of a cgroup fails with EBUSY while a process is in it, so wait for the end of pid 1 first. The kernel
+        # reports it only when every other process of the namespace is gone.
         await wait_for_end(self.handle.init_pidfd, _CLOSE_SECONDS)
         if self.group is not None:
             for _ in range(50):
                 if self.group.remove():
                     break
-                await asyncio.sleep(0.01)  # a dead process leaves its group a moment after its parent heard of it
+                await asyncio.sleep(0.01)  # an exiting task leaves its cgroup shortly after its pidfd becomes readable
         os.close(self.handle.init_pidfd)
         os.close(self.handle.root)
         self.shown.close()
@@ -221,21 +260,26 @@ class Pod:
 
 
 def _number(pidfd: int) -> int:
-    """The process behind a pidfd, in the engine's numbering."""
+    """The pid behind a pidfd, in the engine's numbering. -1: the process has been reaped."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
         return int(next((line.split()[1] for line in lines if line.startswith("Pid:")), "-1"))
 
 
 def _find_shown(root: int, paths: Sequence[str]) -> ShownFolders:
-    """Before any code runs in the pod, which could put something else in the place of a folder above."""
+    """Open each folder of the host that the pod shows, as a descriptor of its mount.
+
+    This runs before any code does: later, a sandbox could rename a parent folder and lead the path to another mount.
+    """
     found: list[int] = []
     for path in paths:
-        with contextlib.suppress(OSError):  # no descriptor left: it is shown all the same
+        # Out of descriptors: the folder is shown, but changes on the host appear there late.
+        with contextlib.suppress(OSError):
             found.append(open_in_root(root, path, os.O_PATH | os.O_DIRECTORY))
     return ShownFolders(found)
 
 
 def _there(made: socket.socket | None) -> socket.socket:
+    """The socket, for requests that name no address and therefore cannot find it in use."""
     if made is None:
         raise SandboxLost(
             "cannot make a socket in the sandbox: its pod reports that the address is in use, though none was given"
@@ -244,6 +288,7 @@ def _there(made: socket.socket | None) -> socket.socket:
 
 
 def _settle(future: asyncio.Future[None]) -> None:
+    """Resolve the future once: the loop calls a reader again as long as its descriptor stays readable."""
     if not future.done():
         future.set_result(None)
 
@@ -254,7 +299,10 @@ def _discard(packet: tuple[str, list[int]]) -> None:
 
 
 async def wait_for_end(pidfd: int, seconds: float) -> bool:
-    """True when the process behind `pidfd` ended within `seconds`."""
+    """Wait for the process behind `pidfd` to end. Returns whether it did so within `seconds`.
+
+    A loop keeps one reader per descriptor, so only one task may watch a `pidfd` at a time.
+    """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)
@@ -273,7 +321,11 @@ async def _nothing() -> bool:
 
 
 class PodMaker:
-    """Makes pods, and keeps a few ready in its pool. ``on_crowded`` gives up what others hold that was made ahead."""
+    """Makes pods and keeps a few ready in its pool.
+
+    `on_crowded` is called when the host runs out of room. It closes sandboxes that others made ahead, and returns
+    whether there were any.
+    """
 
     def __init__(
         self, holder: Holder, broker: Broker, delegation: Delegation, ready: int, walks: Walks | None = None
@@ -289,7 +341,11 @@ class PodMaker:
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """System calls for shared memory that no limit of this host counts: sandboxes are refused them."""
+        """System calls that give shared memory which no limit of this host counts. Sandboxes are refused these.
+
+        Without a memory cgroup only rlimits are left, and they count private memory. System V objects are bounded
+        anyway where the pod could write its ipc namespace's limits (Linux 6.9).
+        """
         if "memory" in self._delegation.folders:
             return ()
         return ("memfd_create",) if self._holder.bounds_ipc else ("memfd_create", "shmget", "semget", "msgget")
@@ -301,7 +357,10 @@ class PodMaker:
         mounts: Sequence[MountSpec],
         image: FileImage | None = None,
     ) -> Pod:
-        """A pod from the pool, or a new one; one that begins with the files of an image is always new."""
+        """Take a pod from the pool, or make one. A pod that starts with the files of an image is always made anew.
+
+        Raises LimitReached when the host has no room, RametError when a mount cannot be shown.
+        """
         if image is not None and not image.is_empty:
             return await self.make(interpreter, limits, mounts, image=image)
         pod = self.take_ready(interpreter, limits, mounts)
@@ -311,11 +370,11 @@ class PodMaker:
         return pod
 
     def take_ready(self, interpreter: Interpreter, limits: Limits, mounts: Sequence[MountSpec]) -> Pod | None:
-        """A pod that waits in the pool, if there is one. None of them shows folders of the host."""
+        """Take a pod from the pool, or None. Pods in the pool show no folders of the host."""
         return None if mounts else self.pool.take(PodKind(interpreter, limits))
 
     async def give_up_ready(self) -> bool:
-        """The host has no room: close what was made ahead. Whether that was anything."""
+        """Close what was made ahead, because the host has no room. Returns whether there was anything to close."""
         others = await self.on_crowded()
         return await self.pool.give_up() or others
 
@@ -327,7 +386,7 @@ class PodMaker:
         boot: bool = False,
         image: FileImage | None = None,
     ) -> Pod:
-        """A new pod. Where the host has no room for it, what waits in the pool makes room, and it is tried again."""
+        """Make a pod. When the host has no room, close what waits in the pool and try once more."""
         try:
             return await self._make_one(interpreter, limits, mounts, boot, image)
         except (OSError, LimitReached) as error:
@@ -345,8 +404,10 @@ class PodMaker:
         boot: bool = False,
         image: FileImage | None = None,
     ) -> Pod:
+        # Before the semaphore: the first layout for an interpreter takes long (it opens and attaches host folders), and
+        # pods of other kinds must not wait for it.
         layout = await self._holder.layout(interpreter)
-        opened: list[tuple[str, int]] = []  # lines of native/pod.h, each with its descriptor
+        opened: list[tuple[str, int]] = []  # lines for native/pod.h, each with the descriptor that belongs to it
         try:
             for mount in mounts:
                 if mount.writable:
@@ -368,11 +429,16 @@ class PodMaker:
         boot: bool,
         image: FileImage | None,
     ) -> Pod:
+        # Layers are attached before anything is allocated: this may wait for a long merge.
         layers = await image.attach(self._holder, self._walks) if image is not None else ()
+        # `undo` runs only if making fails. `sent` runs in both cases: the holder has its copies of these descriptors,
+        # or never will.
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
             group = None
             if self._delegation != NONE and not boot:
                 name = f"pod-{next(self._numbers)}"
+                # In a thread, because mkdir in a cgroup hierarchy waits for kernel-wide locks. To the end, because a
+                # thread cannot be cancelled, and the group that it makes would stay.
                 work = asyncio.to_thread(PodGroup.create, self._delegation, name, limits)
                 group = await finish(work, PodGroup.remove)
                 undo.callback(group.remove)
@@ -389,6 +455,7 @@ class PodMaker:
             if image is not None:
                 copies = (("files", image.files), ("shm", image.shm))
                 images = [(kind, descriptor) for kind, descriptor in copies if descriptor is not None]
+            # Empty files take nothing of a tmpfs's size but kernel memory all the same, so the inodes are bounded too.
             inodes = max(4096, limits.disk_bytes // (1 << 20) * _INODES_PER_MIB)
             lines = [
                 f"boot {int(boot)}",
@@ -400,8 +467,11 @@ class PodMaker:
                 *(f"image {kind}" for kind, _ in images),
                 *(line for line, _ in opened),
             ]
+            # In the order in which native/pod.c takes them: the init's command socket, what the init keeps, images,
+            # mounts.
             given = [theirs.fileno(), *ends.theirs, *doors, *(descriptor for _, descriptor in (*images, *opened))]
             handle = await self._holder.make_pod(layout, lines, given)
+            # From here on the Pod owns all of it; `Pod.close` releases it.
             undo.pop_all()
         ends.sent()
         files = PodFiles(handle.upper, handle.shm, layout.overlays(), image)
@@ -411,11 +481,11 @@ class PodMaker:
 
     @property
     def counts_memory(self) -> bool:
-        """Whether each pod has a group that counts its memory."""
+        """Whether each pod has a cgroup that counts its memory."""
         return "memory" in self._delegation.folders
 
     def group_count(self) -> int:
-        """How many group files the init of each pod holds."""
+        """How many cgroup files the init of each pod holds open. A thaw fetches them by number."""
         return len(self._delegation.paths())
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Giving up powers of this process: capabilities, new privileges, being looked into, outliving its parent."""
+"""Gives up privileges of this process: capabilities, gaining new ones, being traced, outliving its parent."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class _Data(ctypes.Structure):
 
 
 def has_capability(number: int) -> bool:
-    """Whether this process can use it now."""
+    """Whether the capability is in this process's effective set."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(held >> number & 1)
 
 
 def drop_capabilities() -> None:
-    """None is left in any of the five sets, and none comes back: also not for root, also not by running a program.
+    """Empty all five capability sets for good, also for root and also across execve. Raises OSError.
 
-    Of this thread only: to be called while there is one. Who has none to begin with may not narrow the bounding set;
-    no_new_privs stands in for it there.
+    Capabilities belong to a thread, so call this while there is only one. A process without CAP_SETPCAP may not shrink
+    the bounding set; there no_new_privs keeps execve from adding any.
     """
     for capability in range(_CAPABILITIES_AT_MOST):
         try:
             _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.EPERM):  # no such capability; not allowed
+            if error.errno in (errno.EINVAL, errno.EPERM):  # past the last capability, or not allowed
                 break
             raise
     try:
@@ -53,6 +53,7 @@ def drop_capabilities() -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:  # a kernel without ambient capabilities
             raise
+    # Last, because shrinking the bounding set needs CAP_SETPCAP.
     header = _Header(_CAPABILITY_VERSION_3, 0)
     nothing = (_Data * 2)()
     if _libc.capset(ctypes.byref(header), ctypes.byref(nothing)) != 0:
@@ -61,21 +62,22 @@ def drop_capabilities() -> None:
 
 
 def no_new_privileges() -> None:
-    """No program that is run from here gives more rights than there are now."""
+    """Keep execve from granting privileges: set-uid bits and file capabilities have no effect from here on."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
 
 
 def hide_memory() -> None:
-    """No core dump, and nobody of the same user may trace this process or read its memory."""
+    """Disable core dumps, and keep processes of the same user from tracing this one or reading its memory."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Be killed when `parent_pid` ends, or end at once if it has ended already.
+    """Be killed when `parent_pid` ends, or exit at once if it already has.
 
-    The kernel watches the parent's thread that started us, not the whole process: it must be one that stays.
+    The kernel watches the thread that forked us, not the whole parent process, so that thread must be a lasting one.
     """
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have ended before the call above; then no signal will come.
     if os.getppid() != parent_pid:
         os._exit(0)
 

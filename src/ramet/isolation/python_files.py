@@ -1,4 +1,4 @@
-"""Files that a Python program of ours may have to read late, behind walls that show it nothing else."""
+"""Files that our own confined Python processes may have to read late, when they see nothing else of the host."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# Where shared libraries live: extension modules are linked to some, and a resolver loads its own with the first name.
+# Folders of shared libraries: extension modules link to some, and a C library loads its resolvers with the first
+# lookup.
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 
 
 def python_folders() -> list[str]:
-    """Where modules come from, also those that are imported late; never a home folder as a whole."""
+    """Folders that modules are imported from, also late. Never a folder that contains the home folder."""
     package = Path(__file__).resolve().parents[1]
     paths = sysconfig.get_paths()
     found = [*sys.path, *site.getsitepackages(), paths["stdlib"], paths["platstdlib"], str(package)]

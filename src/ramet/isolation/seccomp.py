@@ -1,9 +1,9 @@
-"""The system calls a sandbox may make: data with a reason per line, and its compilation to a kernel filter.
+"""The system calls that a sandbox may make: data with a reason per line, compiled to a seccomp filter.
 
-The filter is put on once, in a template before its first instruction; everything thawed from it inherits it. What is
-not listed does not exist (ENOSYS). The few calls that only a thaw makes end in SECCOMP_RET_TRACE: a sandbox, which
-nobody traces, gets ENOSYS for them too, while the engine, which traces the task it makes them with, lets them pass. So
-no second filter has to be installed at each thaw.
+A template installs the filter once, before its first instruction, and everything thawed from it inherits it. Calls that
+are not listed do not exist (ENOSYS). The few calls that only a thaw makes return SECCOMP_RET_TRACE: in a sandbox, which
+has no tracer, the kernel turns that into ENOSYS, while the engine, which traces the task during a thaw, lets them pass.
+So no second filter has to be installed at each thaw.
 """
 
 from __future__ import annotations
@@ -151,58 +151,64 @@ _REFUSED: tuple[tuple[str, int, str], ...] = (
     ),
 )
 
-# Made by a thaw, under the engine's hand; a sandbox has no use for them.
+# A thaw makes these calls under the engine's control. Sandboxes do not need them.
 _TRACED = "setns clone3 pidfd_getfd"
 
-# Pretended: they would make the host write all its file systems to disk, and nothing of a sandbox is kept anyway.
+# Answered with success and not executed: they would make the host write all its file systems to disk, and nothing of a
+# sandbox is kept on disk.
 _IGNORED = "sync syncfs"
 
-# A limit of 1 is how a process keeps a crash from starting the host's core dump handler, which runs as root
-# (fs/coredump.c); it is set in the template, and changing it is pretended.
+# RLIMIT_CORE of 1 keeps a crash from starting the host's core dump handler, which runs as root (fs/coredump.c treats 1
+# as "do not pipe"). The template sets it; attempts to change it succeed without effect.
 _RLIMIT_CORE = 4
 
-# Sockets that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel code are
-# not made.
+# Address families that can lead out of a network namespace (AF_VSOCK reaches the hypervisor) or into rarely used kernel
+# code are refused.
 _AF_UNIX, _AF_NETLINK = 1, 16
-_FAMILIES = (_AF_UNIX, 2, 10)  # AF_INET, AF_INET6; AF_NETLINK is asked for its protocol
-# What the C library speaks, and programs that list addresses and sockets. The others (packet filters, audit, connectors
-# of drivers, families that modules add) are kernel code that no program of a sandbox has a use for.
+_FAMILIES = (_AF_UNIX, 2, 10)  # AF_INET, AF_INET6; AF_NETLINK depends on its protocol
+# The protocols of the C library, and of programs that list addresses and sockets. The other netlink protocols (packet
+# filters, audit, driver connectors, families that modules add) are kernel code that no program in a sandbox needs.
 _NETLINK_PROTOCOLS = (0, 4)  # NETLINK_ROUTE, NETLINK_SOCK_DIAG
 
-# Huge pages that the host's administrator has reserved: whoever takes one takes it from the program that it is for, and
-# no memory limit counts it. Refused as by a host that has reserved none; programs fall back.
+# Huge pages that the host's administrator has reserved. A sandbox that took one would take it from the program it is
+# reserved for, and no memory limit counts it. Refused as on a host that has reserved none; programs fall back.
 _HUGE_PAGES = {
-    "mmap": (3, 0x40000, errno.ENOMEM),  # which argument holds the flags; MAP_HUGETLB
+    "mmap": (3, 0x40000, errno.ENOMEM),  # argument with the flags; MAP_HUGETLB
     "memfd_create": (1, 0x4, errno.ENOSYS),  # MFD_HUGETLB
     "shmget": (2, 0o4000, errno.ENOMEM),  # SHM_HUGETLB
 }
 
-# The pod's init has the same user id as everybody in the pod: whoever set its limits could keep it from its work.
+# The pod's init has the same uid as every process in the pod, so any of them could lower its limits and disable it.
 _INIT = 1
 
-# A program with one of these bits in a writable folder of the host would lend the owner's power to whoever runs it
-# there.
+# A set-uid program in a writable folder of the host would give the owner's rights to every user who starts it there.
 _MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
-_CREATING = {"open": (1, 2), "openat": (2, 3)}  # which argument holds the flags, and which the mode
+_CREATING = {"open": (1, 2), "openat": (2, 3)}  # arguments with the flags and with the mode
 _SET_ID_BITS = 0o6000
 _O_CREAT_OR_TMPFILE = 0o20000100
 
-# A lease makes everybody who opens the file wait, on the host too; a directory notice tells who does.
+# A lease makes everybody wait who opens the file, on the host too. A directory notification reports what the host does
+# there.
 _FCNTL_REFUSED = (1024, 1026)  # F_SETLEASE, F_NOTIFY
 
+# clone(2) passes flags in a register, where the filter can read them. clone3 passes them in memory, so it is not
+# allowed.
 _CLONE_NEW_ANY = 0x7E020000  # every CLONE_NEW* that fits clone(2)
-_CLONE_TRACED_ONLY = 0x00808000  # CLONE_PARENT, CLONE_UNTRACED: children that would not be the sandbox's
+# CLONE_PARENT, CLONE_UNTRACED: such a child would not be the sandbox's, or would escape the tracer.
+_CLONE_TRACED_ONLY = 0x00808000
 _CLONE_VM = 0x100
 _CLONE_THREAD_OR_VFORK = 0x00014000
+# With this flag close_range gives the calling thread its own descriptor table. A freeze reads one table per process.
 _CLOSE_RANGE_UNSHARE = 2
-# A supervisor of one's own may answer "go on", which outranks the trace answer that ends this filter: with it a sandbox
-# could make every call that is not listed here.
+# With a supervisor of its own a program could answer "continue", which takes precedence over the TRACE answer of this
+# filter. A sandbox could then make every traced call.
 _SECCOMP_NEW_LISTENER = 1 << 3
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
 _RET_ALLOW, _RET_ERRNO, _RET_TRACE, _RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x7FF00000, 0x80000000
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+# A filter sees 32 bits at a time: an argument is two words, the low one first.
 _AT_NUMBER, _AT_ARCH, _AT_ARGUMENT_0 = 0, 4, 16  # offsets in struct seccomp_data (low halves)
 
 
@@ -238,17 +244,18 @@ def _numbers(names: str) -> list[int]:
 
 
 def _when_number(number: int, body: list[_Instruction]) -> list[_Instruction]:
-    """`body` runs for this call and always ends with an answer."""
+    """Code for one call: `body` runs if the number matches, and must end with a return. Otherwise it is skipped."""
     return [_Instruction(_JUMP_EQUAL, 0, len(body), number), *body]
 
 
 def allowed_names() -> frozenset[str]:
-    """Every call that passes whatever its arguments."""
+    """Every call that is allowed with any arguments."""
     return frozenset(name for _, names in _ALLOWED for name in names.split())
 
 
 def _made_sockets() -> list[_Instruction]:
-    """What `socket` answers: by its family, and for netlink by its protocol."""
+    """The answer for `socket`: depends on the family, and for netlink on the protocol."""
+    # Jump distances count the instructions in between. Each match jumps to the "allow" that follows its list.
     families = [
         _Instruction(_JUMP_EQUAL, len(_FAMILIES) + 1 - index, 0, family) for index, family in enumerate(_FAMILIES)
     ]
@@ -270,24 +277,26 @@ def _made_sockets() -> list[_Instruction]:
 
 
 def compile_filter(uncounted: Collection[str] = ()) -> bytes:
-    """The filter as an array of ``struct sock_filter``.
+    """Compile the filter to an array of ``struct sock_filter``.
 
-    ``uncounted``: calls that would give memory which no limit of this host counts; they find none left. For
-    ``memfd_create``, which a thaw makes too, that is as on a kernel without it.
+    ``uncounted``: calls that would give memory which no limit of this host counts. They fail with ENOSPC.
+    ``memfd_create``, which a thaw makes as well, is answered with TRACE and so fails with ENOSYS.
     """
     refuse = _RET_ERRNO | errno.EPERM
     program = [
         _load(_AT_ARCH),
         _Instruction(_JUMP_EQUAL, 1, 0, _AUDIT_ARCH_X86_64),
-        _answer(_RET_KILL_PROCESS),  # 32-bit entry points have other numbers: nothing below would mean what it says
+        _answer(_RET_KILL_PROCESS),  # 32-bit entry points number their calls differently: nothing below would apply
         _load(_AT_NUMBER),
+        # The x32 ABI shares our architecture value and has its own table of calls, from this bit on.
         _Instruction(_JUMP_AT_LEAST, 0, 1, _X32_BIT),
         _answer(_RET_ERRNO | errno.ENOSYS),
     ]
     for name in uncounted:
         answer = _RET_TRACE if name == "memfd_create" else _RET_ERRNO | errno.ENOSPC
         program += _when_number(X86_64[name], [_answer(answer)])
-    # First, because programs call mmap all the time, and the kernel remembers no answer that depends on arguments.
+    # mmap comes first because programs call it all the time, and the kernel's bitmap of constant answers (Linux 5.11)
+    # skips only calls whose answer does not depend on arguments.
     for name, (flags, bit, reason) in _HUGE_PAGES.items():
         no_huge_page = [_Instruction(_JUMP_SET, 0, 1, bit), _answer(_RET_ERRNO | reason), _answer(_RET_ALLOW)]
         program += _when_number(X86_64[name], [_load_argument(flags), *no_huge_page])
@@ -306,9 +315,10 @@ def compile_filter(uncounted: Collection[str] = ()) -> bytes:
             _Instruction(_JUMP_SET, 0, 1, _CLONE_TRACED_ONLY),
             _answer(_RET_TRACE),
             _Instruction(_JUMP_SET, 0, 2, _CLONE_VM),
-            # Memory shared with a process of its own would outlive a freeze of the sandbox. (A vfork inside a vfork
-            # whose middle process is killed leaves one all the same, which a filter cannot see. A fork of the sandbox
-            # stops it like every other process of the pod, and the copy shares nothing with it.)
+            # A separate process that shares the sandbox's memory would keep running on it during a freeze, so CLONE_VM
+            # needs CLONE_THREAD or CLONE_VFORK. (A vfork inside a vfork whose middle process is killed still leaves
+            # such a process, which no filter can see. A fork of the sandbox stops it like every other process of the
+            # pod, and the copy shares nothing with it.)
             _Instruction(_JUMP_SET, 1, 0, _CLONE_THREAD_OR_VFORK),
             _answer(refuse),
             _answer(_RET_ALLOW),
@@ -326,7 +336,7 @@ def compile_filter(uncounted: Collection[str] = ()) -> bytes:
     for name, mode in _MODE_ARGUMENT.items():
         program += _when_number(X86_64[name], [_load_argument(mode), *no_set_id])
     for name, (flags, mode) in _CREATING.items():
-        # Without a file to create the mode is whatever the register held.
+        # Without O_CREAT or O_TMPFILE the mode argument is not given, and the register holds anything.
         creates = [_load_argument(flags), _Instruction(_JUMP_SET, 1, 0, _O_CREAT_OR_TMPFILE), _answer(_RET_ALLOW)]
         program += _when_number(X86_64[name], [*creates, _load_argument(mode), *no_set_id])
     commands = [
@@ -335,7 +345,7 @@ def compile_filter(uncounted: Collection[str] = ()) -> bytes:
     ]
     program += _when_number(X86_64["fcntl"], [_load_argument(1), *commands, _answer(_RET_ALLOW), _answer(refuse)])
     program += _when_number(X86_64["socket"], _made_sockets())
-    # For every other family the kernel makes two sockets before it says that it has no pairs of them.
+    # For every other family the kernel creates two sockets before it refuses to pair them.
     pair = _Instruction(_JUMP_EQUAL, 1, 0, _AF_UNIX)
     program += _when_number(
         X86_64["socketpair"],
@@ -346,13 +356,15 @@ def compile_filter(uncounted: Collection[str] = ()) -> bytes:
         program += _when_number(number, [_answer(pretend)])
     is_core = _Instruction(_JUMP_EQUAL, 1, 0, _RLIMIT_CORE)
     program += _when_number(X86_64["setrlimit"], [_load_argument(0), is_core, _answer(_RET_ALLOW), _answer(pretend)])
-    asks_only = [  # no new limit given: both halves of the pointer are zero
+    asks_only = [  # no new limit: both halves of the pointer are zero
         _load_argument(2),
         _Instruction(_JUMP_EQUAL, 0, 3, 0),
         _load_high_half_of_argument(2),
         _Instruction(_JUMP_EQUAL, 0, 1, 0),
         _answer(_RET_ALLOW),
     ]
+    # Every process in the pod may read the init's limits, and change those of other processes, but not RLIMIT_CORE (see
+    # above).
     of_the_init = [_load_argument(0), _Instruction(_JUMP_EQUAL, 0, len(asks_only) + 1, _INIT), *asks_only]
     program += _when_number(
         X86_64["prlimit64"],

@@ -32,10 +32,11 @@ _FOLDERS = (
 
 GUEST_FOLDER = "/.ramet/ramet_guest"
 LIBRARY_FOLDER = "/.ramet/site-packages"
-# Commands of ours that stand before those of the same name.
+# Our own commands, found before others of the same name because this folder comes first in PATH.
 COMMAND_FOLDER = "/.ramet/bin"
 
-# Copied from the host when everybody may read them: how programs find libraries, certificates, time zones and fonts.
+# Copied from the host if everybody may read them: how programs find libraries, certificates, time zones and fonts. No
+# file with secrets or accounts is among them (shadow, pip.conf, gitconfig and the like are never shown).
 _COPIED = (
     "ld.so.cache",
     "ld.so.conf",
@@ -70,9 +71,10 @@ _WRITTEN = {
     "group": "root:x:0:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost\n",
     "hostname": "sandbox\n",
-    "resolv.conf": "nameserver 127.0.0.1\n",  # where the network answers, if there is one
-    # Where nobody answers at that address (UNAVAIL) the last word is that of the file, "not known". The resolver's own
-    # would be "temporary failure", after which programs try again.
+    "resolv.conf": "nameserver 127.0.0.1\n",  # the sandbox's own resolver, if it has a network
+    # Without a network nothing answers at that address, which the resolver reports as UNAVAIL. The second "files" then
+    # has the last word and says "not known". The resolver's own error would be "temporary failure", after which
+    # programs retry.
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns [!UNAVAIL=return] files\nservices: files\n"
     "protocols: files\n",
     "machine-id": "00000000000000000000000000000000\n",
@@ -81,16 +83,20 @@ _WRITTEN = {
 
 
 def system_folders() -> tuple[str, ...]:
-    """Top-level system folders of the host that are real folders; the rest are links into /usr."""
+    """Top-level system folders of the host that are real folders. The others are links into /usr."""
     return tuple(f"/{name}" for name in _TOP if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"))
 
 
 def system_links() -> tuple[tuple[str, str], ...]:
+    """(path, target) of the top-level system folders that are links, as on a host with merged /usr."""
     return tuple((f"/{name}", os.readlink(f"/{name}")) for name in _TOP if os.path.islink(f"/{name}"))
 
 
 def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc") -> None:
-    """Fill the empty `folder`. Every place where something will be mounted exists afterwards."""
+    """Fill the empty `folder`. Afterwards every place exists where something will be mounted.
+
+    Builders of pods create nothing in a shown tree, so a missing mount point would make every pod fail. Raises OSError.
+    """
     root = Path(folder)
     for name in (*_FOLDERS, *(place.lstrip("/") for place in _mount_points(interpreter))):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -107,8 +113,10 @@ def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc"
     _write_commands(root / COMMAND_FOLDER.lstrip("/"), interpreter)
     if has_user_site(interpreter.executable):
         major, minor = interpreter.version.split(".")[:2]
-        # One that does not exist when the interpreter starts would not be on its path after `pip install --user`.
+        # A user site that does not exist when the interpreter starts is not put on its path, and `pip install --user`
+        # later would have no effect.
         (root / f"root/.local/lib/python{major}.{minor}/site-packages").mkdir(parents=True, exist_ok=True)
+    # Modes that programs check: a private home, and shared folders with the sticky bit.
     (root / "root").chmod(0o700)
     for name in ("tmp", "var/tmp"):
         (root / name).chmod(0o1777)
@@ -116,7 +124,7 @@ def write_skeleton(folder: str, interpreter: Interpreter, host_etc: str = "/etc"
 
 
 def has_user_site(executable: str) -> bool:
-    """Whether it looks for packages in the home folder. A virtual environment does not, unless it was made to."""
+    """Whether the interpreter searches the home folder for packages. Virtual environments do so only if configured."""
     try:
         lines = (Path(executable).parent.parent / "pyvenv.cfg").read_text(errors="replace").splitlines()
     except OSError:
@@ -128,7 +136,10 @@ def has_user_site(executable: str) -> bool:
 
 
 def _write_commands(folder: Path, interpreter: Interpreter) -> None:
-    """`pip`, which asks the engine before it becomes pip. In sh: it finds any interpreter, whatever its path is."""
+    """Write `pip`, which asks the engine before it runs the real pip.
+
+    A shell script, because a "#!" line fails for interpreters with long paths or spaces in them.
+    """
     program = (
         f'import sys; sys.path.insert(0, "{os.path.dirname(GUEST_FOLDER)}"); '
         "from ramet_guest.pip_program import main; main(sys.argv[1:])"
@@ -153,7 +164,7 @@ def _mount_points(interpreter: Interpreter) -> Iterable[str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """What cannot be read is left out: it was not meant for everybody."""
+    """Copy a file or folder if it can be read. Unreadable entries were not meant for everybody and are left out."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         if source.is_dir():

@@ -1,4 +1,4 @@
-"""System call numbers of x86-64, by name. Facts of the kernel's ABI; another architecture gets a table of its own."""
+"""System call numbers of x86-64 by name, as the kernel's ABI fixes them. Another architecture gets its own table."""
 
 from __future__ import annotations
 

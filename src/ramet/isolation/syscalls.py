@@ -1,4 +1,4 @@
-"""System calls that Python has no function for, each with its error raised as OSError."""
+"""System calls that Python has no functions for. Each raises OSError on failure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FSPICK_EMPTY_PATH, _FSPICK_CLOEXEC = 8, 1
 _SET_FLAG, _RECONFIGURE = 0, 7  # FSCONFIG_SET_FLAG, FSCONFIG_CMD_RECONFIGURE
 _OPENAT2 = 437
 _CLONE3 = 435
-# RESOLVE_NO_XDEV and so on, of openat2(2)
+# RESOLVE_NO_XDEV and the others of openat2(2)
 _NO_OTHER_MOUNT, _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH, _IN_ROOT = 0x01, 0x02, 0x04, 0x08, 0x10
-# openat2(2): EAGAIN when a rename or mount raced with "..": try again. A sandbox can race on purpose, so not for ever.
+# openat2(2) fails with EAGAIN when a rename or mount races with "..", and should then be retried. A sandbox can cause
+# such races on purpose, so the retries are limited.
 _TRIES = 32
 
 
@@ -28,7 +29,7 @@ class _OpenHow(ctypes.Structure):
 
 
 class _StatFs(ctypes.Structure):
-    # Only the first field is of interest; the rest is room for the kernel to write to (120 bytes on 64 bits).
+    # We need the first field only. The rest is room for the kernel, which writes 120 bytes on 64-bit machines.
     _fields_ = [("type", ctypes.c_long), ("rest", ctypes.c_char * 248)]
 
 
@@ -44,16 +45,16 @@ def _checked(what: str, result: int) -> int:
 
 
 def check_clone3() -> None:
-    """OSError where clone3 is refused as such. A C library that gets another answer than ENOSYS can start no thread."""
+    """Raise OSError where a filter refuses clone3 other than with ENOSYS: the C library could start no thread."""
     try:
         _call("clone3", _CLONE3, ctypes.c_void_p(None), ctypes.c_size_t(0))
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what the call itself says to arguments of no size
+        if error.errno != errno.EINVAL:  # the kernel's own answer to a structure of size zero
             raise
 
 
 def clone_tree(path: str) -> int:
-    """A detached copy of the mounts at and below `path`, as a descriptor."""
+    """Clone the mounts at and below `path`, detached, as a descriptor."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return _call(
         f"open_tree({path})",
@@ -65,10 +66,10 @@ def clone_tree(path: str) -> int:
 
 
 def forget_names(mount: int) -> None:
-    """Have the kernel forget the names that it remembers of a file system that is read-only, but for those in use.
+    """Make the kernel drop the cached names of a read-only file system, except those in use.
 
-    By a remount that changes nothing: before each, the kernel drops what is in the file system's cache of names
-    (fs/super.c, reconfigure_super). `mount`: a descriptor of the top folder of a mount.
+    A remount that changes nothing does this: reconfigure_super in fs/super.c shrinks the dentry cache first. `mount`: a
+    descriptor of a mount's top folder.
     """
     flags = ctypes.c_uint(_FSPICK_EMPTY_PATH | _FSPICK_CLOEXEC)
     context = _call("fspick", _FSPICK, ctypes.c_int(mount), ctypes.c_char_p(b""), flags)
@@ -81,22 +82,22 @@ def forget_names(mount: int) -> None:
 
 
 def open_in_root(root: int, path: str | bytes, flags: int, mode: int = 0, *, follow_links: bool = True) -> int:
-    """Open a path as if `root` were "/": links and ".." cannot lead out of it, nor can the links in /proc."""
+    """Open a path as if `root` were "/". Neither links, nor "..", nor magic links in /proc can lead out of it."""
     return _openat2(root, path, flags, mode, _IN_ROOT | _NO_MAGIC_LINKS | (0 if follow_links else _NO_LINKS))
 
 
 def find_in_root(root: int, path: str | bytes) -> int:
-    """An O_PATH descriptor for what is at `path` when `root` is "/", be it a link. Opens nothing."""
+    """Open what is at `path` as seen from `root`, as an O_PATH descriptor. A final link is not followed."""
     return open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
 
 
 def open_below(folder: int, name: str, flags: int) -> int:
-    """Open what is below a folder on the same mount (else EXDEV); a link only with O_PATH and O_NOFOLLOW."""
+    """Open a path below a folder, on the same mount (else EXDEV). Links only with O_PATH and O_NOFOLLOW."""
     return _openat2(folder, name, flags, 0, _BENEATH | _NO_LINKS | _NO_MAGIC_LINKS | _NO_OTHER_MOUNT)
 
 
 def file_system_type(descriptor: int) -> int:
-    """The magic number of the file system behind a descriptor, as in statfs(2)."""
+    """The magic number of the descriptor's file system, as in statfs(2)."""
     answer = _StatFs()
     _checked("fstatfs", _libc.fstatfs(ctypes.c_int(descriptor), ctypes.byref(answer)))
     return int(answer.type) & 0xFFFFFFFF

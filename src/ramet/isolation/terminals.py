@@ -1,4 +1,4 @@
-"""A program on a terminal in a pod: the terminal is made from outside, the program started by `native/enter.c`."""
+"""Programs on terminals in a pod. The engine opens the terminal from outside; `native/enter.c` starts the program."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from ramet.isolation.pods import Pod, wait_for_end
 from ramet.isolation.seccomp import compile_filter
 from ramet.isolation.threadwork import finish
 
-_PTMX = os.makedev(5, 2)
+_PTMX = os.makedev(5, 2)  # the character device /dev/ptmx
 _DEVPTS = 0x1CD1  # DEVPTS_SUPER_MAGIC
-_SLAVE_MAJORS = range(136, 144)
+_SLAVE_MAJORS = range(136, 144)  # UNIX98_PTY_SLAVE_MAJOR and the seven after it
 _TIOCGPTPEER = 0x5441
 _TIOCSPTLCK = 0x40045431
-_ENTER_SECONDS = 10.0  # a pod that has used up its processor time makes it wait
+_ENTER_SECONDS = 10.0  # a pod that has used up its CPU quota delays it
 _DYING_SECONDS = 2.0
 _NO_ROOM = re.compile(r"Resource temporarily|Cannot allocate|No space left|Too many")
+# /proc/PID/status must show this: no capability in any set, no way to gain one, and the filter in force.
 _POWERLESS = {
     "CapInh": "0" * 16,
     "CapPrm": "0" * 16,
@@ -45,14 +46,14 @@ _POWERLESS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run on a terminal."""
+    """A command to run on a terminal."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    folder: str | None  # None: home
+    folder: str | None  # None: the home folder
 
     def encode(self) -> bytes:
-        """As `native/enter.c` reads it."""
+        """Encode in the format that `native/enter.c` reads."""
         strings = [self.folder or "", str(len(self.arguments)), *self.arguments]
         strings += [f"{name}={value}" for name, value in self.environment.items()]
         return b"".join(os.fsencode(text) + b"\0" for text in strings)
@@ -60,7 +61,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program that is about to run on its terminal: a child of the engine, in the engine's numbering."""
+    """A program that waits on its terminal to be let run. A child of the engine; `pid` is in the engine's numbering."""
 
     pid: int
     pidfd: int
@@ -71,15 +72,18 @@ def set_size(terminal: int, columns: int, rows: int) -> None:
 
 
 def open_terminal(root: int, columns: int, rows: int) -> tuple[int, int]:
-    """A new terminal of the pod with this root: master and slave.
+    """Open a new terminal in the pod with this root. Returns master and slave.
 
-    No link is followed and what was found is looked at: the folders above are a sandbox's to change.
+    The folders above /dev/pts are the sandbox's to change. So no link is followed, and what was found is checked.
+
+    Raises LimitReached when the pod's terminals are used up, SandboxLost when /dev/pts is not what it should be.
     """
     flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
     found = syscalls.open_in_root(root, "/dev/pts/ptmx", os.O_PATH, follow_links=False)
     try:
         _check(found, lambda device: device == _PTMX)
-        master = os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK)  # the very device that was looked at
+        # Reopens the inode that was checked; a path could lead elsewhere by now.
+        master = os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -89,8 +93,8 @@ def open_terminal(root: int, columns: int, rows: int) -> tuple[int, int]:
     finally:
         os.close(found)
     try:
-        fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))  # from here on others in the pod can open it
-        # The other side of this very terminal, not what a path leads to.
+        fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))  # unlock: from here on other processes of the pod can open the slave
+        # TIOCGPTPEER opens the slave of this very master. Its path in the pod could lead to another device.
         slave = fcntl.ioctl(master, _TIOCGPTPEER, flags)
         try:
             _check(slave, lambda device: os.major(device) in _SLAVE_MAJORS)
@@ -107,6 +111,7 @@ def open_terminal(root: int, columns: int, rows: int) -> tuple[int, int]:
 
 
 def _check(descriptor: int, is_expected: Callable[[int], bool]) -> None:
+    """Raise SandboxLost unless this is the expected character device on a devpts file system."""
     status = os.fstat(descriptor)
     if (
         not stat.S_ISCHR(status.st_mode)
@@ -117,26 +122,35 @@ def _check(descriptor: int, is_expected: Callable[[int], bool]) -> None:
 
 
 class Entering:
-    """The start of one program in a pod, in two steps: it is there, powerless, and waits; then it runs."""
+    """Starts one program in a pod, in two steps.
+
+    After `start` it exists without any privilege and waits. `run` checks its walls from outside and lets it go on.
+    """
 
     def __init__(
         self, pod: Pod, command: Command, limits: Sequence[tuple[int, int, int]], others: frozenset[int]
     ) -> None:
         self._pod = pod
-        self._others = others  # children of the engine that are in the pod already
+        self._others = others  # children of the engine that are already in this pod, and not to be taken for a stray
         self._command = command
         self._limits = limits
+        # SOCK_SEQPACKET keeps reports apart, so that one recv returns one of them.
         self._report, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._report.setblocking(False)
         self._ready = False
         self._failure: str | None = None
 
     async def start(self, slave: int) -> Started:
-        """It is there. Owned by the caller from now on, whatever `run` says."""
-        # To its end: a child of ours that nobody knows of would never be reaped.
+        """Start the program. From here on the caller owns it, whether or not `run` succeeds.
+
+        Raises LimitReached when the pod has no room for another process, RametError when a step fails.
+        """
+        # Run to the end even if our caller is cancelled: a child with an unknown pid would never be reaped.
         return await finish(asyncio.to_thread(self._enter, slave), _discard)
 
     def _enter(self, slave: int) -> Started:
+        # Descriptors that the helper inherits are closed here as soon as it has started. With our copy of `_theirs`
+        # open, `run` would not see the end of the report socket.
         with contextlib.ExitStack() as sent:
             sent.callback(self._theirs.close)
             doors = self._pod.group.open_doors() if self._pod.group is not None else []
@@ -152,8 +166,10 @@ class Entering:
             for door in doors:
                 command += ["--group", str(door)]
             for limit in self._limits:
+                # RLIM_INFINITY is -1 in Python and 2^64-1 for the kernel.
                 command += ["--limit", *(str(part % (1 << 64)) for part in limit)]
-            # Nothing of the request in its environment or arguments: the helper has the engine's power.
+            # Nothing of the request goes into its environment or arguments: the helper runs with the engine's
+            # privileges, and other processes could read them in /proc.
             helper = subprocess.Popen(
                 command, pass_fds=given, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -161,12 +177,17 @@ class Entering:
         try:
             code = helper.wait(_ENTER_SECONDS)
         except subprocess.TimeoutExpired:
+            # The child of a helper that was killed lives on; `_started` finds it.
             helper.kill()
             code = helper.wait()
         return self._started(code)
 
     def _started(self, code: int) -> Started:
-        """After the helper's end, so what it had to say is there: that of its child may come before or after."""
+        """Read the reports after the helper has ended.
+
+        By then everything that the helper sent is in the socket. Packets of its child may come before, between or after
+        those.
+        """
         pid = None
         while packet := self._packet():
             kind, _, rest = packet.partition(" ")
@@ -179,8 +200,10 @@ class Entering:
         if pid is not None:
             return Started(pid, os.pidfd_open(pid))
         error = self._failure or f"the helper ended with {code}"
+        # Killed by a signal, perhaps between its clone and its report: look for the child.
         if code < 0:
             _end_stray(self._pod, self._others)
+        # A helper that has entered the pod's groups counts against its memory, and the OOM killer may choose it.
         if _NO_ROOM.search(error) or code == -signal.SIGKILL:
             raise LimitReached(
                 f"cannot start a program in the sandbox: {error}",
@@ -195,7 +218,11 @@ class Entering:
             return ""
 
     async def run(self, started: Started) -> None:
-        """Compare its walls with the pod's, from outside, and let it run."""
+        """Check the program's walls from outside, then let it run. Returns when it runs or has already died.
+
+        Raises InvalidArgument when the command or folder does not work, SandboxLost when the walls are wrong or time
+        runs out.
+        """
         loop = asyncio.get_running_loop()
         if self._failure is not None:
             raise self._refused(self._failure)
@@ -204,20 +231,25 @@ class Entering:
                 while not self._ready:
                     packet = os.fsdecode(await loop.sock_recv(self._report, 2048))
                     if not packet:
-                        return  # killed by somebody in the pod, or for want of memory: its end tells
+                        return  # killed by a process in the pod or by the OOM killer: its exit status says so
                     if packet != "ready":
                         raise self._refused(packet.removeprefix("error "))
                     self._ready = True
                 try:
                     check_walls(started.pid, self._pod)
                 except OSError as error:
+                    # The kernel hides parts of /proc/PID from us once the process is exiting. That is no breach;
+                    # anything else may be.
                     if await _ends(started.pidfd):
                         return
                     raise SandboxLost(
                         f"cannot inspect a program that was about to run on a terminal: {error}"
                     ) from error
+                # EPIPE: it was killed while it waited.
                 with contextlib.suppress(BrokenPipeError):
                     self._report.send(b"x")
+                # The report socket is close-on-exec: its end means that execve succeeded (or that the process died).
+                # Before that the child can only report an error.
                 while packet := os.fsdecode(await loop.sock_recv(self._report, 2048)):
                     raise self._refused(packet.removeprefix("error "))
         except TimeoutError:
@@ -226,7 +258,7 @@ class Entering:
                 hint="another process of the sandbox may have stopped it, or the sandbox is short of CPU time",
             ) from None
         except ConnectionResetError:
-            return
+            return  # it died with unread data in the socket
 
     def _refused(self, why: str) -> RametError:
         step, _, reason = why.partition(": ")
@@ -246,7 +278,11 @@ class Entering:
 
 
 def check_walls(pid: int, pod: Pod) -> None:
-    """From outside, whatever the helper did: it has no power, the filter is on, root and namespaces are the pod's."""
+    """Check from outside that a process has no capabilities, has the filter, and is in the pod's root and namespaces.
+
+    The helper's word is not enough: it works among hostile processes of the pod. Raises SandboxLost, or OSError when
+    /proc cannot be read.
+    """
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
     held = {name: status.get(name, "").strip() for name in _POWERLESS}
@@ -257,8 +293,13 @@ def check_walls(pid: int, pod: Pod) -> None:
 
 
 def _end_stray(pod: Pod, others: frozenset[int]) -> None:
-    """A helper that was killed right after its clone has left a child of ours that nobody knows of."""
+    """Kill the child that a helper left when it was killed right after its clone, before it could report the pid.
+
+    The engine is its parent. A child of the engine in this pid namespace that is not among `others` can only be this
+    one.
+    """
     inside = pod.namespaces[-1]
+    # The kernel lists children by the thread that started them. The helper was started in a worker thread.
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
             for pid in map(int, file.read().split()):
@@ -267,8 +308,8 @@ def _end_stray(pod: Pod, others: frozenset[int]) -> None:
 
 
 async def _ends(pidfd: int) -> bool:
-    """Whether it is on its way out: then the kernel refuses to show some of it."""
-    own = os.dup(pidfd)  # a loop takes each descriptor once
+    """Whether the process ends soon: the kernel refuses to show some of a process that is exiting."""
+    own = os.dup(pidfd)  # a loop has one reader per descriptor, and the owner of this one may be watching it
     try:
         return await wait_for_end(own, _DYING_SECONDS)
     finally:
@@ -276,7 +317,7 @@ async def _ends(pidfd: int) -> bool:
 
 
 def _discard(started: Started) -> None:
-    """Nobody waits for it any more. Not yet let run, so it has no children."""
+    """Kill and reap a program whose caller is gone. It was never let run, so it has no children."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

@@ -1,4 +1,4 @@
-"""Work in a thread cannot be stopped half-way: whoever asked for it may leave, but not before it is over."""
+"""Waiting for work that cannot be stopped halfway, such as a function in a thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 async def finish(work: Awaitable[T], undo: Callable[[T], object]) -> T:
-    """Await `work`. When cancelled, wait until it is over all the same and `undo` what it made: nobody owns that."""
+    """Await `work`. When cancelled, wait for its end all the same and `undo` its result, which has no owner then."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        # By a callback, so that a second cancellation, of the wait below, loses nothing either.
+        # As a callback, so that a second cancellation, during the wait below, still leads to the undo.
         task.add_done_callback(lambda done: _undo(done, undo))
         await asyncio.wait([task])
         raise

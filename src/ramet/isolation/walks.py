@@ -1,4 +1,4 @@
-"""Long work on files of sandboxes: threads of its own, one job of an owner at a time, and each can be stopped."""
+"""Long-running work on files of sandboxes: in its own threads, one job per owner at a time, each of them stoppable."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _THREADS = 2
 
 
 class Stopped(Exception):
-    """Nobody waits for this walk any more."""
+    """Raised inside a walk that was asked to stop."""
 
 
 class Stop:
-    """Asks a walk to end, from any thread. A walk looks at it between two steps; C code looks at ``flag`` itself."""
+    """Asks a walk to stop, from any thread. Python code calls `check` between steps; C code reads ``flag`` itself."""
 
     def __init__(self) -> None:
+        # A byte in memory rather than an Event: C code polls it without holding the GIL.
         self.flag = bytearray(1)
 
     def ask(self) -> None:
@@ -34,17 +35,17 @@ class Stop:
 
 @dataclass(slots=True)
 class _Line:
-    """The jobs of one owner, one after the other."""
+    """The queue of one owner's jobs."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
 
 
 class Walks:
-    """Runs work that reads or copies trees of files, whose size is chosen by code that nobody trusts.
+    """Runs work that reads or copies trees of files, whose size is chosen by untrusted code.
 
-    Not in the event loop's own pool: that one makes pods, answers ``info()`` and enters terminals, and must never be
-    full of walks. An owner has one thread at most, so that the other one is there for everybody else.
+    It does not use the event loop's default pool: that one makes pods, answers ``info()`` and enters terminals, and
+    must never be full of walks. An owner uses at most one thread, so that the other one is left for everybody else.
     """
 
     def __init__(self) -> None:
@@ -53,36 +54,50 @@ class Walks:
         self._running: set[Stop] = set()
 
     async def run(self, owner: str, work: Callable[[Stop], T], undo: Callable[[T], object] = lambda _: None) -> T:
-        """The result of ``work``. When cancelled, this waits until the work has stopped, and undoes what it made."""
+        """Run ``work`` in a thread and return its result.
+
+        When cancelled, waits until the work has stopped, and calls ``undo`` with a result that it produced all the
+        same.
+        """
         async with self._turn(owner):
             stop = Stop()
+            # Known to `close` before the job starts.
             self._running.add(stop)
             job = self._threads.submit(work, stop)
+            # Runs in the worker thread. `close` iterates over a copy, and single set operations are atomic.
             job.add_done_callback(lambda _: self._running.discard(stop))
             waiting = asyncio.wrap_future(job)
+            # Shielded: cancelling the wrapped future would leave the thread running and its result without an owner.
             try:
                 return await asyncio.shield(waiting)
             except asyncio.CancelledError:
                 stop.ask()
-                # One that has not begun is over at once: its sandbox must not wait for the walks of others.
+                # A job that has not started is cancelled at once: its sandbox must not wait for the walks of others.
                 if not job.cancel():
+                    # As a callback, so that a second cancellation during the wait below still leads to the undo.
                     waiting.add_done_callback(lambda done: _undo(done, undo))
                     await asyncio.wait([waiting])
                 raise
 
     @contextlib.asynccontextmanager
     async def _turn(self, owner: str) -> AsyncIterator[None]:
+        """Hold the owner's turn.
+
+        The last user removes its queue, so that the table does not grow with every owner ever seen.
+        """
         line = self._lines.setdefault(owner, _Line())
         line.users += 1
         try:
             async with line.lock:
                 yield
+        # Also after a cancellation while waiting for the lock.
         finally:
             line.users -= 1
             if not line.users:
                 del self._lines[owner]
 
     def close(self) -> None:
+        """Ask all walks to stop. Does not wait for them: the process is ending."""
         for stop in list(self._running):
             stop.ask()
         self._threads.shutdown(wait=False, cancel_futures=True)

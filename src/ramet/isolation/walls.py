@@ -1,4 +1,4 @@
-"""What really stands around one sandbox, read from the kernel rather than from our intentions."""
+"""The walls that one sandbox really has, read from the kernel rather than from what we meant to build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramet.protocol.specs import Limits
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 
 
-# Without a control group; `freezing.shared_memory` says why.
+# Without a memory cgroup; `freezing.shared_memory` says why.
 _EACH_PROCESS = (
     "for each process: rlimit on private memory, shared memory looked at twice a second; "
     "not counted together with others, nor with files; no memfd_create"
@@ -21,7 +21,7 @@ _EACH_PROCESS = (
 def read_walls(
     repl: int | None, limits: Limits, delegation: Delegation, direct: Sequence[tuple[str, str]] = ()
 ) -> dict[str, object]:
-    """`repl` is the REPL's id in the engine's numbering, None when it is gone. `direct`: as in ``Pod``."""
+    """Describe the walls of a REPL (its pid as the engine sees it; None when it has ended). `direct`: as in ``Pod``."""
     kept_by = f"cgroup v{delegation.version}"
     found: dict[str, object] = {
         "memory": f"{limits.memory_bytes} bytes, " + (kept_by if "memory" in delegation.folders else _EACH_PROCESS),
@@ -39,7 +39,7 @@ def read_walls(
         with open(f"/proc/{repl}/status", encoding="ascii", errors="replace") as lines:
             status = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
     except OSError:
-        return found  # it ended just now
+        return found  # it has just ended
     found["namespaces"] = [name for name in _NAMESPACES if _differs(repl, name)]
     found["capabilities"] = (
         "none" if int(status["CapPrm"], 16) == 0 and int(status["CapEff"], 16) == 0 else status["CapEff"]
@@ -50,6 +50,7 @@ def read_walls(
 
 
 def _differs(repl: int, name: str) -> bool:
+    """Whether a process is in another namespace than the engine. False if it cannot be read."""
     try:
         return os.readlink(f"/proc/{repl}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
     except OSError:

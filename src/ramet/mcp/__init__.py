@@ -1,5 +1,6 @@
 """Sandboxes for programs that speak the Model Context Protocol, over stdio and streamable HTTP.
 
-Uses the public package ``ramet``, what ``ramet.integrations`` says to models, and the official SDK, package ``mcp``.
-Start reading at ``server``; ``sessions`` is what a client has, ``keeping`` whose it is, ``tools`` what it can do.
+Uses the public package ``ramet``, the texts for models in ``ramet.integrations``, and the official SDK ``mcp``.
+Start reading at ``server``; ``sessions`` holds the sandboxes of a client, ``keeping`` finds the session of a request,
+``tools`` lists what a client can call.
 """

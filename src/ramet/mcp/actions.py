@@ -1,4 +1,4 @@
-"""What each tool does, in the session of the client that calls it."""
+"""The action of each tool, carried out in the session of the client that calls it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Answer = types.CallToolResult
 
 @dataclass(slots=True)
 class Call:
-    """One call of a tool, while it is worked on."""
+    """One call of a tool in progress."""
 
     session: Session
-    report: Report | None  # None: the client does not want to hear of progress
-    sandbox_id: str | None = None  # the one it turned out to be about
+    report: Report | None  # None: the client did not ask for progress
+    sandbox_id: str | None = None  # the sandbox that the call used, once it is known
 
     async def sandbox(self, given: arguments.InSandbox) -> AsyncSandbox:
+        """The named sandbox, or the default one. Raises InvalidArgument if the session has no such sandbox."""
         sandbox = await self.session.sandbox(given.sandbox)
         self.sandbox_id = sandbox.id
         return sandbox

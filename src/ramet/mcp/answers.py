@@ -1,7 +1,9 @@
-"""What the tools give back: text for the model, images, and for some a structure for programs.
+"""The answers of the tools: text for the model, images, and for some tools a structure for programs.
 
-Results of cells have no structure. Clients that see one leave out the rest, and with it the images of plots; what a
-program wants to know of a cell stands in the answer's ``_meta`` under ``ramet``.
+Results of cells have no structure: clients that see one show nothing else, and drop the images of plots. What a program
+may need about a cell is in the answer's ``_meta`` under ``ramet``.
+
+Classes here have no docstrings, because pydantic would put them into the schemas that models read.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pydantic import BaseModel
 from ramet import Diff, FileInfo, Result, SandboxInfo
 from ramet.integrations.results import Shown
 
-LISTED = 500  # of each kind, in a structure
+LISTED = 500  # entries of each kind in a structure
 
 
 class MadeSandbox(BaseModel):
@@ -111,7 +113,7 @@ class ListedFiles(BaseModel):
 
 
 def answer(shown: Shown, structure: BaseModel | None = None) -> types.CallToolResult:
-    """What a model is told, with its images, and for a program the structure."""
+    """The answer in the SDK's form: text and images for the model, the structure for programs."""
     images = [types.ImageContent(data=one.base64, mime_type=one.media_type) for one in shown.images]
     meta = None if shown.result is None else {"ramet": _facts(shown.result)}
     return types.CallToolResult(
@@ -135,5 +137,5 @@ def _facts(result: Result) -> dict[str, Any]:
 
 
 def _sendable(text: str) -> str:
-    """File names may hold bytes that are no UTF-8, which JSON cannot carry."""
+    """The text without surrogates, which JSON in UTF-8 cannot carry. File names can contain them."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""What the tools take: checked when it arrives, described for the model that writes it."""
+"""The arguments of the tools: checked on arrival, described for the model that writes them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Encoding = Literal["text", "base64"]
 
 
 class Arguments(BaseModel):
-    """Of any tool."""
+    """The arguments of any tool."""
 
     model_config = ConfigDict(extra="forbid")
 
     @classmethod
     def schema_for_models(cls) -> dict[str, Any]:
-        """JSON schema without the titles that say every name twice, and without what is said to readers of the code."""
+        """The JSON schema without titles, which only repeat the names, and without the docstring of the class."""
         untitled = _untitled(cls.model_json_schema())
         assert isinstance(untitled, dict)
         untitled.pop("description", None)
@@ -33,7 +33,7 @@ class Arguments(BaseModel):
 
     @property
     def named(self) -> str | None:
-        """The id of a sandbox or snapshot, if there is one among the arguments."""
+        """The first id of a sandbox or snapshot among the arguments, if there is one."""
         for name in ("sandbox", "other", "winner", "snapshot"):
             value = getattr(self, name, None)
             if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Cells of a client that asked to be told of progress, and of one that did not."""
+"""Runs cells, with reports of progress for clients that asked for them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ramet import AsyncSandbox, ClearEvent, ExitEvent, Language, OutputEvent, Re
 from ramet.integrations.bounding import Bounded
 from ramet.integrations.results import OTHER_CHARACTERS, PRINTED_CHARACTERS, Shown, show
 
-# How much was printed so far, and what was printed since the last report.
+# Called with the number of characters printed so far and the text printed since the last report.
 Report = Callable[[float, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
-_REPORT_SECONDS = 0.1  # at least between two reports, so that a chatty cell does not flood its client
-_REPORT_CHARACTERS = 4_000  # of one report, its end
+_REPORT_SECONDS = 0.1  # the least time between two reports, so that a chatty cell does not flood its client
+_REPORT_CHARACTERS = 4_000  # a longer report keeps its end
 
 
 async def run_cell(
     sandbox: AsyncSandbox, code: str, language: Language, timeout_seconds: float, report: Report | None
 ) -> Shown:
-    """Run it. Cancelling what awaits this interrupts the cell."""
+    """Run a cell and show its result. Cancelling this coroutine interrupts the cell. Raises RametError."""
     if report is None:
         return show(await sandbox.run_code(code, language, timeout_seconds, on_disconnect="interrupt"))
     stdout, stderr = Bounded(PRINTED_CHARACTERS), Bounded(OTHER_CHARACTERS)
@@ -57,7 +57,7 @@ async def run_cell(
 
 
 class _Reporter:
-    """Gathers what is printed, and reports it at a pace that a client can follow."""
+    """Collects output and reports it at a pace that a client can follow."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -73,10 +73,12 @@ class _Reporter:
     async def run(self) -> None:
         while True:
             await self._something.wait()
+            # Cleared before the text is taken: output that arrives during the await below sets the event again.
             self._something.clear()
             text, self._text = self._text, ""
             try:
                 await self._report(float(self._count), text)
             except Exception:
-                _log.debug("a report of progress did not arrive", exc_info=True)  # the result will
+                # Not an error of the cell: its result will still arrive.
+                _log.debug("a report of progress did not arrive", exc_info=True)
             await asyncio.sleep(_REPORT_SECONDS)

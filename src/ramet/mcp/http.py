@@ -31,10 +31,10 @@ from ramet.mcp.server import make_server
 from ramet.mcp.sessions import SandboxSettings
 
 PATH = "/mcp"
-_BODY_BYTES = 64 * 1024 * 1024  # of a request: files come as base64 in JSON
+_BODY_BYTES = 64 * 1024 * 1024  # the largest request: files come as base64 in JSON
 _SESSIONS = 1000
-_GRACE_SECONDS = 5  # for requests under way when told to stop
-# What a browser says of requests that neither a page of ours nor the user themselves made.
+_GRACE_SECONDS = 5  # for requests in progress when the server is told to stop
+# Values of Sec-Fetch-Site for requests that neither a page of this server nor the user has made.
 _FROM_OTHER_SITES = frozenset(("cross-site", "same-site"))
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _HOST_PORT = re.compile(r":[0-9]+\Z")
@@ -42,12 +42,12 @@ _HOST_PORT = re.compile(r":[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Where to listen, and who may come."""
+    """Where to listen, and who may connect."""
 
     host: str = "127.0.0.1"
     port: int = 7090
-    keys: tuple[str, ...] = ()  # none: anybody who can connect, which is for loopback addresses only
-    allowed_hosts: tuple[str, ...] = ()  # names under which it is reached besides those of loopback
+    keys: tuple[str, ...] = ()  # empty: everybody who can connect; allowed on loopback addresses only
+    allowed_hosts: tuple[str, ...] = ()  # names of this server besides those of loopback
     idle_seconds: float = 1800
 
     @property
@@ -61,7 +61,10 @@ class HttpSettings:
 
 
 def serve_http(settings: HttpSettings, sandboxes: SandboxSettings, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C. ``announce`` is told the URL as soon as clients can connect."""
+    """Serve until SIGTERM or Ctrl-C. Calls ``announce`` with the URL as soon as clients can connect.
+
+    Raises InvalidArgument if the address cannot be used, or can be reached by others without a key.
+    """
     if not settings.loopback and not settings.keys:
         raise InvalidArgument(
             f"host {settings.host} can be reached from other machines, and no key protects it",
@@ -76,7 +79,9 @@ def serve_http(settings: HttpSettings, sandboxes: SandboxSettings, announce: Cal
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        # uvicorn catches both while it serves, stops, and raises them again: being told to stop is no failure.
+        # uvicorn catches both signals while it serves, stops, and then raises them again. With these handlers the
+        # process then exits with 0: to be told to stop is not a failure. Set before `announce`: a client that has read
+        # the URL may send a signal before uvicorn has its own handlers.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(0))
         announce(f"http://{host}:{listener.getsockname()[1]}{PATH}")
@@ -111,15 +116,15 @@ def make_app(settings: HttpSettings, sandboxes: SandboxSettings) -> Starlette:
 
 
 def _security(settings: HttpSettings) -> TransportSecuritySettings:
-    """Against web pages: a browser names the host it thinks it talks to, and the page that made it.
+    """Protection against web pages: a browser sends the host that it believes to ask, and the page that made it ask.
 
-    A server for other machines cannot know all its names; there the key is what a page does not have.
+    A server for other machines cannot know all its names. There the key protects it: a page does not have one.
     """
     names = ["127.0.0.1", "localhost", "[::1]", *settings.allowed_hosts]
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=_names_are_known(settings),
         allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
-        # Of any port: which of them is ours only the request can tell, see _OwnPages.
+        # Any port: only the Host header of a request tells which one is ours. _OwnPages compares the two.
         allowed_origins=[
             form
             for name in names
@@ -134,9 +139,9 @@ def _names_are_known(settings: HttpSettings) -> bool:
 
 
 class _OwnPages:
-    """Refuses requests of web pages that are not of the address that they ask.
+    """Refuses requests of web pages whose origin is not the address that they ask.
 
-    Other programs of this machine have pages on loopback too, of which a sandbox may be the author (``expose``).
+    Other programs of this machine serve pages on loopback, too, and a sandbox may be their author (``expose``).
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str]) -> None:
@@ -145,7 +150,7 @@ class _OwnPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        # A picture or a script has no Origin, but browsers say that another site has asked for it.
+        # Requests for a picture or a script carry no Origin, but Sec-Fetch-Site says that another site made them.
         foreign = any(site in _FROM_OTHER_SITES for site in headers.getlist("sec-fetch-site"))
         origins, hosts = headers.getlist("origin"), headers.getlist("host")
         if foreign or any(len(hosts) != 1 or not self._is_own(origin, hosts[0]) for origin in origins):
@@ -155,7 +160,7 @@ class _OwnPages:
 
     def _is_own(self, origin: str, host: str) -> bool:
         scheme, _, authority = origin.lower().partition("://")
-        # This server speaks no TLS; a proxy in front of it that gives it a name may.
+        # This server speaks no TLS. An https origin is ours only if a proxy in front of it serves an allowed name.
         if scheme == "https" and _HOST_PORT.sub("", host.lower()) not in self._allowed_hosts:
             return False
         usual = _USUAL_PORTS.get(scheme)
@@ -163,14 +168,14 @@ class _OwnPages:
 
 
 class _Keys:
-    """Keys that clients present as bearer tokens."""
+    """Verifies the keys that clients present as bearer tokens. Keeps digests only."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [_digest(key) for key in keys]
 
     async def verify_token(self, token: str) -> AccessToken | None:
         presented = _digest(token)
-        # All are compared, so that the time it takes says nothing.
+        # Compares with all of them, in constant time: the time of an answer says nothing about a key.
         matching = [known for known in self._digests if hmac.compare_digest(known, presented)]
         if not matching:
             return None
@@ -182,7 +187,7 @@ def _digest(key: str) -> bytes:
 
 
 class _Watched:
-    """Tells the sessions which of them have a request under way, and which were ended by their client."""
+    """Reports to the sessions which of them have a request in progress, and which were ended by their client."""
 
     def __init__(self, app: ASGIApp, sessions: ManySessions) -> None:
         self._app = app
@@ -203,6 +208,7 @@ class _Watched:
 
         with self._sessions.request(session_id):
             await self._app(scope, receive, watching)
+        # The SDK has checked the key and ended its side. Only then: a DELETE with another key must end nothing.
         if scope["method"] == "DELETE" and status == 200:
             await self._sessions.end(session_id)
 

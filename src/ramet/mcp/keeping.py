@@ -1,16 +1,16 @@
-"""Whose session a request belongs to, and when sessions end.
+"""Finds the session of each request, and ends sessions.
 
 Over stdio the process is the session. Over HTTP there are two kinds of clients:
 
-    2025-11-25 and before   a handshake gives the client an id, which it sends with every request: a session for each
-                            id. It ends when the client says so (DELETE), or when no request was under way for a while.
-    2026-07-28 and later    requests stand alone. The id of a sandbox, 128 random bits, is what makes later calls
-                            belong to earlier ones: a call without one begins a session, a call with one goes on in
-                            the session that sandbox is in. It ends when it was not used for a while.
+    2025-11-25 and before   A handshake gives the client an id, which it sends with every request. Each id has a
+                            session, which ends when the client says so (DELETE) or has sent no request for a while.
+    2026-07-28 and later    Each request stands alone. A call without the id of a sandbox begins a session; a call with
+                            one continues in the session of that sandbox. Ids are 128 random bits, so nobody guesses
+                            one. The session ends when it was not used for a while.
 
-A client that speaks both is offered the first: it has a default sandbox, and says when it goes.
+A client that speaks both is offered the first: then it has a default sandbox and says when it leaves.
 
-A session of one key is not there for another.
+Sessions belong to a key: a request with another key does not find them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import anyio
 from ramet import InvalidArgument, LimitReached
 from ramet.mcp.sessions import SandboxSettings, Session
 
-# Sessions without a handshake that are there at once. Clients that never name a sandbox make one with each call.
+# The most sessions without a handshake at once. A client that never names a sandbox makes one with each call.
 STANDING_ALONE = 256
 _CLOSE_SECONDS = 20
 
@@ -37,22 +37,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request, as far as the transport knows."""
+    """The sender of a request, as far as the transport knows it."""
 
-    owner: str = ""  # which key
-    session_id: str | None = None  # of the handshake
+    owner: str = ""  # names the key
+    session_id: str | None = None  # from the handshake
 
 
 class Keeping(Protocol):
-    """Finds the session of a request, and keeps it while the request is worked on."""
+    """Finds the session of a request, and keeps it open while the request is in progress."""
 
     def session(self, caller: Caller, named: str | None) -> AbstractAsyncContextManager[Session]:
-        """``named`` is the id of any sandbox or snapshot that is in the request."""
+        """The session of a request. ``named``: the id of a sandbox or snapshot in the request, if it has one.
+
+        Raises InvalidArgument if nothing has this id, LimitReached if there are too many sessions.
+        """
         ...
 
 
 class OneSession:
-    """Of a process that serves one client."""
+    """The session of a process that serves one client."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._session = Session(settings)
@@ -69,19 +72,20 @@ class OneSession:
             await self.close()
 
     async def close(self) -> None:
+        # Shielded: the task group of the server is cancelled when the client leaves, and with it would be this close.
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await self._session.close()
 
 
 class ManySessions:
-    """Of a process that serves many clients over HTTP."""
+    """The sessions of a process that serves many clients over HTTP."""
 
     def __init__(self, settings: SandboxSettings, idle_seconds: float) -> None:
         self._settings = settings
         self._idle_seconds = idle_seconds
         self._by_handshake: dict[str, Session] = {}
         self._standing_alone: list[Session] = []
-        self._requests: Counter[str] = Counter()  # under way, by handshake
+        self._requests: Counter[str] = Counter()  # requests in progress, by the session id of the handshake
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -90,7 +94,7 @@ class ManySessions:
     @asynccontextmanager
     async def session(self, caller: Caller, named: str | None) -> AsyncIterator[Session]:
         if caller.session_id is not None:
-            # The transport knows this id, and that it is this key's. Its requests are counted by `request`.
+            # The transport has checked that this id exists and belongs to this key. `request` counts its requests.
             yield self._by_handshake.setdefault(caller.session_id, Session(self._settings, caller.owner))
             return
         session = self._find(caller.owner, named)
@@ -100,9 +104,9 @@ class ManySessions:
         finally:
             session.holders -= 1
             session.used_at = self._now()
-            if session.holders == 0 and session.is_empty:
+            if session.holders == 0 and session.is_empty:  # nobody could name it: it has no sandbox
                 self._forget(session)
-            self._changed.set()
+            self._changed.set()  # wakes _close_idle_ones, which waits for the next session that is due
 
     def _find(self, owner: str, named: str | None) -> Session:
         if named is not None:
@@ -123,7 +127,7 @@ class ManySessions:
 
     @contextmanager
     def request(self, session_id: str) -> Iterator[None]:
-        """An HTTP request under way keeps its session."""
+        """Keep the session open while an HTTP request of it is in progress."""
         self._requests[session_id] += 1
         try:
             yield
@@ -136,20 +140,21 @@ class ManySessions:
                     self._changed.set()
 
     async def end(self, session_id: str) -> None:
-        """The client has ended its session."""
+        """End the session, because its client asked for it."""
         session = self._by_handshake.pop(session_id, None)
         if session is not None:
             await session.close()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ManySessions]:
-        """Closes idle sessions meanwhile, and all at the end."""
+        """Close idle sessions while the block runs, and all sessions at its end."""
         watching = asyncio.create_task(self._close_idle_ones())
         try:
             yield self
         finally:
             watching.cancel()
             with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+                # Emptied before the await: a request that is still in progress must not find a session that closes.
                 sessions = [*self._by_handshake.values(), *self._standing_alone]
                 self._by_handshake.clear()
                 self._standing_alone.clear()
@@ -157,6 +162,7 @@ class ManySessions:
 
     async def _close_idle_ones(self) -> None:
         while True:
+            # No await between the list and the clear: a session that becomes unused in between would not be noticed.
             due = [session.used_at + self._idle_seconds for session in self._unused()]
             self._changed.clear()
             try:
@@ -165,11 +171,12 @@ class ManySessions:
                 pass
             for session in self._unused():
                 if session.used_at + self._idle_seconds <= self._now():
+                    # Forgotten first: a request that arrives while it closes must not find it.
                     self._forget(session)
                     try:
                         await session.close()
                     except Exception:
-                        _log.exception("a session did not close")  # the others are to be closed all the same
+                        _log.exception("a session did not close")  # go on: the others must be closed, too
 
     def _unused(self) -> list[Session]:
         alone = [session for session in self._standing_alone if session.holders == 0]

@@ -1,4 +1,4 @@
-"""The MCP server: tools over sessions, whichever way its requests arrive."""
+"""The MCP server: offers the tools and runs them in sessions, over any transport."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def make_server(
     prefers_handshake: bool = False,
     reach: str = NO_INTERNET,
 ) -> Server[Keeping]:
-    """A server whose sessions are kept by what ``running`` gives, for as long as it runs.
+    """Make a server. ``running`` gives the keeper of its sessions, for as long as the server runs.
 
-    ``reach`` tells models what the sandboxes can connect to.
-    ``prefers_handshake``: of the versions that a client speaks it is to take one with sessions.
+    ``reach`` tells models what the sandboxes can connect to. ``prefers_handshake`` makes clients that speak several
+    versions of the protocol take one with sessions.
     """
 
     @asynccontextmanager
@@ -64,9 +64,9 @@ def make_server(
 async def _discover(
     server: Server[Keeping], instructions: str, context: Context, params: types.RequestParams
 ) -> types.DiscoverResult:
-    """Names the versions that have sessions, so that a client which speaks several takes one of them.
+    """Name only the versions with sessions, so that a client which speaks several takes one of them.
 
-    A later version is served all the same, to whoever asks for it.
+    A client that asks for a later version is served all the same.
     """
     return types.DiscoverResult(
         supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS),
@@ -98,14 +98,14 @@ async def _called(tool: Tool, context: Context, given: dict[str, object]) -> typ
         try:
             made = await tool.action(call, arguments)
         except (SandboxClosed, EngineClosed, EngineLost):
-            await session.infos()  # forgets those that have ended, so that the next call gets a new default
+            await session.infos()  # forgets sandboxes that have ended, so that the next call gets a new default one
             raise
         _tell_which(made, call, arguments.named)
         return made
 
 
 def _caller(context: Context) -> Caller:
-    """Known over HTTP only: the key, and the session of a client that made a handshake."""
+    """The key and the session id of the handshake. Both are known over HTTP only."""
     request = context.request
     if request is None:
         return Caller()
@@ -113,7 +113,7 @@ def _caller(context: Context) -> Caller:
     owner = user.access_token.client_id if isinstance(user, AuthenticatedUser) else ""
     if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
         return Caller(owner, request.headers.get("mcp-session-id"))
-    # Later versions have no sessions: such a header would be a stranger's.
+    # Later versions have no sessions, and the SDK has not checked the header: it could name another client's session.
     return Caller(owner)
 
 
@@ -128,7 +128,9 @@ def _report(context: Context) -> Report | None:
 
 
 def _tell_which(made: types.CallToolResult, call: Call, named: str | None) -> None:
-    """Which sandbox it was. A client without a session learns it from the text too: it must name it from now on."""
+    """Add the id of the sandbox to an answer. A client without a session gets it in the text, too: it must name it in
+    later calls.
+    """
     if call.sandbox_id is None:
         return
     facts = {} if made.meta is None else dict(made.meta.get("ramet", {}))
@@ -139,5 +141,5 @@ def _tell_which(made: types.CallToolResult, call: Call, named: str | None) -> No
 
 
 def _explained(error: ValidationError) -> str:
-    """Which arguments are wrong, one in a line, for the model that wrote them."""
+    """The wrong arguments, one in a line, for the model that wrote them."""
     return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

@@ -1,4 +1,4 @@
-"""What one client has: its sandboxes and snapshots. Nobody else sees them, and they end with its session."""
+"""The sandboxes and snapshots of one client. Other clients do not see them, and they end with the session."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from ramet import (
 )
 from ramet.integrations.reach import reach
 
-SANDBOXES = 64  # of one session
+SANDBOXES = 64  # at most, in one session
 SNAPSHOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """How sandboxes are made."""
+    """The options with which a session makes sandboxes."""
 
     template: str = "default"
     memory_mib: int | None = None
-    url: str | None = None  # of a Ramet server; None: in an engine of this process
-    idle_seconds: float = 1800  # at a server, which must know when nobody comes back
+    url: str | None = None  # a Ramet server; None: an engine of this process
+    idle_seconds: float = 1800  # for sandboxes at a server, which outlive this process if it is killed
     network: Network | None = None
     secrets: Mapping[str, Secret] = field(default_factory=dict)
 
     @property
     def reach(self) -> str:
-        """As models are told of it."""
+        """A description of the network, for models."""
         return reach(self.network, self.secrets)
 
     async def make(self, snapshot: AsyncSnapshot | None = None) -> AsyncSandbox:
+        """Make a sandbox, empty or from a snapshot. Raises RametError."""
         idle_seconds = None if self.url is None else self.idle_seconds
         if snapshot is not None:
-            # Network and secrets are said each time: a snapshot has none.
+            # A snapshot carries neither network nor secrets: they are given each time.
             return await AsyncSandbox.create(
                 snapshot, idle_timeout_seconds=idle_seconds, network=self.network, secrets=self.secrets
             )
@@ -60,13 +61,13 @@ class SandboxSettings:
 
 
 class Session:
-    """Owns sandboxes and snapshots until it is closed. The default sandbox is made when one is first needed."""
+    """Owns sandboxes and snapshots until it is closed. Makes the default sandbox when one is first needed."""
 
     def __init__(self, settings: SandboxSettings, owner: str = "", found_by_id: bool = False) -> None:
-        self.owner = owner  # which key; empty where none is needed
+        self.owner = owner  # names the key; empty if none is needed
         self.found_by_id = found_by_id  # its client must name a sandbox to come back to it
-        self.used_at = 0.0  # of the loop's clock; kept by whoever closes idle sessions
-        self.holders = 0  # calls under way that it must outlive
+        self.used_at = 0.0  # by the loop's clock; ManySessions sets it, to close idle sessions
+        self.holders = 0  # calls in progress: the session must not be closed under them
         self._settings = settings
         self._sandboxes: dict[str, AsyncSandbox] = {}
         self._snapshots: dict[str, AsyncSnapshot] = {}
@@ -94,17 +95,20 @@ class Session:
         return list(self._snapshots)
 
     async def sandbox(self, sandbox_id: str | None) -> AsyncSandbox:
-        """The one with this id, or the default one."""
+        """The sandbox of this id, or the default one. Raises InvalidArgument, or RametError when it cannot be made."""
         if sandbox_id is not None:
             return self._known(sandbox_id)
+        # The lock: two calls at once would otherwise make two default sandboxes, and variables would seem to vanish.
         async with self._making_default:
             if self._default is None:
                 self._default = (await self.create()).id
             return self._sandboxes[self._default]
 
     async def create(self, snapshot_id: str | None = None) -> AsyncSandbox:
-        """A new one, beside those that are there."""
+        """Make another sandbox, empty or from a snapshot. Raises LimitReached, InvalidArgument or SandboxClosed."""
         self._check_room(1)
+        # During the await the session may end, see _check_still_open. Calls at the same time may pass the limit by a
+        # few; it is there for models that forget to close sandboxes, and the engine has limits of its own.
         snapshot = None if snapshot_id is None else self._known_snapshot(snapshot_id)
         made = await self._settings.make(snapshot)
         await self._check_still_open(made)
@@ -113,7 +117,7 @@ class Session:
 
     async def fork(self, sandbox: AsyncSandbox, n: int, reseed: bool) -> list[AsyncSandbox]:
         self._check_room(n)
-        # Secrets are for all sandboxes of the session, so for these too.
+        # Secrets are for all sandboxes of the session, forks included.
         children = await sandbox.fork(n, reseed, inherit_secrets=True)
         await self._check_still_open(children)
         self._sandboxes.update((child.id, child) for child in children)
@@ -139,13 +143,13 @@ class Session:
         self.forget(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
-        """It is no more, by whatever way it ended."""
+        """Remove a sandbox that has ended."""
         self._sandboxes.pop(sandbox_id, None)
         if self._default == sandbox_id:
             self._default = None
 
     async def infos(self) -> list[SandboxInfo]:
-        """Of all that live, the oldest first. Some may have ended by themselves."""
+        """Information about all live sandboxes, the oldest first. Forgets those that have ended by themselves."""
         found = []
         for sandbox in list(self._sandboxes.values()):
             try:
@@ -155,8 +159,10 @@ class Session:
         return found
 
     async def close(self) -> None:
-        """End everything. What fails to end is gone already, or its server will end it."""
+        """Close everything. Ignores a RametError: what it concerns is gone already, or its server will end it."""
+        # First: a create that is in progress checks the flag when it returns, and closes what it has made.
         self._closed = True
+        # Cleared before the await: a call during it must find nothing, and a second close has nothing to do.
         held: list[AsyncSandbox | AsyncSnapshot] = [*self._sandboxes.values(), *self._snapshots.values()]
         self._sandboxes.clear()
         self._snapshots.clear()
@@ -166,7 +172,7 @@ class Session:
                 raise error
 
     async def _check_still_open(self, made: AsyncSandbox | AsyncForks | AsyncSnapshot) -> None:
-        """What was made while the session ended is nobody's."""
+        """Close what was made while the session ended: nobody else would. Raises SandboxClosed in that case."""
         if self._closed:
             await made.close()
             raise SandboxClosed("the session has ended")

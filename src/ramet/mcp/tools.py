@@ -1,4 +1,4 @@
-"""The tools as a client is told of them."""
+"""The tools, with the descriptions that clients and models read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ read_file and list_files."""
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One of them: its face for clients, and what it does."""
+    """One tool: its description for clients, and its action."""
 
     name: str
     title: str

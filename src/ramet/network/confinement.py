@@ -1,5 +1,7 @@
-"""The walls of the proxy. It reads what sandboxes and servers send it; whoever gets hold of it that way should find
-nothing: no power, no file but Python's and the resolver's, no program to run, no other process to look into.
+"""The walls of the proxy, which reads what sandboxes and servers send it.
+
+An attacker who takes it over that way should find nothing: no privileges, no files but Python's and the resolver's, no
+program to run, no other process to look into.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from dataclasses import dataclass
 from ramet.isolation import landlock, powers, refusals
 from ramet.isolation.python_files import LIBRARIES, python_folders
 
-# Names, their servers, and certificates of authorities; some distributions keep these elsewhere. Not all of /etc, which
-# holds what is for root alone; all the same where the list of name servers lies there as a plain file.
+# Resolver settings and certificate authorities, which some distributions keep elsewhere. Not all of /etc, which holds
+# files for root alone; except where /etc/resolv.conf is a plain file, because its folder is needed then.
 _SETTINGS = (
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -48,39 +50,46 @@ _RESOLVER_FILE = "/etc/resolv.conf"
 
 @dataclass(frozen=True, slots=True)
 class Walls:
+    """The walls that are in force."""
+
     landlock: landlock.Standing
     refusals: bool
 
     @property
     def missing(self) -> list[str]:
-        """What this kernel cannot hold, in words. That TCP is left open is meant so."""
+        """The restrictions that this kernel cannot enforce, in words. TCP stays open on purpose."""
         meant = ("TCP (Linux 6.7)", landlock.UNIX_SOCKETS if self.refusals else "")
         found = [what for what in self.landlock.missing if what not in meant]
         return found if self.refusals else [*found, "system calls (seccomp)"]
 
 
 def lock_down() -> Walls:
-    """For good. To be called before there is a second thread."""
+    """Put the walls up, permanently. Call it before there is a second thread. Raises OSError."""
+    # Use all descriptors that the hard limit grants: each connection takes two.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     powers.drop_capabilities()
-    powers.hide_memory()  # also: no core file
+    powers.hide_memory()  # and no core files
     standing = landlock.restrict(
         landlock.Rights(
             read=(*LIBRARIES, *_SETTINGS, *_DEVICES, _resolver_folder(), *python_folders()),
             network=True,
         )
     )
+    # After drop_capabilities, which sets no_new_privs: the kernel refuses a filter without it (EACCES).
     return Walls(standing, refusals.refuse(reaches=True))
 
 
 def _resolver_folder() -> str:
-    """Where the list of name servers really is: it is written anew while we run, by a rename."""
+    """The folder that really contains resolv.conf.
+
+    It is replaced by a rename while we run, so a rule for the file would expire.
+    """
     return os.path.dirname(os.path.realpath(_RESOLVER_FILE))
 
 
 def look_up_once() -> None:
-    """Have the resolver read what it needs. Its first answer does not matter."""
+    """Make the resolver load what it needs, before files are out of reach. The answer does not matter."""
     try:
         socket.getaddrinfo("localhost", None)
     except OSError:

@@ -1,4 +1,4 @@
-"""One sandbox as the proxy knows it: its rules in force, its secrets, its names, and what it has open."""
+"""One sandbox as the proxy knows it: its current rules, its secrets, its names, and its open connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Guest:
-    """Owns what its connections are counted and decided by; the connections themselves are of their own tasks."""
+    """Owns what its connections are counted and decided by. Each connection itself belongs to its own task."""
 
     def __init__(
         self,
@@ -47,15 +47,17 @@ class Guest:
         return f"<Guest {self.id}, {len(self.targets)} connections, {self.limits.used_bytes} bytes>"
 
     def secrets_for(self, name: str, port: int) -> tuple[GuestSecret, ...]:
-        """Those that requests to a host may carry. ``name`` is as ``host_name`` gives it."""
+        """The secrets that requests to a host may carry. ``name`` is in the form of ``host_name``."""
         return tuple(secret for secret in self.secrets if secret.is_for(name, port))
 
     def change(self, network: NetworkSpec, secrets: Sequence[GuestSecret]) -> None:
-        """Other rules from now on. Connections that they would not allow are cut."""
+        """Put new rules into force, and cut connections that they do not allow."""
         self.network = network
         self.secrets = tuple(secrets)
         self.decider = Decider(network, self._of_host)
         self.limits.change(network)
+        # A copy, because `cut` removes from the set. Connections in the making check the rules again when they are
+        # made.
         for target in tuple(self.targets):
             why = target.why_no_more()
             if why is not None:

@@ -1,4 +1,4 @@
-"""What one sandbox may take of the network: connections at once, bytes for each second, bytes altogether."""
+"""How much of the network one sandbox may use: concurrent connections, bytes per second, bytes in total."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Literal
 from ramet.network.streams.stream import PIECE_BYTES
 from ramet.protocol.network import NetworkSpec
 
-# What all connections of a sandbox, or of an exposed port, may leave with the proxy when nobody reads from them: a
-# guess that leaves a few connections with whole pieces, and a thousand with 4 KiB each.
+# The memory that all connections of a sandbox, or of an exposed port, may use in the proxy while peers do not read. A
+# guess that leaves whole pieces to a few connections, and 4 KiB each to a thousand.
 _HELD_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES_AT_LEAST = 4096
-# A sandbox at its limit is told so over a connection: so many more are listened to before they are just reset.
+# Beyond its limit a sandbox still gets an error over a connection. After this many such connections, they are just
+# reset.
 _CLIENTS_BEYOND = 256
-# How much may go at once after a silence, in seconds of the rate.
+# How much may be sent at once after a silence, in seconds of the rate.
 _BURST_SECONDS = 0.25
 
 
 def piece_bytes_of(connections: int) -> int:
-    """What one of so many may hold: of its two ends, each a piece on either way."""
+    """The piece size for one of this many connections. Each has two ends, with one piece in either direction."""
     return max(_PIECE_BYTES_AT_LEAST, min(PIECE_BYTES, _HELD_BYTES // (4 * max(1, connections))))
 
 
 class Descriptors:
-    """Those of this process that connections may take. All sandboxes share them, and no one can have them all."""
+    """The descriptors of this process that connections may use. All sandboxes share them; none can take them all."""
 
     def __init__(self, count: int) -> None:
         self.free = count
@@ -35,7 +36,7 @@ class Descriptors:
 
 
 class Limits:
-    """Of one sandbox. Lives as long as the proxy knows it; the limits themselves may change."""
+    """The limits and counters of one sandbox. They last as long as the proxy knows it, while the limits may change."""
 
     def __init__(self, network: NetworkSpec, used_bytes: int = 0, descriptors: Descriptors | None = None) -> None:
         self.used_bytes = used_bytes
@@ -44,8 +45,9 @@ class Limits:
         self._targets = 0
         self._clients = 0
         self._descriptors = descriptors or Descriptors(sys.maxsize)
-        self._taken = 0  # of these, also for connections that are over and wait for a peer that does not read
-        self._allowance = 0.0  # bytes that may go now; below zero: too many went
+        # Descriptors in use, including those of connections that have ended but whose peer does not read the rest.
+        self._taken = 0
+        self._allowance = 0.0  # bytes that may be sent now; negative: too many were sent
         self._counted_at = time.monotonic()
         self.change(network)
 
@@ -59,7 +61,7 @@ class Limits:
         return total is not None and self.used_bytes >= total
 
     def why_no_target(self) -> tuple[str, Literal["bytes", "limit"], str | None] | None:
-        """What stands against one more connection: why, as what it is refused, and what helps. None: nothing."""
+        """Why there can be no further connection: reason, kind of refusal, hint. None: there can."""
         if self.exhausted:
             return self.exhaustion(), "bytes", None
         if self._targets >= self._network.connections:
@@ -72,12 +74,16 @@ class Limits:
 
     @property
     def _has_room(self) -> bool:
-        """Nobody has more than is left: so something is left for whoever comes, however many take all they can."""
+        """Whether there is a descriptor for this sandbox.
+
+        It may hold at most as many as are free. So some are always left for the next sandbox, however many take all
+        they can.
+        """
         at_most = 2 * (self._network.connections + _CLIENTS_BEYOND)
         return self._taken < min(self._descriptors.free, at_most)
 
     def take(self) -> None:
-        """A descriptor; ``give_back`` follows when it is closed."""
+        """Take a descriptor. ``give_back`` follows when it is closed."""
         self._taken += 1
         self._descriptors.free -= 1
 
@@ -89,7 +95,7 @@ class Limits:
         return f"this sandbox has used the {self._network.total_bytes} bytes that its network may carry"
 
     def begin_client(self) -> bool:
-        """Whether one more program may be listened to at all; if so, ``end_client`` follows."""
+        """Whether another client may be served at all. If so, ``end_client`` follows."""
         if self._clients >= self._network.connections + _CLIENTS_BEYOND or not self._has_room:
             return False
         self._clients += 1
@@ -107,18 +113,20 @@ class Limits:
         self._targets -= 1
 
     def spend(self, count: int) -> float:
-        """Count bytes that went; the seconds until more may go."""
+        """Count bytes. Returns the seconds until more may be sent."""
         self.used_bytes += count
         rate = self._network.bytes_per_second
         if rate is None:
             return 0.0
         now = time.monotonic()
+        # A token bucket that may go below zero: bytes are counted after they have moved.
         most = rate * _BURST_SECONDS
         self._allowance = min(most, self._allowance + (now - self._counted_at) * rate) - count
         self._counted_at = now
         return -self._allowance / rate if self._allowance < 0 else 0.0
 
     def _resize(self) -> None:
+        """Adapt the piece size to the number of clients and to the rate: a piece is at most a burst."""
         size = piece_bytes_of(self._clients)
         rate = self._network.bytes_per_second
         if rate is not None:

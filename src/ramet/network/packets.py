@@ -1,10 +1,10 @@
-"""Messages between the engine and the proxy: packets of a SOCK_SEQPACKET socket, JSON with descriptors beside it.
+"""Messages between engine and proxy: packets of a SOCK_SEQPACKET socket, JSON with descriptors attached.
 
     one message                       {"do": "open", ...}          with its descriptors
     several small ones, in order      [{"say": "tried", ...}, ...] without descriptors
-    one that fits into no packet      {"memfd": LENGTH}            the first descriptor holds it; only from the engine
+    one too large for a packet        {"memfd": LENGTH}            in the first descriptor; only from the engine
 
-Neither side ever waits for the other: what a socket does not take at once is kept, and sent when it does.
+Neither side ever blocks on the other: what the socket does not take at once is queued and sent later.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from ramet.errors import NO_ROOM_ERRNOS, ProtocolError
 PACKET_BYTES_AT_MOST = 160 * 1024
 MESSAGE_BYTES_AT_MOST = 16 * 1024 * 1024
 DESCRIPTORS_AT_MOST = 64
-# So much is put into one packet; a host may be set to give a socket room for not much more.
+# Put at most this much into one packet: hosts may be configured with socket buffers that are not much larger.
 _SENT_BYTES_AT_MOST = 64 * 1024
+# Then other callbacks of the loop run, even if the other side sends without pause.
 _PACKETS_AT_ONCE = 64
 _RETRY_SECONDS = 0.05
 
@@ -31,9 +32,10 @@ Message = dict[str, object]
 
 
 class Channel:
-    """One end, of a running loop. Owns the socket. Descriptors that come belong to ``on_message``.
+    """One end of the connection, in a running loop. Owns the socket.
 
-    ``on_message`` may raise ProtocolError: then ``on_end`` follows, as it does when the other side has gone.
+    Received descriptors belong to ``on_message``. It may raise ProtocolError; then ``on_end`` follows, as it does when
+    the other side disconnects.
     """
 
     def __init__(
@@ -49,31 +51,36 @@ class Channel:
         self._on_end = on_end
         self._takes_memory = takes_memory
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
-        self.problem: str | None = None  # what came that could not be understood
+        self.problem: str | None = None  # why a received packet could not be understood
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end.fileno(), self._readable)
 
     @property
     def backlog(self) -> int:
-        """How many messages wait until the other side reads."""
+        """How many messages wait for the other side to read."""
         return len(self._waiting)
 
     def send(self, message: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
-        """The descriptors stay the caller's; they may be closed when this returns. After the end nothing happens."""
+        """Send a message, or queue it. The caller keeps the descriptors and may close them at once.
+
+        No effect after the end.
+        """
         if self._closed:
             return
         data = json.dumps(message, separators=(",", ":")).encode()
+        # Duplicates, because the packet may wait in the queue. Raises OSError when descriptors run out.
         own = [os.dup(descriptor) for descriptor in descriptors]
         if len(data) > _SENT_BYTES_AT_MOST:
             own.insert(0, _in_memory(data))
             data = json.dumps({"memfd": len(data)}).encode()
         self._waiting.append((data, own))
+        # With more in the queue, a writer or a timer is already registered and keeps the order.
         if len(self._waiting) == 1:
             self._writable()
 
     def send_all(self, messages: Sequence[Mapping[str, object]]) -> None:
-        """Small ones, in as few packets as they fit into."""
+        """Send small messages in as few packets as possible."""
         packed: list[str] = []
         size = 0
         for message in messages:
@@ -90,6 +97,7 @@ class Channel:
         if self._closed:
             return
         self._closed = True
+        # Before closing: the loop would otherwise watch a number that the next open() reuses.
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
@@ -113,7 +121,8 @@ class Channel:
                 return
             except OSError as error:
                 if error.errno in NO_ROOM_ERRNOS:
-                    # Too many descriptors are under way for this user. That passes, and the other side is there.
+                    # ETOOMANYREFS and the like: too many descriptors are in flight for this user. That passes, but the
+                    # socket stays writable meanwhile, so wait by the clock instead of by events.
                     self._loop.remove_writer(self._socket.fileno())
                     self._loop.call_later(_RETRY_SECONDS, self._try_again)
                 else:
@@ -129,11 +138,16 @@ class Channel:
 
     def _readable(self) -> None:
         for _ in range(_PACKETS_AT_ONCE):
+            # A handler may have closed the channel.
             if self._closed:
                 return
             try:
                 data, descriptors, flags, _ = socket.recv_fds(
-                    self._socket, PACKET_BYTES_AT_MOST + 1, DESCRIPTORS_AT_MOST, socket.MSG_CMSG_CLOEXEC
+                    # One byte more than allowed, so that an oversized packet shows as MSG_TRUNC.
+                    self._socket,
+                    PACKET_BYTES_AT_MOST + 1,
+                    DESCRIPTORS_AT_MOST,
+                    socket.MSG_CMSG_CLOEXEC,
                 )
             except (BlockingIOError, InterruptedError):
                 return
@@ -143,10 +157,11 @@ class Channel:
                 self._end(None)
                 return
             try:
+                # MSG_CTRUNC: this process has no numbers left for the descriptors, and the kernel has dropped some.
                 if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                     raise ProtocolError("a packet came cut short")
                 for message in self._read(data, descriptors):
-                    # From here on they are the receiver's.
+                    # The handler owns the descriptors from here on. Only the first message of a packet can have any.
                     given, descriptors = descriptors, []
                     self._on_message(message, given)
             except ProtocolError as error:
@@ -178,11 +193,12 @@ def _parse(data: bytes) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        # The bytes are in no message: they may hold a secret.
+        # The message does not quote the bytes, which may contain a secret.
         raise ProtocolError("a packet is not JSON") from None
 
 
 def _in_memory(data: bytes) -> int:
+    """Put a message into a memfd."""
     descriptor = os.memfd_create("ramet-message", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:
@@ -191,11 +207,13 @@ def _in_memory(data: bytes) -> int:
 
 
 def _out_of_memory(descriptor: int, length: object) -> bytes:
+    """Read a message from a memfd; closes it. Raises ProtocolError."""
     try:
         if type(length) is not int or not 0 < length <= MESSAGE_BYTES_AT_MOST:
             raise ProtocolError("a message has an odd length")
         data = b""
         while len(data) < length:
+            # pread, because the sender may still hold the same open file and its offset.
             more = os.pread(descriptor, length - len(data), len(data))
             if not more:
                 raise ProtocolError("a message came cut short")

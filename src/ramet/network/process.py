@@ -1,4 +1,4 @@
-"""The proxy's process as the engine has it: started beside it, spoken to over a socket pair, and heard when it ends."""
+"""The engine's side of the proxy process: starts it, exchanges messages with it, and notices its end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ramet.errors import RametError
 from ramet.network.packets import Channel
 from ramet.protocol import fields
 
-_START_SECONDS = 30.0  # a busy machine takes seconds to import what the proxy needs
+_START_SECONDS = 30.0  # a busy machine takes seconds to import the proxy's modules
 _LEAVE_SECONDS = 2.0
 
-# Isolated from any environment; argv: folder of the package, options. Walls are the proxy's own business, first of all.
+# Isolated from any environment. argv: the package's folder, then options. The proxy puts up its own walls first of all.
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ramet.network.proxy import start; start()"
 
 Message = Mapping[str, object]
 
 
 class ProxyProcess:
-    """One life of the proxy. ``on_end`` is called once, when it has ended without being asked to."""
+    """One run of the proxy. ``on_end`` is called once, if it ends without having been asked to."""
 
     def __init__(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
         self._on_message = on_message
@@ -35,14 +35,15 @@ class ProxyProcess:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._reaped: asyncio.Future[int] = self._loop.create_future()
         self._closed = False
-        self.missing_walls: tuple[str, ...] = ()  # what this kernel cannot hold it from, known when it is ready
+        self.missing_walls: tuple[str, ...] = ()  # restrictions that this kernel cannot enforce; known when it is ready
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         package = Path(ramet.network.__file__).resolve().parent.parent
         command = [sys.executable, "-I", "-c", _BOOT, str(package.parent), "--control", str(theirs.fileno())]
+        # Close the proxy's end here once it has its copy, or we would not see it disconnect.
         with theirs:
             try:
-                # The engine's own standard error is a log that its owner can read.
+                # It inherits the engine's standard error, which is a log that the owner can read.
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -53,6 +54,7 @@ class ProxyProcess:
             except OSError:
                 ours.close()
                 raise
+        # By pidfd, because the number could be reused between its death and a kill.
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._on_death)
         self._channel = Channel(ours, self._receive, self._on_hang_up)
@@ -66,13 +68,14 @@ class ProxyProcess:
 
     @classmethod
     async def start(cls, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> ProxyProcess:
-        """A proxy that serves, behind its walls."""
+        """Start a proxy. Returns when its walls are up and it is ready. Raises RametError."""
         try:
             made = cls(on_message, on_end)
         except OSError as error:
             raise RametError(f"the proxy of the sandboxes' network could not be started: {error.strerror}") from None
         try:
             async with asyncio.timeout(_START_SECONDS):
+                # Shielded: the timeout must not cancel the future that `_on_death` resolves.
                 await asyncio.shield(made._ready)
         except TimeoutError:
             made.close()
@@ -89,16 +92,16 @@ class ProxyProcess:
 
     @property
     def backlog(self) -> int:
-        """How many messages it has not read. Those with descriptors hold copies of them."""
+        """How many messages it has not read yet. Those with descriptors hold duplicates of them."""
         return self._channel.backlog
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """What is sent to one that has ended is lost; ``on_end`` comes, or came."""
+        """Send a message. Messages to a proxy that has ended are lost; ``on_end`` reports its end."""
         if not self._closed:
             self._channel.send(message, descriptors)
 
     def close(self) -> None:
-        """Let it go: it leaves when nobody holds the other end of its socket."""
+        """Ask it to end, by closing its control socket. Kill it if it has not ended after a moment."""
         if self._closed:
             return
         self._closed = True
@@ -107,12 +110,12 @@ class ProxyProcess:
             self._loop.call_later(_LEAVE_SECONDS, self.kill)
 
     async def ended(self) -> None:
-        """After ``close``: wait until it has gone."""
+        """After ``close``: wait until it is gone."""
         await asyncio.wait([self._reaped], timeout=2 * _LEAVE_SECONDS)
 
     def _receive(self, message: Message, descriptors: list[int]) -> None:
         for descriptor in descriptors:
-            os.close(descriptor)  # it has none to give
+            os.close(descriptor)  # it has none to send
         if message.get("say") == "ready":
             if not self._ready.done():
                 self.missing_walls = fields.texts(message, "missing")
@@ -121,11 +124,12 @@ class ProxyProcess:
             self._on_message(message)
 
     def _on_hang_up(self) -> None:
-        # A proxy that does not speak any more is of no use, whatever else it does.
+        # A proxy that has closed its socket is of no use, whatever else it does.
         self.kill()
 
     def kill(self) -> None:
-        """Without asking: ``on_end`` comes, if it was not closed before."""
+        """Kill it. ``on_end`` follows, unless it was closed before."""
+        # After reaping the pidfd is closed, and its number may be another descriptor.
         if not self._reaped.done():
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -134,6 +138,7 @@ class ProxyProcess:
         os.close(self._pidfd)
         code = self._process.wait()
         self._reaped.set_result(code)
+        # Before `close`, which sets the flag.
         asked = self._closed
         self.close()
         if not self._ready.done():
@@ -143,6 +148,6 @@ class ProxyProcess:
                     hint="the engine's log has its last words",
                 )
             )
-            self._ready.exception()  # retrieved: whoever waited may have left
+            self._ready.exception()  # mark as retrieved: the caller that waited may have been cancelled
         elif not asked:
             self._on_end()

@@ -1,8 +1,8 @@
-"""The proxy's process: told by the engine which sandboxes there are, it connects them to what they may reach.
+"""The proxy's process. The engine tells it which sandboxes there are, and it connects them to what they may reach.
 
     python -I -c BOOT FOLDER_OF_THE_PACKAGE --control FD
 
-Started by ``process``. It ends when the engine's end of the control socket does.
+Started by ``process``. It ends when the engine's end of the control socket closes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ from ramet.network.secrets.guest_secrets import GuestSecret
 from ramet.protocol import fields
 from ramet.protocol.network import NetworkSpec
 
-# More than so many packets wait until the engine has time: then entries of logs wait in their sandboxes' reports.
+# With more than this many packets waiting for the engine, log entries stay in their sandboxes' reports, which are
+# bounded.
 _BACKLOG_AT_MOST = 64
+# A sandbox may be able to provoke failures, and must not fill the engine's log with them.
 _FAILURES_TOLD = 100
-_FOR_CONNECTIONS = 0.75  # of the descriptors; the others are for listeners, and for what comes and is refused
+# Share of the descriptors; the rest is for listeners, and for connections that are accepted only to be refused.
+_FOR_CONNECTIONS = 0.75
 
 
 class Proxy:
-    """All sandboxes. Owns the control socket; ``ended`` is done when the engine has gone."""
+    """All sandboxes. Owns the control socket. ``ended`` resolves when the engine is gone."""
 
     def __init__(self, control: socket.socket) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,21 +68,23 @@ class Proxy:
             "unexpose": self._unexpose,
             "flush": self._flush,
         }
+        # Large messages in a memfd are accepted from the engine only; the engine accepts none from here.
         self._channel = Channel(control, self._told, self._end, takes_memory=True)
 
     def say(self, message: Mapping[str, object]) -> None:
         self._channel.send(message)
 
     def _told(self, message: Message, descriptors: list[int]) -> None:
-        """One message that cannot be followed is answered; the others go on."""
+        """Handle one message. A message that fails is answered with "failed", and the others go on."""
         try:
             self._does[fields.text(message, "do")](message, descriptors)
         except (RametError, OSError, LookupError, ValueError) as error:
             self.failed(error)
-            # Without the error's own words, which may hold what was sent.
+            # Without the error's own text, which may contain what was sent, such as a secret.
             self.say(
                 {**_numbers_of(message), "say": "failed", "why": f"the proxy could not do it: {type(error).__name__}"}
             )
+        # Handlers remove the descriptors that they take; these are left over.
         close_all(descriptors)
 
     def _end(self) -> None:
@@ -103,7 +108,9 @@ class Proxy:
         )
         like = fields.optional_whole(message, "like")
         if like is not None and like in self._doors:
+            # A fork keeps addresses that its parent has looked up, and programs in it may still hold them.
             guest.names = self._doors[like].guest.names.copy()
+        # The sandbox is in the table before its listeners open, so that a "close" that arrives while they do finds it.
         opened = self._doors[number] = Doors(guest, lambda: self._authority, self.failed)
         listeners = {name: socket.socket(fileno=descriptors.pop(0)) for name in names if descriptors}
         self._begin(opened.open(listeners))
@@ -118,6 +125,7 @@ class Proxy:
         if known is not None:
             known.close()
             if known.guest.secrets:
+                # The cache of spellings must not keep the values of a sandbox that has ended.
                 spelling.forget()
 
     def _take_authority(self, message: Message, descriptors: list[int]) -> None:
@@ -137,7 +145,7 @@ class Proxy:
 
     async def _begin_exposure(self, number: int, made: Exposure) -> None:
         await made.begin()
-        if self._exposures.get(number) is not made:  # taken back meanwhile
+        if self._exposures.get(number) is not made:  # unexposed while the listener opened
             return made.close()
         self.say({"say": "exposed", "exposure": number})
 
@@ -152,7 +160,7 @@ class Proxy:
         if known is not None:
             known.close()
 
-    # What the engine is told
+    # Reports to the engine
 
     def _flush(self, message: Message, descriptors: list[int]) -> None:
         for known in self._doors.values():
@@ -166,7 +174,7 @@ class Proxy:
         return True
 
     def failed(self, problem: BaseException) -> None:
-        """Something that was not foreseen. Where it happened is told, never what it says: that may be a secret."""
+        """Report an unexpected error with its place but without its message, which may contain a secret."""
         self._failures += 1
         if self._failures > _FAILURES_TOLD:
             return
@@ -175,6 +183,7 @@ class Proxy:
         print(f"ramet proxy: {type(problem).__name__} at {where}", file=sys.stderr, flush=True)
 
     def _begin(self, work: Coroutine[object, object, None]) -> None:
+        # The loop keeps only weak references to tasks.
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._begun)
@@ -196,10 +205,11 @@ def _numbers_of(message: Message) -> dict[str, object]:
 async def _serve(control: socket.socket, missing: Sequence[str]) -> None:
     proxy = Proxy(control)
     loop = asyncio.get_running_loop()
-    # The context of the loop's own handler may hold what a connection was sent.
+    # The loop's default handler prints its context, which may contain bytes that a connection received.
     loop.set_exception_handler(
         lambda _, context: proxy.failed(context.get("exception") or RuntimeError(context.get("message")))
     )
+    # Only now may the engine send sandboxes: the walls are up.
     proxy.say({"say": "ready", "missing": list(missing)})
     await proxy.ended
 
@@ -210,10 +220,13 @@ def start(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     control = socket.socket(fileno=chosen.control)
     os.set_inheritable(chosen.control, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the engine says when to end
+    # A terminal sends it to the whole group; the engine decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Both must read files that are out of reach behind the walls.
     confinement.look_up_once()
-    system_pem()  # kept from here on
+    system_pem()  # cached from here on
+    # Before uvloop starts threads: capabilities, Landlock and seccomp apply to the calling thread and its children.
     walls = confinement.lock_down()
     uvloop.run(_serve(control, walls.missing))
-    # Threads that still wait for a resolver hold nothing that anybody needs.
+    # Exit without joining threads that still wait for a resolver; they hold nothing that is needed.
     os._exit(0)

@@ -1,7 +1,7 @@
-"""What the engine is told of connections: one entry for each that was tried, and now and then how much went over it.
+"""Reports to the engine about connections: an entry for each attempt, and from time to time how many bytes it carried.
 
-The first one is told at once, what follows within a moment in batches. A sandbox that tries faster than the engine can
-hear has entries dropped and counted: neither this process nor the engine may be filled up by it.
+The first is sent at once, the following in short batches. If a sandbox makes attempts faster than the engine can take,
+entries are dropped and counted: it must not be able to fill the memory of this process or of the engine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from ramet.protocol.network import Kind
 
 _BATCH_SECONDS = 0.1
-_ENTRIES_PER_BATCH = 200  # of one sandbox: 2000 a second
-_OPENED_PER_BATCH = 5000  # also of those that were connected to
+_ENTRIES_PER_BATCH = 200  # per sandbox: 2000 a second
+_OPENED_PER_BATCH = 5000  # the same for attempts that led to a connection
 _TEXT_AT_MOST = 300
 
 _numbers = itertools.count(1)
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class Entry:
-    """A connection that was tried. ``sent`` and ``received`` are of the sandbox's side of things."""
+    """One attempted connection. ``sent`` and ``received`` are as seen from the sandbox."""
 
     number: int
     kind: Kind
@@ -38,7 +38,7 @@ class Entry:
     sent: int = 0
     received: int = 0
     time: float = field(default_factory=time.time)
-    told: bool = True  # what has changed since was said, too
+    told: bool = True  # whether the engine knows the current state
 
     def header(self, sandbox: int) -> dict[str, object]:
         return {
@@ -70,7 +70,7 @@ class Entry:
 
 
 class Reports:
-    """Of one sandbox. ``send`` takes messages for the engine, now or (False) when that is not busy any more."""
+    """The reports of one sandbox. ``send`` takes messages for the engine; False: it is busy, try again later."""
 
     def __init__(self, sandbox: int, send: Callable[[Sequence[dict[str, object]], bool], bool]) -> None:
         self._sandbox = sandbox
@@ -94,11 +94,12 @@ class Reports:
         open: bool = False,
     ) -> Entry:
         entry = Entry(next(_numbers), kind, _shown(host), port, allowed, rule, reason, address, open)
-        # Those that were made are told rather than those that were refused, of which there may be any number.
+        # Connections that were made take precedence over refused attempts, of which there may be any number.
         if len(self._new) < (_OPENED_PER_BATCH if open else _ENTRIES_PER_BATCH):
             self._new.append(entry)
         else:
             self._dropped += 1
+            # 0 marks an entry that the engine never heard of, so later changes to it are not reported either.
             entry.number = 0
         self._plan()
         return entry
@@ -110,7 +111,7 @@ class Reports:
             self._plan()
 
     def flush(self, now: bool = False) -> None:
-        """Say all that is known; ``now``: also if the engine is busy."""
+        """Send everything. ``now``: even if the engine is busy."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -118,6 +119,7 @@ class Reports:
         messages += [entry.counted(self._sandbox) for entry in self._changed.values()]
         if self._dropped:
             messages.append({"say": "dropped", "id": self._sandbox, "count": self._dropped})
+        # Also after a failed try, or `_plan` would schedule the next one at once and spin.
         self._told_at = self._loop.time()
         if messages and not self._send(messages, now):
             self._plan()
@@ -134,5 +136,5 @@ class Reports:
 
 
 def _shown(host: str) -> str:
-    """A program chooses it: whoever reads a log on a terminal must not get line ends and control characters."""
+    """Replace control characters: a program chooses the host, and people read logs on terminals."""
     return "".join(letter if letter.isprintable() else "?" for letter in host[:_TEXT_AT_MOST])

@@ -1,4 +1,4 @@
-"""What travels: frames, and the frozen values inside them.
+"""The wire format: frames, and the frozen values inside them.
 
-Pure functions and values, no I/O; imports ``ramet.errors`` only. Start reading at ``frames``.
+Pure functions and values, no I/O; imports only ``ramet.errors``. Start reading at ``frames``.
 """

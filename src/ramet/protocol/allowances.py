@@ -1,7 +1,7 @@
-"""How much an owner may have at once, and what of the network.
+"""An owner's quota, and the most of the network that it may use.
 
-A server says it with each call that makes something; the engine, which knows what there is and what is being made,
-holds to it.
+A server sends it with each call that makes something. The engine enforces it, because it knows what exists and what is
+being made.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ramet.protocol.specs import network_header, network_in
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """None: as much as there is."""
+    """A quota; None means no limit."""
 
     sandboxes: int | None = None
-    memory_bytes: int | None = None  # the sum of the sandboxes' limits
-    templates: int | None = None  # of the owner's own: with a preload of its own, or saved from snapshots
+    memory_bytes: int | None = None  # the sum of the memory limits of its sandboxes
+    templates: int | None = None  # the owner's own templates: with a preload of its own, or saved from snapshots
     network: NetworkSpec | None = None  # the most that rules may ask for, see ``network.beyond``
-    # Of all owners together: what the operator of a server lets the machine be used for.
+    # Limits for all owners together, set by the operator of the server.
     all_sandboxes: int | None = None
     all_memory_bytes: int | None = None
 
@@ -38,7 +38,7 @@ class Allowance:
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> Allowance:
-        """From the header of a call, in which it may be missing."""
+        """Read the quota from the header of a call, where it may be missing."""
         given = fields.optional_mapping(header, "allowance")
         if given is None:
             return cls()

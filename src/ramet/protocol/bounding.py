@@ -1,10 +1,10 @@
-"""Keeping a bounded part of an unbounded stream of bytes."""
+"""Keeps a bounded part of an unbounded stream of bytes."""
 
 from __future__ import annotations
 
 
 class HeadAndTail:
-    """The first and the last half of a stream, and how long it was.
+    """The first and the last half of a stream, and its length.
 
     The tail is trimmed only when it has grown to twice its size, so that adding is cheap however small the pieces are.
     """
@@ -19,7 +19,7 @@ class HeadAndTail:
 
     @property
     def cut(self) -> bool:
-        """Something has been left out, or will be."""
+        """Whether the stream exceeds the limit, so that its middle is left out."""
         return self.total_bytes > self.limit_bytes
 
     def add(self, data: bytes) -> None:
@@ -36,11 +36,11 @@ class HeadAndTail:
             del self._tail[: -self._tail_bytes]
 
     def everything(self) -> bytes:
-        """The whole stream so far; only while nothing has been dropped, which is sure up to the limit."""
+        """Return the whole stream so far. Only valid up to the limit, while nothing was dropped."""
         return bytes(self._head + self._tail)
 
     def kept(self) -> bytes:
-        """What is kept. A gap is marked by a line of its own, and never cuts a character of UTF-8 in two."""
+        """Return what is kept. A line of its own marks a gap, which never splits a UTF-8 character."""
         if not self.cut:
             return bytes(self._head + self._tail) if self._tail else bytes(self._head)
         head = bytes(self._head[: whole_characters(self._head)])
@@ -63,7 +63,7 @@ class Tail:
             del self._kept[: -self._limit_bytes]
 
     def take(self) -> bytes:
-        """What is kept; afterwards nothing is."""
+        """Return what is kept, and clear it."""
         if not self._kept:
             return b""
         kept = bytes(self._kept[-self._limit_bytes :])
@@ -74,8 +74,8 @@ class Tail:
 
 
 def whole_characters(data: bytes | bytearray) -> int:
-    """The length of data without a character of UTF-8 that is cut off at its end."""
-    # A character has at most three bytes after its first; look back for a first byte that wants more than there is.
+    """Return the length of the data without an incomplete UTF-8 character at its end."""
+    # A character has at most three bytes after its first; look back for a first byte that needs more than there are.
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:
@@ -87,7 +87,7 @@ def whole_characters(data: bytes | bytearray) -> int:
 
 
 def leading_fragment(data: bytes | bytearray) -> int:
-    """The number of bytes at the start that continue a character whose beginning is not there."""
+    """Return the number of bytes at the start that continue a character whose beginning is missing."""
     count = 0
     while count < min(3, len(data)) and 0x80 <= data[count] < 0xC0:
         count += 1

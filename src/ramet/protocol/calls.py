@@ -14,12 +14,12 @@ A connection carries one call at a time: a request, then answers up to a final o
     anything   ->  ERROR instead of the final answer
     CLAIM, then a call that makes something  ->  ANSWER, and then TAKEN from the client
 
-A client that closes the connection in the middle has gone away: what it has waiting is dropped, its running cell is
-interrupted unless it asked to keep it, and children nobody else knows of are closed. Whether the client has learnt of
-them is a guess, unless it has sent CLAIM before its request: then it says TAKEN when it has put what was made where it
-will be closed from, and without that word everything is closed with the connection.
+A client that closes the connection in the middle of a call has disconnected: the engine drops its waiting calls,
+interrupts its running cell unless the client asked to keep it, and closes children that no other client knows of. It
+can only guess whether the client has read about them, unless the client sent CLAIM before its request. Then the client
+sends TAKEN once it holds a handle to what was made; if the connection closes before that, the engine closes all of it.
 
-A header may name an ``owner``: then only what belongs to that owner exists for the call. Who names none sees all.
+A header may name an ``owner``: the call then sees only objects of that owner. Without an owner it sees all.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ REMOVE = 15
 RENAME = 16
 CHUNK = 20  # both directions
 END = 21
-ABORT = 22  # instead of END: the data broke off at the client
-# sandboxes from sandboxes
+ABORT = 22  # instead of END: the client's data broke off
+# sandboxes made from sandboxes
 FORK = 40
 SNAPSHOT = 41
 THAW = 42  # a sandbox from a snapshot or a saved template
@@ -61,16 +61,16 @@ MERGE = 44
 DIFF = 45
 SAVE = 46  # a snapshot becomes a template
 DROP = 47  # a snapshot
-# many users: what a server in front of the engine needs
-SANDBOXES = 50  # all of an owner
-WATCH = 51  # all there are, then what begins and ends
+# for a server with many users
+SANDBOXES = 50  # all sandboxes of an owner
+WATCH = 51  # all sandboxes, then events as sandboxes begin and end
 EXTEND = 52  # the lifetime of a sandbox
-STATS = 53  # of the engine
+STATS = 53  # statistics of the engine
 REPLAY = 54  # the last output of a sandbox
-FETCH = 55  # an execution by its id: what it printed, and its result
+FETCH = 55  # an execution by its id: its output and its result
 CANCEL = 56  # an execution by its id: drop it if it waits, interrupt it if it runs
-RESUME = 57  # a new sandbox from what a persistent one was when it ended
-DISCARD = 58  # what was kept of a persistent sandbox
+RESUME = 57  # a new sandbox from the kept state of a persistent one that ended
+DISCARD = 58  # the kept state of a persistent sandbox
 # terminals of a sandbox
 TERMINAL_OPEN = 60
 TERMINAL_ATTACH = 61
@@ -81,22 +81,22 @@ TERMINAL_LIST = 65
 TERMINAL_READ = 66
 # tools that code in a sandbox can call
 SET_TOOLS = 67
-# To a TOOL_CALL: a call of its own, beside the RUN that told of it. With "quiet" it has no answer itself: then it is in
-# one piece, and may come over the connection of the RUN too, even after its end.
+# The answer to a TOOL_CALL: a call of its own, beside the RUN that reported it. With "quiet" it has no answer itself:
+# it is then one frame, and may also come over the connection of the RUN, even after its end.
 TOOL_ANSWER = 68
-TOOLS_GONE = 69  # nobody answers the tool calls of an execution any more
+TOOLS_GONE = 69  # no client answers the tool calls of an execution any more
 # the network of a sandbox
-NETWORK = 70  # its rules, and the connections that were tried
-NETWORK_CHANGE = 71  # rules that are allowed and denied from now on
-EXPOSE = 72  # a port of it, to the host
+NETWORK = 70  # its rules, and the attempted connections
+NETWORK_CHANGE = 71  # rules to allow and deny from now on
+EXPOSE = 72  # make one of its ports reachable from the host
 UNEXPOSE = 73
-DIAL = 74  # a port of it: the answer brings a connected socket; only over a unix socket
+DIAL = 74  # connect to one of its ports: the answer carries a connected socket; only over a unix socket
 # values of names in a sandbox
 GET_VALUE = 75
 SET_VALUE = 76
-# what a client has learnt of; neither has an answer
+# acknowledgements by a client; neither has an answer
 CLAIM = 80  # the next call makes something, and TAKEN will follow its answer
-TAKEN = 81  # what that call made has a handle
+TAKEN = 81  # the client holds a handle to what that call made
 # engine -> client
 ANSWER = 30
 ERROR = 31
@@ -107,11 +107,11 @@ ENTRIES = 35
 CHANGES = 36
 NEWS = 37
 TERMINAL_DATA = 38
-HEARTBEAT = 39  # nothing new; a server puts it between the frames of a silent answer
-EXITED = 48  # in a replay: a cell has ended
+HEARTBEAT = 39  # sent by a server while an answer is silent
+EXITED = 48  # in a replay: a cell ended
 TOOL_CALL = 49  # in the answer to a RUN: its code calls a tool
-CLEARED = 82  # in a stream: `clear_output()`, with "wait" when something new is shown
-TOOL_CANCELLED = 59  # nobody waits for that call any more
+CLEARED = 82  # in a stream: `clear_output()`; with "wait", clear when something new is shown
+TOOL_CANCELLED = 59  # the code no longer waits for that call
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
 FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
@@ -121,23 +121,26 @@ TERMINAL_CALLS = frozenset(
 )
 VALUE_CALLS = frozenset((GET_VALUE, SET_VALUE))
 NETWORK_CALLS = frozenset((NETWORK, NETWORK_CHANGE, EXPOSE, UNEXPOSE, DIAL))
-# What these make has to be closed by whoever asked for it. CREATE and FORK make sandboxes, for instance.
+# Calls whose result the caller has to close, such as the sandboxes of CREATE and FORK.
 MAKING = frozenset((CREATE, FORK, SNAPSHOT, THAW, RESUME))
-KIND_AT = 5  # where the kind stands in a frame
-# After one of these the call is over.
+KIND_AT = 5  # offset of the kind in a frame
+# A frame of these kinds ends the call.
 FINAL = frozenset((ANSWER, RESULT, ERROR))
 
-# Of file contents in one frame: large enough that frames cost little, small enough that many transfers fit in memory.
+# File contents per frame: large enough that frames cost little, small enough that many transfers fit in memory.
 CHUNK_BYTES = 256 * 1024
 
-# Over the primary socket, one packet each.
+# Packets on the primary socket.
 CONNECT = b"C"  # carries the engine's end of a new connection
-FORGET = b"F"  # followed by the id of a sandbox or snapshot whose handle was forgotten: close it, no answer
+FORGET = b"F"  # followed by the id of a sandbox or snapshot whose handle was collected: close it, no answer
 
 
 @dataclass(slots=True)
 class Outcome:
-    """A finished cell as the engine knows it: bytes are not decoded yet. Not frozen, which would triple its price."""
+    """A finished cell as the engine has it, with undecoded bytes.
+
+    Not frozen, which would triple the cost of making one.
+    """
 
     cell_id: int
     exit_code: int
@@ -157,7 +160,10 @@ class Outcome:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """What is as usual is left out: most results are short, and each field costs both sides."""
+    """Encode a result.
+
+    Leaves out fields with their usual value: most results are short, and each field costs both sides time.
+    """
     plain = (
         f'{{"id":{outcome.cell_id},"exit_code":{outcome.exit_code},"duration":{outcome.duration_seconds!r},'
         f'"lengths":[{len(outcome.stdout)},{len(outcome.stderr)},{len(outcome.background)}]'
@@ -170,6 +176,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def _unusual(outcome: Outcome) -> dict[str, object]:
+    """Return the fields that do not have their usual value."""
     header: dict[str, object] = {}
     if outcome.state != "kept":
         header["state"] = outcome.state
@@ -193,7 +200,10 @@ def _unusual(outcome: Outcome) -> dict[str, object]:
 
 
 def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
-    """The result of a cell. After a stream, its value came with an event and is given here."""
+    """Return the result of a cell.
+
+    ``streamed_value`` is the value that arrived earlier with an event, if it was streamed.
+    """
     header, blob = frame.header, frame.blob
     lengths = fields.array(header, "lengths")
     texts = []

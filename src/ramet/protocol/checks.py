@@ -1,7 +1,7 @@
-"""What arguments are allowed.
+"""Checks of arguments.
 
-Client and engine both ask here: the client to fail early, the engine because it trusts nobody.
-Nothing here looks at the file system; whether a path exists is asked where the path is used.
+Both client and engine use them: the client to fail early, the engine because it does not trust the client. They do not
+look at the file system; the code that uses a path finds out whether it exists.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BUILTIN_TEMPLATES: Mapping[str, tuple[str, ...]] = {
 
 MIB = 1024 * 1024
 CODE_BYTES_AT_MOST = TO_GUEST.blob_bytes
-# An interpreter with IPython needs about 40 MiB; below this every first cell would be killed.
+# An interpreter with IPython needs about 40 MiB; with less than this every first cell would be killed.
 MEMORY_MIB_AT_LEAST = 64
-# The REPL, a shell and a command; below this not even `!ls` runs.
+# The REPL, a shell and a command; with fewer not even `!ls` runs.
 PIDS_AT_LEAST = 4
 PIDS_AT_MOST = 4_194_304  # PID_MAX_LIMIT of Linux
 TIMEOUT_SECONDS_AT_MOST = 366 * 24 * 3600.0
@@ -38,13 +38,16 @@ CHILDREN_AT_MOST = 256
 COMPARED_PATHS_AT_MOST = 1000
 PATH_BYTES_AT_MOST = 4095  # PATH_MAX without its final NUL
 
-# Folders of the pod itself; a mount over or below one of them would take a wall or the interpreter away.
+# Folders of the pod itself: a mount over or below one of them would remove a wall or the interpreter.
 _RESERVED_TARGETS = ("/proc", "/dev", "/sys", "/usr")
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_code(code: object) -> bytes:
-    """The code as UTF-8. Characters that no code can have travel, too: they are a SyntaxError of the cell."""
+    """Return the code as UTF-8.
+
+    Characters that no code can contain are kept: the cell then fails with a SyntaxError.
+    """
     if not isinstance(code, str):
         raise must("code", "be a string", kind_of(code))
     data = code.encode("utf-8", "surrogatepass")
@@ -74,7 +77,7 @@ def check_timeout(timeout: object, argument: str = "timeout") -> None:
         requirement = "be a number of seconds"
     elif timeout > TIMEOUT_SECONDS_AT_MOST:
         requirement = f"be at most {TIMEOUT_SECONDS_AT_MOST:.0f} seconds"
-    elif not timeout > 0:  # true for NaN, too
+    elif not timeout > 0:  # also true for NaN
         requirement = "be more than 0 seconds"
     else:
         return
@@ -87,7 +90,7 @@ def check_lifetime(lifetime: Lifetime) -> None:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Values are never part of a message: they may be secrets."""
+    """Check an environment. Messages never contain values, which may be secrets."""
     total = 0
     entries: Iterable[tuple[object, object]] = environment.items()
     for name, value in entries:
@@ -103,7 +106,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def check_path(path: object, argument: str = "path") -> None:
-    """A path in a sandbox; a relative one is below /root."""
+    """Check a path in a sandbox; a relative one is below /root."""
     subject = f"a path in {argument}" if argument in ("mounts", "paths") else argument
     if not isinstance(path, str):
         raise must(argument, "be a string", kind_of(path), subject=subject)
@@ -124,7 +127,7 @@ def check_flag(value: object, argument: str) -> None:
 
 
 def check_compared_paths(paths: object) -> tuple[str, ...] | None:
-    """Paths to compare, absolute and without detours; a relative one is below /root."""
+    """Return the paths to compare, absolute and normalised; a relative one is below /root."""
     if paths is None:
         return None
     if not isinstance(paths, list | tuple | set | frozenset):
@@ -155,6 +158,7 @@ def check_preload(preload: Iterable[object]) -> None:
 
 
 def check_template(spec: TemplateSpec) -> None:
+    """Raise InvalidArgument for a template that no engine can boot."""
     check_template_name(spec.name, "template")
     check_preload(spec.preload)
     if spec.builtin != (spec.name in BUILTIN_TEMPLATES):
@@ -188,9 +192,9 @@ def check_mount(mount: MountSpec) -> None:
     if not posixpath.isabs(mount.target):
         raise must("mounts", "be an absolute path in the sandbox", mount.target, subject="a target in mounts")
     if "\n" in mount.target:
-        # A pod is described line by line to the program that makes it.
+        # The program that makes a pod reads its description line by line.
         raise must("mounts", "not contain line breaks", mount.target, subject="a target in mounts")
-    # normpath keeps two leading slashes, which POSIX lets mean something; Linux does not.
+    # normpath keeps two leading slashes, which have a meaning of their own in POSIX but not on Linux.
     target = "/" + posixpath.normpath(mount.target).lstrip("/")
     if ".." in mount.target.split("/"):
         raise must("mounts", "not contain '..'", mount.target, subject="a target in mounts")
@@ -227,6 +231,7 @@ def check_cpus(cpus: object) -> None:
 
 
 def check_sandbox(spec: SandboxSpec) -> None:
+    """Check a whole spec. Raise InvalidArgument that names the argument."""
     check_template(spec.template)
     check_limits(spec.limits)
     check_environment(dict(spec.environment))
@@ -246,7 +251,7 @@ def check_sandbox(spec: SandboxSpec) -> None:
 
 
 def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
-    """The whole spec of a sandbox that is thawed from one that was ``frozen``."""
+    """Return the whole spec of a sandbox that is thawed from a ``frozen`` one."""
     whole = SandboxSpec(
         frozen.template,
         spec.limits(frozen.limits),

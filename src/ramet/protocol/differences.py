@@ -1,4 +1,4 @@
-"""How the files of two sandboxes differ, one value for each path."""
+"""Differences between the files of two sandboxes, one value for each path."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TYPES: dict[str, FileType] = {"file": "file", "folder": "folder", "link": "link
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What is at a path. Links are not followed."""
+    """The state of one path. Links are not followed."""
 
     type: FileType
     size_bytes: int
     mode: int  # permission bits
-    digest: str | None = None  # SHA-256 of the content, in hexadecimal; files only, and None for one that is too large
-    target: str | None = None  # where it points to; links only
+    digest: str | None = None  # SHA-256 of the content in hexadecimal; for files only, None for one that is too large
+    target: str | None = None  # where a link points; for links only
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> FileState:
@@ -41,19 +41,19 @@ class FileState:
 class FileChange:
     """One path that differs: what one sandbox has there (`before`), and what the other has (`after`).
 
-    `approximate`: both have a file of that size and mode there, with more content than a comparison reads. Whether it
-    differs is not known.
+    `approximate`: both have a file of that size and mode there, with more content than a comparison reads. It is not
+    known whether it differs.
     """
 
-    path: str  # absolute; bytes that are no UTF-8 as os.fsdecode shows them
+    path: str  # absolute; bytes that are not UTF-8 appear as os.fsdecode shows them
     change: ChangeKind
-    before: FileState | None  # None: added
-    after: FileState | None  # None: removed
+    before: FileState | None  # None: the path was added
+    after: FileState | None  # None: the path was removed
     approximate: bool = False
 
     @property
     def type(self) -> FileType:
-        """Of what is there now, or was there before it was removed."""
+        """The type of what is there now, or was there before it was removed."""
         state = self.after or self.before
         return state.type if state is not None else "other"
 
@@ -67,7 +67,7 @@ class FileChange:
             change=kind,
             before=_optional_state(header, "before"),
             after=_optional_state(header, "after"),
-            approximate=header.get("approximate") is True,  # an older engine does not tell
+            approximate=header.get("approximate") is True,  # older engines do not send it
         )
 
 

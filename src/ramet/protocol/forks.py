@@ -1,4 +1,4 @@
-"""What forks cost, and how two sandboxes differ."""
+"""The cost of forks, and differences between two sandboxes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class ForkInfo:
-    """What a fork cost: of all children together, or of one."""
+    """The cost of a fork: of all children together, or of one."""
 
-    pause_seconds: float  # the parent stood still
-    total_seconds: float  # from the parent's turn to children that can take a cell
+    pause_seconds: float  # how long the parent stood still
+    total_seconds: float  # from the parent's turn in the queue until its children can take a cell
     unique_bytes: int  # memory shared with no other sandbox, right after the fork
-    file_bytes_copied: int  # once for all children of a fork
+    file_bytes_copied: int  # copied once for all children of a fork
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> ForkInfo:
@@ -37,7 +37,7 @@ class ForkInfo:
 
 @dataclass(frozen=True, slots=True)
 class NameValue:
-    """A name of a namespace, as far as it is told outside: never the value itself."""
+    """A name of a namespace as seen from outside, never the value itself."""
 
     type: str
     value: str  # short, one line
@@ -58,12 +58,12 @@ class NameValue:
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """A name that is not the same in two namespaces. ``approximate``: told by type, size and short value only."""
+    """A name that differs between two namespaces. ``approximate``: judged by type, size and short value only."""
 
     name: str
     change: Change
-    before: NameValue | None  # None: added
-    after: NameValue | None  # None: removed
+    before: NameValue | None  # None: the name was added
+    after: NameValue | None  # None: the name was removed
     approximate: bool = False
 
     @classmethod
@@ -87,15 +87,15 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What would have to change in one sandbox to make it the other: its files, by path, and its names."""
+    """The changes that would turn one sandbox into the other: files by path, and names."""
 
     files: tuple[FileChange, ...] = ()
     names: tuple[NameChange, ...] = ()
-    uncompared: tuple[str, ...] = ()  # names that look alike, and of which no more could be learnt
+    uncompared: tuple[str, ...] = ()  # names that look alike but could not be compared further
 
     @property
     def is_empty(self) -> bool:
-        """No difference was found."""
+        """Whether no difference was found."""
         return not self.files and not self.names
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def _counts(changes: tuple[FileChange, ...] | tuple[NameChange, ...]) -> str:
 
 
 def _file_line(change: FileChange) -> str:
-    # A path of the sandbox may hold anything; it must not move a terminal's cursor.
+    # A path of the sandbox may contain anything; it must not move the terminal's cursor.
     path = change.path if change.path.isprintable() else ascii(change.path)
     told = " -> ".join(_file_state(state) for state in (change.before, change.after) if state is not None)
     return f"{_MARKS[change.change]} {path}: {told}{' (too large to compare)' if change.approximate else ''}"

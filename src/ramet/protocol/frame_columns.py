@@ -1,7 +1,7 @@
-"""Frames and series of pandas, described by plain values, arrays and bytes: nothing of them is lost, nothing pickled.
+"""Describes pandas frames and series by plain values, arrays and bytes, without loss and without pickles.
 
-``ramet_guest/value_frames.py`` puts them together again; ``ramet_guest/value_tables.py`` describes those that come out
-of a sandbox in the same words.
+``ramet_guest/value_frames.py`` rebuilds them. ``ramet_guest/value_tables.py`` describes frames that come out of a
+sandbox in the same format.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _NONE, _NAN = -1, -2
 
 
 class NotDescribed(Exception):
-    """There are no words for a column of this kind."""
+    """Raised for a column of a kind that the format does not cover."""
 
 
 def described(value: object) -> dict[str, object] | None:
-    """None for anything but a frame or a series. Raises NotDescribed."""
+    """Describe a frame or a series; return None for anything else. Raise NotDescribed."""
     if type(value).__module__.partition(".")[0] != "pandas":
         return None
     pandas: Any = sys.modules.get("pandas")
@@ -87,7 +87,7 @@ def _column(pandas: Any, series: Any) -> dict[str, object]:
 
 
 def _texts(values: list[Any]) -> bytes:
-    """u32 count | i32 length of each, below 0 for what is missing | all texts in UTF-8"""
+    """Encode texts as: u32 count | i32 length of each, negative for a missing one | all texts in UTF-8."""
     lengths, pieces = array("i"), []
     for value in values:
         if isinstance(value, str):

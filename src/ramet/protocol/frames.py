@@ -1,11 +1,12 @@
-"""Frames: the only thing that is ever written to a control socket or to a connection of the engine.
+"""Frames: all data on a control socket or on a connection of the engine is in frames.
 
     0        4         5      6                10             10 + H          4 + length
     | length | version | kind | header length H | header (JSON) | blob (the rest) |
       u32 LE   u8        u8     u32 LE            ASCII           raw bytes
 
-``length`` counts everything after itself. Both sides know bounds for header and blob, and a decoder refuses a frame as
-soon as its first ten bytes break them: it never buffers more than one allowed frame and what came with its end.
+``length`` counts everything after itself. Both sides know limits for header and blob, and a decoder refuses a frame as
+soon as its first ten bytes exceed them: it never buffers more than one allowed frame and the bytes that came with its
+end.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _MIB = 1024 * _KIB
 
 
 class Frame(NamedTuple):
-    """One decoded frame. The header is a JSON object of which nothing has been checked yet."""
+    """One decoded frame. The header is a JSON object with unchecked contents."""
 
     kind: int
     header: Mapping[str, object]
     blob: bytes
-    header_bytes: int = 0  # as it came
+    header_bytes: int = 0  # length of the encoded header
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,12 @@ class Bounds:
     blob_bytes: int
 
 
-# A cell may be 64 MiB of code; beside it travels a small header (the environment in CONFIGURE is the largest).
+# A cell may be 64 MiB of code, with a small header; the environment in CONFIGURE is the largest header.
 TO_GUEST = Bounds(header_bytes=8 * _MIB, blob_bytes=64 * _MIB)
-# A header has to be decoded and kept by the engine, which all sandboxes share: the guest keeps its texts short.
+# All sandboxes share the engine, which decodes and keeps headers: so the guest keeps its texts short.
 FROM_GUEST = Bounds(header_bytes=64 * _KIB, blob_bytes=32 * _MIB)
 TO_ENGINE = Bounds(header_bytes=8 * _MIB, blob_bytes=64 * _MIB)
-# A result carries two streams of 10 MiB, the background output and 64 MiB of rich results at most.
+# A result carries at most two streams of 10 MiB, the background output and 64 MiB of rich results.
 FROM_ENGINE = Bounds(header_bytes=16 * _MIB, blob_bytes=128 * _MIB)
 
 
@@ -62,42 +63,45 @@ _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
 
 
 def encode(kind: int, header: Mapping[str, object], blob: bytes = b"") -> bytes:
-    """One frame as one piece of bytes, so that one write sends it."""
+    """Encode one frame as one bytes object, to be sent with one write."""
     return encode_text(kind, encode_header(header), blob)
 
 
 def encode_text(kind: int, header: str, blob: bytes = b"") -> bytes:
-    """The same for a header that is JSON in ASCII already: the frames of every cell are worth writing by hand."""
+    """Encode a frame whose header is already JSON in ASCII: frames of every cell are written by hand for speed."""
     length = len(header)
     prefix = _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length)
     return b"".join((prefix, header.encode("ascii"), blob))
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames. After a ProtocolError it must not be fed again."""
+    """Cuts a stream of bytes into frames. Do not feed it again after a ProtocolError."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._buffer = bytearray()
-        # Bytes the buffer must hold before looking at it again is worth while.
+        # The buffer is not examined again before it holds this many bytes.
         self._wanted = _PREFIX.size
 
     @property
     def in_frame(self) -> bool:
-        """A frame has begun and is not complete."""
+        """Whether a frame has begun and is not complete."""
         return bool(self._buffer)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes at least are missing from the next frame: a good size for the next read."""
+        """At least how many bytes the next frame still needs: a good size for the next read."""
         return max(self._wanted - len(self._buffer), 0)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take in what was read and give the frames that are complete now, lazily: the bytes are kept either way."""
+        """Take in bytes that were read.
+
+        Yield the frames that are now complete, lazily; the bytes are kept in any case.
+        """
         if not self._buffer and len(data) >= _PREFIX.size:
             length, version, kind, header_length = _PREFIX.unpack_from(data)
             if len(data) == 4 + length:
-                # Exactly one frame, as a small answer nearly always comes: nothing to buffer, nothing to copy twice.
+                # Exactly one frame, the usual form of a small answer: nothing to buffer, nothing to copy twice.
                 self._check_prefix(length, version, header_length)
                 blob_start = _PREFIX.size + header_length
                 header = _header(data[_PREFIX.size : blob_start])
@@ -106,6 +110,7 @@ class FrameDecoder:
         return self._complete()
 
     def _complete(self) -> Iterator[Frame]:
+        """Yield complete frames from the buffer."""
         buffer = self._buffer
         while len(buffer) >= self._wanted:
             length, version, kind, header_length = _PREFIX.unpack_from(buffer)
@@ -117,11 +122,14 @@ class FrameDecoder:
             blob_start = _PREFIX.size + header_length
             header = _header(bytes(buffer[_PREFIX.size : blob_start]))
             blob = bytes(memoryview(buffer)[blob_start:end]) if end > blob_start else b""
+            # Removed before the yield: the caller may never resume this generator, and the next `feed` must not see the
+            # frame again.
             del buffer[:end]
             self._wanted = _PREFIX.size
             yield Frame(kind, header, blob, header_length)
 
     def _check_prefix(self, length: int, version: int, header_length: int) -> None:
+        """Refuse a frame by its first ten bytes, before its header and blob are buffered."""
         if version != VERSION:
             raise ProtocolError(f"frame of version {version}, expected {VERSION}")
         if header_length > self._bounds.header_bytes:
@@ -134,6 +142,7 @@ class FrameDecoder:
 
 
 def _header(data: bytes) -> Mapping[str, object]:
+    """Decode a header. Raise ProtocolError for anything but one JSON object in ASCII."""
     try:
         text = data.decode("ascii")
         header, end = _decode_json(text)

@@ -1,4 +1,4 @@
-"""Sandboxes as an engine lists them."""
+"""Sandboxes in the engine's list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.protocol import fields
 
 @dataclass(frozen=True, slots=True)
 class SandboxRow:
-    """A living sandbox in a list of them. Times are milliseconds since the epoch."""
+    """A living sandbox in a list. Times are milliseconds since the epoch."""
 
     id: str
     owner: str
@@ -23,7 +23,7 @@ class SandboxRow:
     waiting: int
     memory_limit_bytes: int
     persistent: bool
-    key: str | None = None  # the name of the key whose it is; a server tells it to operators
+    key: str | None = None  # the name of the key it belongs to; a server shows it to operators
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SandboxRow:

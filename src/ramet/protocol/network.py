@@ -1,6 +1,6 @@
-"""The network of a sandbox as it travels: its rules and limits, its secrets, and what was tried. No I/O.
+"""A sandbox's network on the wire: its rules and limits, its secrets, and the connections it tried. No I/O.
 
-Rules are about names and addresses; see ``rules``. Secrets hide themselves in ``repr``; their values are in no message.
+``rules`` defines rules on names and addresses. ``repr`` hides secrets, and no message contains their values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ramet.protocol.secret_places import SecretPlaces, check_places
 
 RULES_AT_MOST = 500
 SECRETS_AT_MOST = 100
-# Of shorter ones, what base64 makes of them would be found everywhere. Stars in an answer tell what could be guessed.
+# The base64 form of a shorter value would be found everywhere, and the stars that replace it in an answer would reveal
+# guesses.
 SECRET_CHARACTERS_AT_LEAST = 6
 SECRET_CHARACTERS_AT_MOST = 16_384
 CA_BYTES_AT_MOST = 100_000
@@ -25,13 +26,14 @@ CONNECTIONS = 256
 CONNECTIONS_AT_MOST = 10_000
 BYTES_AT_MOST = 2**62
 
-# The network sets these itself in a sandbox that has one.
+# Variables that the network itself sets in a sandbox that has one.
 RESERVED_NAMES = frozenset(
     ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
      "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "PATH", "HOME")
 )  # fmt: skip
 
-# On the loopback of a sandbox with a network. The same in every pod, so that the memory of a fork stays right.
+# Ports on the loopback of a sandbox with a network. They are the same in every pod, so that a fork's memory stays
+# right.
 PROXY_PORT = 3128
 TRANSPARENT_PORT = 3129
 NAMES_PORT = 53
@@ -42,19 +44,19 @@ Kind = Literal["http", "connect", "socks", "tcp", "dns"]
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """What a sandbox may reach. What is denied is not allowed, whatever else is."""
+    """What a sandbox may reach. A denied rule takes precedence over all that is allowed."""
 
-    open: bool = False  # all that is public
+    open: bool = False  # everything that is public
     allow: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
-    addresses: tuple[tuple[str, str], ...] = ()  # names that are not looked up, and the address of each
-    connections: int = CONNECTIONS  # at once
+    addresses: tuple[tuple[str, str], ...] = ()  # names that are not looked up, each with its address
+    connections: int = CONNECTIONS  # at the same time
     bytes_per_second: int | None = None
-    total_bytes: int | None = None  # sent and received, as long as the sandbox lives
-    ca_pem: str | None = None  # more certificates that are trusted where the proxy itself speaks TLS
+    total_bytes: int | None = None  # sent and received during the sandbox's life
+    ca_pem: str | None = None  # more trusted certificates, for connections on which the proxy itself uses TLS
 
     def allowing(self, rules: Iterable[Rule]) -> NetworkSpec:
-        """With these allowed from now on, also where they were denied."""
+        """Return a copy that allows these rules, and no longer denies them."""
         new = tuple(dict.fromkeys(rules))
         kept = tuple(rule for rule in self.allow if rule not in new)
         return replace(self, allow=(*kept, *new), deny=tuple(rule for rule in self.deny if rule not in new))
@@ -94,10 +96,10 @@ class NetworkSpec:
 class SecretSpec:
     """A value that requests to some hosts carry, and that the sandbox never holds."""
 
-    name: str  # of the variable that holds the placeholder
+    name: str  # the environment variable that holds the placeholder
     value: str
     hosts: tuple[Rule, ...]
-    places: SecretPlaces = field(default_factory=SecretPlaces)  # of a request, that may carry it
+    places: SecretPlaces = field(default_factory=SecretPlaces)  # parts of a request that may carry the value
 
     def __repr__(self) -> str:
         return f"<SecretSpec {self.name} for {', '.join(map(str, self.hosts))}>"
@@ -118,16 +120,16 @@ class SecretSpec:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A connection that code in a sandbox has tried to make."""
+    """A connection that code in a sandbox tried to make."""
 
     time: float  # seconds since 1970
     kind: Kind
-    host: str  # as it was asked for
+    host: str  # as the code asked for it
     port: int
     allowed: bool
-    rule: str | None  # the one that decided, if one did
-    reason: str | None = None  # why it was refused, or how it ended, where there is more to say
-    address: str | None = None  # what was really connected to
+    rule: str | None  # the rule that decided, if any
+    reason: str | None = None  # why it was refused or how it ended, if there is more to say
+    address: str | None = None  # the address that was connected to
     sent_bytes: int = 0
     received_bytes: int = 0
     open: bool = False
@@ -160,7 +162,7 @@ def read_rules(texts: Iterable[object], argument: str = "network") -> tuple[Rule
 
 
 def check_network(network: NetworkSpec) -> None:
-    """Raise InvalidArgument for what no sandbox can have."""
+    """Raise InvalidArgument for a network that no sandbox can have."""
     count = len(network.allow) + len(network.deny)
     if count > RULES_AT_MOST:
         raise must("network", f"have at most {RULES_AT_MOST} rules", Words(f"{count}"))
@@ -169,7 +171,7 @@ def check_network(network: NetworkSpec) -> None:
     for name, address in network.addresses:
         if host_name(name) != name:
             raise must("addresses", "be a host name in lower case", name, subject="each key of addresses")
-        if str(host_address(address)) != address:  # whoever connects reads it without the brackets that some write
+        if str(host_address(address)) != address:  # the canonical form, without brackets, is what the proxy reads
             raise must(
                 "addresses", "be an IPv4 or IPv6 address", address, subject=f"the value of {name!r:.100} in addresses"
             )
@@ -183,13 +185,13 @@ def check_network(network: NetworkSpec) -> None:
 
 
 def _check_certificates(pem: str) -> None:
-    """One that cannot be read would break every program that is given the whole file."""
+    """Check every certificate. A broken one would break all programs that get the whole file."""
     if len(pem) > CA_BYTES_AT_MOST or not pem.isascii() or "-----BEGIN CERTIFICATE-----" not in pem:
         raise wrong_argument("ca_pem", f"ca_pem must hold certificates in PEM, at most {CA_BYTES_AT_MOST} bytes")
-    import ssl  # takes a while, and few need it
+    import ssl  # a slow import that few need
 
     try:
-        # Each by itself: OpenSSL is content with a text whose first one is right.
+        # Each certificate alone: OpenSSL accepts a text whose first one is right.
         for part in pem.split("-----BEGIN CERTIFICATE-----")[1:]:
             body = part.partition("-----END CERTIFICATE-----")[0]
             one = f"-----BEGIN CERTIFICATE-----{body}-----END CERTIFICATE-----\n"
@@ -199,7 +201,7 @@ def _check_certificates(pem: str) -> None:
 
 
 def check_secrets(secrets: Iterable[SecretSpec], network: NetworkSpec | None) -> None:
-    """Raise InvalidArgument for secrets that could never be used, or not safely. Values are in no message."""
+    """Raise InvalidArgument for secrets that could never be used, or not safely. Messages never contain values."""
     given = tuple(secrets)
     if len(given) > SECRETS_AT_MOST:
         raise must("secrets", f"have at most {SECRETS_AT_MOST} entries", Words(f"{len(given)}"))
@@ -236,6 +238,7 @@ def check_secret_name(name: str) -> None:
 
 
 def check_secret_value(value: str, argument: str, what: str) -> None:
+    """Raise InvalidArgument for an unusable value. The message does not show it."""
     least, most = SECRET_CHARACTERS_AT_LEAST, SECRET_CHARACTERS_AT_MOST
     if len(value) < least:
         raise must(
@@ -276,12 +279,12 @@ def _check_count(argument: str, value: int, at_most: int) -> None:
 
 
 def beyond(network: NetworkSpec, most: NetworkSpec) -> str | None:
-    """What of a network is more than the most that somebody may have, in words. None: nothing."""
+    """Describe what part of a network exceeds the most that a key may have. Return None if nothing does."""
     if network.open and not most.open:
         return "an open network"
     for rule in network.allow:
-        # A rule about addresses is never within "open": what a rule lists is not asked whether it is public, so a block
-        # like 0.0.0.0/0 would be a way to everything that is not.
+        # "open" never covers a rule about addresses: listed addresses are not checked for being public, so a block such
+        # as 0.0.0.0/0 would open the way to everything private.
         if not any(known.covers(rule) for known in most.allow) and not (most.open and rule.block is None):
             return f"the rule {str(rule)!r}"
     for name, address in network.addresses:
@@ -291,9 +294,9 @@ def beyond(network: NetworkSpec, most: NetworkSpec) -> str | None:
 
 
 def _may_pin(name: str, address: str, network: NetworkSpec, most: NetworkSpec) -> bool:
-    """Whether rules of the most list the address itself, with every port on which the name may be reached.
+    """Whether rules of ``most`` list the address itself, with every port on which the name may be reached.
 
-    That it looks public is not enough: a pinned address is not asked whether it leads to something private.
+    It is not enough that the address looks public: a pinned address is not checked for leading to something private.
     """
     ports = [rule.ports for rule in network.allow if rule.means_name(name)]
     if network.open:

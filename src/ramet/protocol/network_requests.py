@@ -1,12 +1,12 @@
-"""The network and the secrets that somebody asks for, as plain values that may be written by hand. No I/O.
+"""Requests for a network and secrets, as plain values that a person may write by hand. No I/O.
 
-    network   false or null: none; true or "open": all that is public; an array of rules; or an object with
+    network   false or null: none; true or "open": everything that is public; an array of rules; or an object with
               rules (as before) or "open": true, and deny, addresses, connections, bytes_per_second, total_bytes, ca_pem
     secrets   an object of names of variables, each with {"value": "...", "hosts": ["..."]}, and the places of a request
               that may carry the value beside the usual headers: "headers": [names], "query": [names], "path": true,
               "body": true
 
-Errors name the argument and what it must be; values of secrets are in none of them.
+Errors name the argument and what it must be; they never contain the values of secrets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIELDS = ("open", "rules", "deny", "addresses", *_COUNTS, "ca_pem")
 
 
 def read_network(name: str, value: object) -> NetworkSpec | None:
-    """``name`` is what errors call it."""
+    """Read a network. Errors call it ``name``. Raise InvalidArgument."""
     if value is None or value is False:
         return None
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def read_network(name: str, value: object) -> NetworkSpec | None:
 
 
 def read_secrets(name: str, value: object) -> tuple[SecretSpec, ...]:
-    """Whether they fit the network is asked when both are known: ``network.check_secrets``."""
+    """Read secrets. ``network.check_secrets`` checks later, when both are known, whether they fit the network."""
     if value is None:
         return ()
     if not isinstance(value, dict):
@@ -50,7 +50,7 @@ def read_secrets(name: str, value: object) -> tuple[SecretSpec, ...]:
 
 
 def network_request(network: NetworkSpec) -> dict[str, object]:
-    """What ``read_network`` reads as this one."""
+    """Return the request that ``read_network`` reads as this network."""
     usual = NetworkSpec()
     header: dict[str, object] = {"rules": rule_texts(network)}
     if network.deny:
@@ -64,12 +64,12 @@ def network_request(network: NetworkSpec) -> dict[str, object]:
 
 
 def rule_texts(network: NetworkSpec) -> list[str]:
-    """What it allows, as it is written best."""
+    """Return the allowed rules in canonical form."""
     return [*([OPEN] if network.open else []), *(str(rule) for rule in network.allow)]
 
 
 def secrets_request(secrets: Iterable[SecretSpec]) -> dict[str, object]:
-    """What ``read_secrets`` reads as these."""
+    """Return the request that ``read_secrets`` reads as these secrets."""
     return {
         secret.name: {"value": secret.value, "hosts": [str(host) for host in secret.hosts], **secret.places.request()}
         for secret in secrets
@@ -87,7 +87,7 @@ def make_network(
     ca_pem: object = None,
     argument: str = "network",
 ) -> NetworkSpec:
-    """A network from what a person wrote, or InvalidArgument. ``argument`` is what the rules are called in errors."""
+    """Make a network from a person's input. Errors call the rules ``argument``. Raise InvalidArgument."""
     opened, allowed = _split(rules, argument)
     if ca_pem is not None and not isinstance(ca_pem, str):
         raise must("ca_pem", "be a string of certificates in PEM", kind_of(ca_pem))
@@ -106,7 +106,7 @@ def make_network(
 
 
 def read_hosts(hosts: object, argument: str, secret: str = "") -> tuple[Rule, ...]:
-    """The hosts of a secret, which may have a name."""
+    """Read the hosts of a secret, whose name may be given for messages."""
     allowed = "a list of the hosts that may receive the value: ['api.example']"
     given = _several(hosts, argument, allowed)
     if not given:
@@ -142,7 +142,7 @@ def _read_secret(name: str, variable: object, entry: object) -> SecretSpec:
     if not isinstance(entry, dict):
         raise must(name, f"be {_SECRET}", kind_of(entry), subject=f"{variable!r:.100} in {name}")
     unknown = [field for field in entry if field not in ("value", "hosts", *_PLACES)]
-    if unknown:  # not told: somebody may have written the value in its place
+    if unknown:  # not quoted: a user may have written the secret's value there
         raise wrong_argument(
             name, f"{variable!r:.100} in {name} has unknown fields", hint=f"fields: value, hosts, {', '.join(_PLACES)}"
         )
@@ -157,7 +157,7 @@ def _read_secret(name: str, variable: object, entry: object) -> SecretSpec:
 
 
 def _split(rules: object, argument: str) -> tuple[bool, tuple[Rule, ...]]:
-    """Whether all that is public is allowed, and what else is."""
+    """Return whether everything public is allowed, and the other rules."""
     if isinstance(rules, str):
         if rules != OPEN:
             nothing = rules.strip().lower() in ("", NONE)
@@ -174,7 +174,7 @@ def _split(rules: object, argument: str) -> tuple[bool, tuple[Rule, ...]]:
 
 
 def _several(values: object, argument: str, allowed: str) -> list[object]:
-    # Letters of a string, or keys of a mapping, are hardly what was meant.
+    # A string or a mapping is iterable, but its letters or keys are hardly what was meant.
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise must(argument, f"be {allowed}", kind_of(values))
     return list(values)
@@ -200,7 +200,7 @@ def _pinned(addresses: object) -> tuple[tuple[str, str], ...]:
 
 
 def _count(argument: str, value: object) -> int:
-    # bool is an int in Python; True connections are hardly what was meant.
+    # bool is an int in Python, but True is hardly meant as a number.
     if type(value) is not int:
         raise must(argument, "be a whole number above 0", value)
     return value

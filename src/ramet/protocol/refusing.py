@@ -11,11 +11,11 @@ _SHOWN_BITS = 256
 
 
 class Words(str):
-    """What was given, in words: "a folder", "3 items"."""
+    """A description of what was given: "a folder", "3 items"."""
 
 
 def kind_of(value: object) -> Words:
-    """What it is, in words: 'a str', 'an int', 'None'. Says nothing of the value, which may be a secret."""
+    """Describe a value's type: 'a str', 'an int', 'None'. Does not show the value, which may be a secret."""
     name = type(value).__name__[:_SHOWN_CHARACTERS]
     return Words("None" if value is None else f"an {name}" if name[0] in "aeiouAEIO" else f"a {name}")
 
@@ -23,23 +23,22 @@ def kind_of(value: object) -> Words:
 def must(
     argument: str, requirement: str, got: object, *, subject: str | None = None, hint: str | None = None
 ) -> InvalidArgument:
-    """The error for one argument as a sentence: ``must("memory_mib", "be at least 64", 1)``.
+    """Return the error for one argument as a sentence: ``must("memory_mib", "be at least 64", 1)``.
 
-    ``got`` is shown as Python writes it, shortened; give a ``Words`` for something that is better said in words, and
-    ``kind_of(value)`` where the value may be a secret. ``subject`` begins the sentence if it is about a part of the
-    argument. ``hint`` says what to do next.
+    ``got`` is shown as its repr, shortened; pass a ``Words`` for a description, and ``kind_of(value)`` if the value may
+    be a secret. ``subject`` begins the sentence if it is about a part of the argument. ``hint`` says what to do next.
     """
     sentence = f"{argument if subject is None else subject} must {requirement}, got {_shown(got)}"
     return wrong_argument(argument, sentence, hint=hint)
 
 
 def wrong_argument(argument: str, sentence: str, *, hint: str | None = None) -> InvalidArgument:
-    """The error for one argument, where "must ..., got ..." does not fit."""
+    """Return the error for one argument where "must ..., got ..." does not fit."""
     return InvalidArgument(sentence, hint=hint, details={"argument": argument})
 
 
 def unknown_field(name: str, known: Iterable[str]) -> InvalidArgument:
-    """The error for a field of a request that nobody knows. ``known`` are the fields there are."""
+    """Return the error for an unknown field of a request. ``known`` are the fields that exist."""
     shown, fields = shorten(name), ", ".join(known)
     return wrong_argument(
         shown, f"unknown field {shown!r}", hint=f"fields: {fields}" if fields else "there are no fields"
@@ -51,11 +50,11 @@ def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
 
 
 def _shown(value: object) -> str:
-    """Bounded, whatever it is: ``repr`` of somebody's object may be long, slow or fail."""
+    """Return a short repr. Limited for any value: the ``repr`` of a user's object may be long, slow or fail."""
     if isinstance(value, Words):
         return str(value)
     if isinstance(value, str | bytes):
-        return shorten(repr(value[:_SHOWN_CHARACTERS]))  # its quotes make a cut one longer than what is shown
+        return shorten(repr(value[:_SHOWN_CHARACTERS]))  # again, because of the quotes of the repr
     if value is None or isinstance(value, bool | float):
         return repr(value)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""The last output of a sandbox, as far as it is kept, with the cells it belongs to."""
+"""The kept output of a sandbox, with the cells it belongs to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class ReplayEvent:
-    """A piece of text that a cell printed, or that a cell ended."""
+    """A piece of text that a cell printed, or the end of a cell."""
 
     type: Literal["stdout", "stderr", "exit"]
-    data: str  # empty when a cell ended
+    data: str  # empty at the end of a cell
     code: int | None  # the exit code of a cell that ended
     execution: str  # the id of the cell, empty if it had none
     time_seconds: float  # since the epoch

@@ -1,10 +1,10 @@
 """Results as a notebook shows them.
 
-A notebook trusts what its own kernel displays: a script in it can run code as the notebook's user. What comes out of a
-sandbox is not to be trusted so far. Pictures and texts cannot do harm; HTML is put into a frame in which no script runs
-and which cannot reach the page, SVG into an image, for which browsers promise the same. Anything else is left out. The
-frame fetches nothing: the address of a picture would carry data out of a sandbox that has no network, and into places
-that only the notebook's machine can reach.
+A notebook trusts what its own kernel displays: a script in it can run code as the notebook's user. Output of a sandbox
+does not deserve that trust. Pictures and texts can do no harm; HTML goes into a frame in which no script runs and which
+cannot reach the page, SVG into an image, for which browsers promise the same. Anything else is left out. The frame
+fetches nothing: the address of a picture could carry data out of a sandbox that has no network, and into places that
+only the notebook's machine can reach.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _PLAIN = ("text/plain", "text/latex", "application/json")
 _HTML, _SVG = "text/html", "image/svg+xml"
-# Stands first in a frame, where nothing before it can undo it.
+# Stands first in the frame, so that nothing before it can undo it.
 _FETCHES_NOTHING = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
     'img-src data:; font-src data:; media-src data:">'
 )
-# A frame without scripts cannot find out how high it should be: guessed by the rows of its tables.
+# A frame without scripts cannot report its height, so guess it from the rows of its tables.
 _ROW_PIXELS, _FRAME_PIXELS, _FRAME_PIXELS_AT_MOST = 26, 60, 640
 
 Bundle = dict[str, object]
@@ -34,7 +34,7 @@ Bundle = dict[str, object]
 def bundle_of_one(
     one: RichResult, include: Collection[str] | None = None, exclude: Collection[str] | None = None
 ) -> Bundle:
-    """The forms of a displayed object by MIME type, bytes in base64, as IPython wants them."""
+    """Return the forms of a displayed object by MIME type, with bytes in base64, as IPython wants them."""
     bundle: Bundle = {name: one.data[name] for name in _PLAIN if name in one.data}
     for name in _PICTURES:
         form = one.data.get(name)
@@ -49,7 +49,7 @@ def bundle_of_one(
 def bundle_of_all(
     result: Result, include: Collection[str] | None = None, exclude: Collection[str] | None = None
 ) -> Bundle:
-    """A result's text, and where something was shown that is more than text, a page with all of it in order."""
+    """Return a result's text and, if something richer than text was shown, a page with everything in order."""
     bundle: Bundle = {"text/plain": str(result)}
     if any(_is_rich(one) for one in result.results):
         parts = [_preformatted(result.background + result.stdout)]
@@ -72,7 +72,7 @@ def _picture(one: RichResult) -> str | None:
 
 
 def _markup(one: RichResult) -> str | None:
-    """HTML or SVG, where no script can run."""
+    """Return HTML or SVG in a form in which no script can run."""
     html, svg = one.data.get(_HTML), one.data.get(_SVG)
     if isinstance(svg, str):
         return f'<img src="data:{_SVG};base64,{_base64(svg.encode("utf-8", "replace"))}">'

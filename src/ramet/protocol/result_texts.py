@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ramet.protocol.results import Result, RichResult
 
-# Of ``Result.text``: about 5000 tokens, a guess at what a model can use of one result.
+# Limit for ``Result.text``: about 5000 tokens, a guess at what a model can use of one result.
 TEXT_CHARACTERS_AT_MOST = 20_000
 NOTHING = "(no output)"
-_MARKER_CHARACTERS = 60  # more than the line that stands for what is left out
+_MARKER_CHARACTERS = 60  # more than the line that marks what is left out
 _NOTES_CHARACTERS = 1_000
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 
 
 def whole_text(result: Result) -> str:
-    """What the cell printed, showed and ended with, in this order, and notes on what else became of it."""
+    """Return the cell's output, displayed objects and value, in this order, with notes on how it ended."""
     return "\n".join((*_parts(result), *_notes(result)))
 
 
 def bounded_text(result: Result, most: int = TEXT_CHARACTERS_AT_MOST) -> str:
-    """The same in at most so many characters. The parts share the room; of a long one the middle is left out."""
+    """Return the same in at most ``most`` characters.
+
+    The parts share the room; the middle of a long one is left out.
+    """
     notes = "\n".join(_notes(result))
     if len(notes) > _NOTES_CHARACTERS:
         notes = _bounded(notes, _NOTES_CHARACTERS)
@@ -39,7 +42,7 @@ def _parts(result: Result) -> list[str]:
 
 
 def _shown(one: RichResult) -> str | None:
-    """The text of a displayed object. The value stands for itself."""
+    """Return the text of a displayed object. The cell's value appears elsewhere."""
     if one.what == "value":
         return None
     return one.text or f"<{', '.join(one.data)}>"
@@ -58,7 +61,7 @@ def _notes(result: Result) -> Iterator[str]:
     if result.interrupted:
         why = "timed out" if result.cause == "timeout" else "was interrupted"
         yield f"(the cell {why} after {result.duration_seconds:.1f} seconds)"
-    # A Python that ended says so itself, in stderr.
+    # A Python process that ended has already said so in stderr.
     if result.error is not None and not result.stderr:
         yield f"{result.error.name}: {result.error.message}"
     elif result.exit_code != 0 and result.error is None:
@@ -66,7 +69,7 @@ def _notes(result: Result) -> Iterator[str]:
 
 
 def _shares(lengths: list[int], room: int) -> list[int]:
-    """How much of each is kept: short ones are kept whole, long ones share what those leave."""
+    """Return how much of each part to keep: short ones are kept whole, long ones share the rest."""
     shares = list(lengths)
     left, longest = room, sorted(range(len(lengths)), key=lambda place: lengths[place])
     for done, place in enumerate(longest):
@@ -76,7 +79,7 @@ def _shares(lengths: list[int], room: int) -> list[int]:
 
 
 def _bounded(text: str, most: int) -> str:
-    """The text, or its beginning and its end: more of the end, where errors stand."""
+    """Return the text, or its beginning and end if it is too long: more of the end, where errors stand."""
     if len(text) <= most:
         return text
     room = max(most - _MARKER_CHARACTERS, 0)

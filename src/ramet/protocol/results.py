@@ -1,4 +1,4 @@
-"""What comes back from a cell: results, events of a stream, and what a sandbox says of itself and of its files."""
+"""Results of cells, events of a stream, and descriptions of sandboxes and their files."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class CellError:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """More was printed or displayed than a result keeps, or the value of the cell is longer.
+    """Says what a result leaves out: the cell printed or displayed more than a result keeps, or its value is longer.
 
-    The counts are of all bytes that the cell wrote; a path names the file in the sandbox that holds the whole stream.
+    The counts include all bytes that the cell wrote; a path names the file in the sandbox that holds the whole stream.
     ``value_bytes`` is the length of the value's whole text if that was cut, else 0.
     """
 
@@ -54,10 +54,10 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class RichResult:
-    """A value or a displayed object, in each form it has, by MIME type. A notebook shows it as what it is.
+    """A value or a displayed object, in each of its forms, by MIME type. A notebook shows it like the object itself.
 
     ``what`` is "value" or "display", ``data`` holds all forms. ``text``, ``html``, ``svg``, ``latex`` (strings),
-    ``png`` (bytes) and ``json`` are short for the usual ones, None where there is no such form.
+    ``png`` (bytes) and ``json`` are shortcuts to the usual ones, None where there is no such form.
     """
 
     what: Literal["value", "display"]
@@ -73,34 +73,34 @@ class RichResult:
 
     @property
     def html(self) -> str | None:
-        """As HTML. It comes from the sandbox: show it only where its scripts can do no harm."""
+        """HTML. It comes from the sandbox: show it only where its scripts can do no harm."""
         return self._text("text/html")
 
     @property
     def svg(self) -> str | None:
-        """As SVG. The same holds for it."""
+        """SVG. Like HTML, it may contain scripts."""
         return self._text("image/svg+xml")
 
     @property
     def latex(self) -> str | None:
-        """As LaTeX."""
+        """LaTeX."""
         return self._text("text/latex")
 
     @property
     def png(self) -> bytes | None:
-        """As a picture: the bytes of a PNG file."""
+        """A picture: the bytes of a PNG file."""
         value = self.data.get("image/png")
         return value if isinstance(value, bytes) else None
 
     @property
     def json(self) -> object:
-        """As JSON, decoded."""
+        """Decoded JSON."""
         return self.data.get("application/json")
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, object]:
-        """For notebooks: pictures, texts, and HTML in a frame in which no script runs."""
+        """Return forms for notebooks: pictures, texts, and HTML in a frame in which no script runs."""
         from ramet.protocol import result_bundles  # only notebooks need it
 
         return result_bundles.bundle_of_one(self, include, exclude)
@@ -112,7 +112,7 @@ class RichResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """A call of a tool by the code of a cell. ``arguments`` is None where they were too long to keep."""
+    """A tool call by the code of a cell. ``arguments`` is None if they were too long to keep."""
 
     name: str
     arguments: dict[str, object] | None
@@ -123,9 +123,9 @@ class ToolCallRecord:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """How a cell ended, and all it printed and showed.
+    """How a cell ended, and everything it printed and showed.
 
-    ``print(result)`` shows what the cell printed, its value and its error; a notebook shows its plots and tables, too.
+    ``print(result)`` shows the cell's output, its value and its error; a notebook shows plots and tables, too.
     ``result.text`` is the same for a model, at most 20,000 characters long.
     """
 
@@ -144,24 +144,24 @@ class Result:
     duration_seconds: float
     cell_id: int
     tool_calls: tuple[ToolCallRecord, ...] = ()
-    tool_calls_dropped: int = 0  # more than are kept
+    tool_calls_dropped: int = 0  # calls beyond the number that is kept
 
     @property
     def ok(self) -> bool:
-        """The cell ended by itself with exit code 0."""
+        """Whether the cell ended by itself with exit code 0."""
         return self.exit_code == 0 and self.state == "kept" and not self.interrupted
 
     @property
     def text(self) -> str:
         """Output, value and error in one text of at most 20,000 characters, to be given to a model.
 
-        Of what is longer the middle is left out, marked by a line "... N characters left out ...". A cell that printed
-        and returned nothing gives "(no output)".
+        The middle of a longer text is left out, marked by a line "... N characters left out ...". For a cell that
+        printed and returned nothing it is "(no output)".
         """
         return result_texts.bounded_text(self)
 
     def to_dict(self) -> dict[str, object]:
-        """All fields, with nothing in them that JSON does not know: bytes are ``{"base64": "..."}``."""
+        """Return all fields in types that JSON has: bytes become ``{"base64": "..."}``."""
         return {
             "stdout": self.stdout,
             "stderr": self.stderr,
@@ -199,7 +199,7 @@ class Result:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, object]:
-        """For notebooks: the text, and a page with plots and tables if there are any."""
+        """Return forms for notebooks: the text, and a page with plots and tables if there are any."""
         from ramet.protocol import result_bundles  # as above
 
         return result_bundles.bundle_of_all(self, include, exclude)
@@ -234,7 +234,7 @@ class ClearEvent:
 
 @dataclass(frozen=True, slots=True)
 class ExitEvent:
-    """The cell has ended: the last event of a stream. Its result holds none of the text that was streamed."""
+    """The cell ended; the last event of a stream. Its result does not repeat the streamed text."""
 
     code: int
     result: Result
@@ -271,23 +271,23 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """What a sandbox is, uses, and is really walled in by."""
+    """A sandbox's state, its use of resources, and the walls that are really around it."""
 
     id: str
     state: str  # "idle", "running" or "lost"
-    pid: int  # of the REPL, as the sandbox itself sees it
+    pid: int  # pid of the REPL inside the sandbox
     python: str
     template: str
     waiting: int  # cells in the queue behind the running one
     limits: Limits
     usage: Mapping[str, int]
     walls: Mapping[str, object]
-    owner: str  # empty where an engine has one owner only
+    owner: str  # empty if the engine has only one owner
     parent: str | None  # the sandbox it was forked from
     persistent: bool  # its state is kept when it ends
-    created_ms: int  # since the epoch, as the next two
+    created_ms: int  # milliseconds since the epoch, like the next two
     expires_ms: int | None  # when it ends by itself
-    idle_expires_ms: int | None  # when it ends by itself if it is not used
+    idle_expires_ms: int | None  # when it ends by itself if it stays unused
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SandboxInfo:
@@ -312,7 +312,7 @@ class SandboxInfo:
 
 
 def decode_form(form: str, data: bytes) -> object:
-    """One form of a rich result. JSON that is none, or is nested beyond reason, stays text: it is the user's data."""
+    """Decode one form of a rich result. Broken or too deeply nested JSON stays text: it is the user's data."""
     if form == "b":
         return data
     text = data.decode("utf-8", "replace")
@@ -324,13 +324,13 @@ def decode_form(form: str, data: bytes) -> object:
     return text
 
 
-# How the guest ends a text that it has cut to a mebibyte.
+# The note by which the guest marks a text that it cut to a mebibyte.
 _CUT_TEXT_BYTES = 1024 * 1024
 _CUT_TEXT = re.compile(r"\n\.\.\. \[([1-9][0-9]{0,15}) bytes left out\]\Z")
 
 
 def whole_bytes_of_cut(text: str | None) -> int:
-    """How long the text of a value was before it was cut; 0 if it was not."""
+    """Return the length of a value's text before it was cut; 0 if it was not."""
     if text is None or len(text) < _CUT_TEXT_BYTES // 4:
         return 0
     found = _CUT_TEXT.search(text, len(text) - 60)
@@ -338,7 +338,7 @@ def whole_bytes_of_cut(text: str | None) -> int:
 
 
 def json_forms(shown: RichResult) -> dict[str, object]:
-    """By MIME type: text as text, JSON as JSON, bytes as {"base64": ...}."""
+    """Return the forms by MIME type: text as text, JSON as JSON, bytes as {"base64": ...}."""
     return {
         mime: {"base64": base64.b64encode(form).decode("ascii")} if isinstance(form, bytes) else form
         for mime, form in shown.data.items()

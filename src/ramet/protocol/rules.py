@@ -1,4 +1,4 @@
-"""Rules of a network: which hosts a sandbox may reach, written as text and asked for names and addresses. No I/O."""
+"""Network rules: which hosts a sandbox may reach. Parses them from text and matches names and addresses. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.protocol.refusing import kind_of, must, wrong_argument
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Block = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# What a rule without a port means.
+# The ports of a rule that names none.
 USUAL_PORTS = (80, 443)
 OPEN = "open"
 NONE = "none"
@@ -23,21 +23,21 @@ _HOW_TO_WRITE = (
     "('10.0.0.0/8'), followed by ':PORT', ':FIRST-LAST' or ':*' for other ports than 80 and 443"
 )
 _INSTEAD_OF_ALL = f"to allow every public host, give {OPEN!r} alone when the sandbox is made; here, {_HOW_TO_WRITE}"
-# What host names are made of in practice; underscores are in names of services.
+# Characters of host names in practice; names of services contain underscores.
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# To be told apart from names at once: the library takes its time to say that something is no address.
+# A quick test to tell addresses from names: the ipaddress module is slow to reject a name.
 _LIKE_AN_ADDRESS = re.compile(r"[0-9a-fA-F:./]+")
 _PORTS = re.compile(r"(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Hosts and ports. ``str`` gives it back as it is written best; two that mean the same are equal."""
+    """Hosts and ports. ``str`` gives the canonical text; rules with the same meaning are equal."""
 
-    name: str | None  # of one host; for a pattern, of what is above all hosts it means
-    below: bool  # a pattern
-    block: _Block | None  # of addresses, instead of a name
-    ports: tuple[tuple[int, int], ...]  # first and last of each range
+    name: str | None  # the host's name; for a pattern, the domain above all hosts it matches
+    below: bool  # True for a pattern
+    block: _Block | None  # addresses, instead of a name
+    ports: tuple[tuple[int, int], ...]  # first and last port of each range
 
     def __str__(self) -> str:
         if self.block is not None:
@@ -59,7 +59,7 @@ class Rule:
         return any(first <= port <= last for first, last in self.ports)
 
     def means_name(self, name: str) -> bool:
-        """Whether it is about this name, on whatever port. ``name`` is as ``host_name`` gives it."""
+        """Whether the rule matches this name, on any port. ``name`` is normalised by ``host_name``."""
         if self.name is None:
             return False
         return name.endswith(f".{self.name}") if self.below else name == self.name
@@ -68,7 +68,7 @@ class Rule:
         return self.block is not None and address.version == self.block.version and address in self.block
 
     def covers(self, other: Rule) -> bool:
-        """Whether all that the other one allows is allowed by this one."""
+        """Whether this rule allows everything that the other one allows."""
         for first, last in other.ports:
             if not any(mine_first <= first and last <= mine_last for mine_first, mine_last in self.ports):
                 return False
@@ -82,13 +82,13 @@ class Rule:
 
 
 def parse_rule(text: object, argument: str = "network") -> Rule:
-    """A rule from what somebody wrote, or InvalidArgument that says what to write instead."""
+    """Parse a rule. Raise InvalidArgument that says what to write instead."""
     if not isinstance(text, str):
         raise must(argument, "be a string", kind_of(text), subject=f"each rule in {argument}", hint=_HOW_TO_WRITE)
     return _parsed(text, argument)
 
 
-@lru_cache(maxsize=2048)  # sandboxes of one program mostly have the same ones, and each rule is read on both sides
+@lru_cache(maxsize=2048)  # sandboxes of one program mostly have the same rules, and both sides parse each
 def _parsed(text: str, argument: str) -> Rule:
     written = text.strip()
     if not written or len(written) > 300:
@@ -97,7 +97,7 @@ def _parsed(text: str, argument: str) -> Rule:
         raise _wrong(argument, text, "is a URL; a rule names a host and ports, not a path")
     if written == OPEN:
         raise wrong_argument(argument, f"the rule {text!r} in {argument} would match every host", hint=_INSTEAD_OF_ALL)
-    if written.lower() == NONE:  # a word of ours elsewhere, and of no host
+    if written.lower() == NONE:  # the word that means no network elsewhere, and not a host
         raise wrong_argument(
             argument,
             f"the rule {text!r} in {argument} would match a host of that name",
@@ -126,7 +126,7 @@ def _parsed(text: str, argument: str) -> Rule:
         problem = "uses '*' other than as its whole first part" if "*" in host else "is not a valid host name"
         raise _wrong(argument, text, problem)
     if not below and name in (OPEN, NONE):
-        # However it was spelled ('open.'): written as a rule is, it would be read as that word where it arrives.
+        # However it was spelled ('open.'): in canonical form the receiver would read it as that word.
         raise wrong_argument(
             argument, f"the rule {text!r:.100} in {argument} would match a host called {name!r}", hint=_HOW_TO_WRITE
         )
@@ -134,7 +134,7 @@ def _parsed(text: str, argument: str) -> Rule:
 
 
 def host_name(text: str) -> str | None:
-    """A name as rules compare it: lower case, ASCII, no dot at its end. None: it is none."""
+    """Return a name as rules compare it: lower case, ASCII, no trailing dot. Return None if it is not a name."""
     name = text[:-1] if text.endswith(".") else text
     if not name.isascii():
         try:
@@ -145,12 +145,12 @@ def host_name(text: str) -> str | None:
     labels = name.split(".")
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         return None
-    # Some programs take a last part that is a number for an address: 1.2.3, 0x7f.1.
+    # Some programs read a name whose last part is a number as an address: 1.2.3, 0x7f.1.
     return None if labels[-1].isdigit() or re.fullmatch("0x[0-9a-f]*", labels[-1]) else name
 
 
 def host_address(text: str) -> Address | None:
-    """An address as it is written, with brackets or without. None: it is none. Odd forms of IPv4 are none."""
+    """Parse an address, with or without brackets. Return None for anything else, including odd forms of IPv4."""
     inside = _without_brackets(text)
     if not _LIKE_AN_ADDRESS.fullmatch(inside):
         return None
@@ -170,7 +170,7 @@ def _split(written: str, argument: str, text: object) -> tuple[str, tuple[int, i
         if not bracket or (rest and not rest.startswith(":")):
             raise _wrong(argument, text, "has a bracket that is not closed, or unexpected text after it")
         return host + bracket, _port_range(rest[1:], argument, text) if rest else None
-    if written.count(":") > 1:  # IPv6 needs brackets only where a port follows
+    if written.count(":") > 1:  # IPv6 needs brackets only before a port
         before, _, last = written.rpartition(":")
         if last in ("", "*") or "-" in last or (last.isdigit() and host_address(before) is not None):
             hint = f"write '[{before}]:{last}' for the address and a port, or '[{written}]' for the address alone"
@@ -210,7 +210,7 @@ def _block(host: str) -> _Block | None:
 
 
 def _check_block(host: str, block: _Block, argument: str, text: object) -> None:
-    """One with bits behind its prefix is more than what somebody who wrote it may have thought of."""
+    """Refuse a block with bits set behind its prefix: it would match more than its author may have meant."""
     address, slash, _ = _without_brackets(host).partition("/")
     if slash and ipaddress.ip_address(address) != block.network_address:
         whole, one = str(block), address

@@ -1,8 +1,8 @@
-"""Where in a request the value of a secret may stand. No I/O.
+"""The places in a request where the value of a secret may stand. No I/O.
 
-A server that receives a value can keep it and show it to others. Servers take credentials in a few headers and store
-none of these; what they receive in a body, a path or a query they do store, and may send back. So a value goes into
-those headers, and anywhere else only where its owner says so.
+A server that receives a value can store it and show it to others. Servers take credentials in a few headers and do not
+store those; they do store bodies, paths and queries, and may send them back. So a value goes into those headers only,
+and anywhere else only if its owner says so.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ramet.errors import InvalidArgument
 from ramet.protocol import fields
 from ramet.protocol.refusing import Words, kind_of, must
 
-# Servers read credentials here, whatever else they read.
+# Every server reads credentials from these.
 USUAL_HEADERS = ("Authorization", "X-Api-Key", "Api-Key")
 NAMES_AT_MOST = 20
 _CHARACTERS_AT_MOST = 100
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# The proxy writes these itself, or does not pass them on to hosts of a secret.
+# The proxy writes these itself, or does not forward them to hosts of a secret.
 _OF_THE_PROXY = frozenset(
     ("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer",
      "transfer-encoding", "upgrade", "range", "if-range", "sec-websocket-extensions")
@@ -40,19 +40,19 @@ class SecretPlaces:
     body: bool = False
 
     def header_names(self) -> frozenset[str]:
-        """All headers that may carry it, in lower case."""
+        """All headers that may carry the value, in lower case."""
         return frozenset(name.lower() for name in (*USUAL_HEADERS, *self.headers))
 
     def header(self) -> dict[str, object]:
         return {"headers": list(self.headers), "query": list(self.query), "path": self.path, "body": self.body}
 
     def request(self) -> dict[str, object]:
-        """What somebody would write by hand: only what is not usual."""
+        """Return the places as a person would write them: without the defaults."""
         return {name: value for name, value in self.header().items() if value}
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SecretPlaces:
-        """Whatever is not told is not a place: a sender that knows of none means the usual headers."""
+        """Read places from a header. A missing field means no such place: older senders mean the usual headers only."""
         return cls(
             headers=fields.texts(header, "headers") if "headers" in header else (),
             query=fields.texts(header, "query") if "query" in header else (),
@@ -62,9 +62,9 @@ class SecretPlaces:
 
 
 def make_places(given: Mapping[str, object], argument: str = "", whose: str = "") -> SecretPlaces:
-    """Places from what a person wrote, or InvalidArgument.
+    """Make places from a person's input. Raise InvalidArgument.
 
-    Errors are about the field, or about ``argument``, and then name the secret: ``whose``.
+    Errors name the field, or, if ``argument`` is given, that argument and the secret, ``whose``.
     """
 
     def wrong(field: str, requirement: str, got: object) -> InvalidArgument:
@@ -72,7 +72,7 @@ def make_places(given: Mapping[str, object], argument: str = "", whose: str = ""
 
     def names(field: _Named) -> tuple[str, ...]:
         values = given.get(field, ())
-        # Letters of a string are hardly what was meant.
+        # A string is iterable, but its letters are hardly what was meant.
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             example = "X-Token" if field == "headers" else "key"
             raise wrong(field, f"be a list of names such as [{example!r}]", kind_of(values))
@@ -95,14 +95,14 @@ def make_places(given: Mapping[str, object], argument: str = "", whose: str = ""
 
 
 def check_places(places: SecretPlaces, argument: str, whose: str) -> None:
-    """The same for places that came over a wire."""
+    """Check places that came over a connection."""
     make_places(places.header(), argument, whose)
 
 
 def _problems(places: SecretPlaces) -> Iterator[tuple[str, str, str]]:
-    """For each wrong name: its field, what the field must be, and what was given.
+    """Yield, for each wrong name, its field, what the field must be, and what was given.
 
-    A message names the place in the list, not the name: somebody may have written the value instead of it.
+    A message gives the position in the list instead of the name: a user may have written the secret's value there.
     """
     for field, names in (("headers", places.headers), ("query", places.query)):
         if len(names) > NAMES_AT_MOST:

@@ -1,4 +1,4 @@
-"""Terminals of a sandbox: what is told of one, and what may be asked for."""
+"""Terminals of a sandbox: their description, and checks of requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ramet.protocol import checks, fields
 from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 
-TERMINALS_AT_MOST = 16  # that run, in one sandbox
-RING_BYTES = 1024 * 1024  # of its output, kept of each
-INPUT_BYTES_AT_MOST = 256 * 1024  # in one call
+TERMINALS_AT_MOST = 16  # running at once in one sandbox
+RING_BYTES = 1024 * 1024  # output kept for each terminal
+INPUT_BYTES_AT_MOST = 256 * 1024  # per call
 READ_BYTES_AT_MOST = RING_BYTES
 READ_SECONDS_AT_MOST = 60.0  # a reader that wants to wait longer asks again
 ARGUMENTS_AT_MOST = 4096
-# The kernel takes no longer single argument (MAX_ARG_STRLEN), and no more of all than a quarter of the stack.
+# The kernel accepts no longer single argument (MAX_ARG_STRLEN), and for all together a quarter of the stack.
 ARGUMENT_BYTES_AT_MOST = 128 * 1024 - 1
 ARGUMENTS_BYTES_AT_MOST = 1024 * 1024
 SIZE_AT_MOST = 65_535  # struct winsize
@@ -40,7 +40,7 @@ class TerminalInfo:
 
 
 def check_arguments(arguments: object) -> tuple[str, ...]:
-    """A program and its arguments."""
+    """Check a program and its arguments."""
     if not isinstance(arguments, list | tuple):
         raise must("command", "be a list of strings: a program and its arguments", kind_of(arguments))
     if not arguments or len(arguments) > ARGUMENTS_AT_MOST:

@@ -2,8 +2,8 @@
 
     CALL  ->  ANSWER [MORE ...]
 
-A connection carries one call at a time, any number one after the other. The engine trusts nothing that comes here: any
-process of the sandbox may have written it.
+A connection carries one call at a time, and any number of them one after another. The engine trusts nothing it receives
+here: any process of the sandbox may have written it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ CALL = 1
 ANSWER = 2
 MORE = 3
 
-# How a call failed: the tool raised; its arguments are wrong; too late; not allowed now; no such tool; nobody is there
-# to answer any more; nobody waits any more.
+# How a call failed: the tool raised; its arguments are wrong; too late; not allowed now; no such tool; no client
+# answers calls any more; the caller no longer waits.
 FailureKind = Literal["error", "invalid", "timeout", "refused", "unknown", "gone", "cancelled"]
 FAILURE_KINDS: frozenset[str] = frozenset(get_args(FailureKind))
 
-# A header is a name and a few words: none that is worth parsing is longer.
+# A header is a name and a few words, so this is plenty.
 FROM_SANDBOX = Bounds(header_bytes=8 * 1024, blob_bytes=16 * 1024 * 1024)
 VALUE_BYTES_AT_MOST = 1024 * 1024 * 1024
 
 
 def read_arguments(text: str) -> object:
-    """The arguments of a call. Raises ValueError or RecursionError for what is not JSON, where NaN is not.
+    """Parse the arguments of a call. Raise ValueError or RecursionError for anything that is not JSON; NaN is not.
 
-    Who runs a tool and who keeps a record of it read the same: nothing reaches a tool that its record does not show.
+    The client that runs a tool and the engine that records the call use the same parser: nothing reaches a tool that
+    its record does not show.
     """
     return _decode(text)
 

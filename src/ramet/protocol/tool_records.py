@@ -1,8 +1,9 @@
-"""The tool calls of a cell, as they travel at the end of its result: a JSON array with one entry for each call.
+"""Records of a cell's tool calls, at the end of its result: a JSON array with one entry for each call.
 
     [name, arguments or null, duration in seconds, outcome, message or null]
 
-The arguments are what the code in the sandbox sent, as text: no JSON inside the JSON, because nobody has checked them.
+The arguments are a string with the text that the code in the sandbox sent. They are not embedded as JSON, because they
+are unchecked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def encode_record(name: str, arguments: str | None, seconds: float, outcome: str
 
 
 def read_records(blob: bytes, count: int) -> tuple[ToolCallRecord, ...]:
-    """Those in the last so many bytes of a result's blob."""
+    """Read the records in the last ``count`` bytes of a result's blob."""
     try:
         rows = json.loads(blob[len(blob) - count :]) if count <= len(blob) else None
     except (ValueError, RecursionError):
@@ -47,7 +48,7 @@ def _record(row: object) -> ToolCallRecord:
 
 
 def _arguments(text: str | None) -> dict[str, object] | None:
-    """Written by whatever code runs in the sandbox: it may be no JSON at all."""
+    """Parse arguments. Any code in the sandbox may have written them, so they may not be JSON."""
     try:
         arguments = None if text is None else read_arguments(text)
     except (ValueError, RecursionError):

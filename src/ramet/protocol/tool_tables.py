@@ -1,7 +1,7 @@
-"""Tables and arrays that a tool returned, in the formats that the caller can read.
+"""Encodes tables and arrays that a tool returned, in formats that the caller can read.
 
-Nothing of pandas, polars, pyarrow or numpy is imported for this unless a tool returned something of it: whoever holds
-such a value has imported its library. Only Arrow is, to write a table of pandas, where both sides have it.
+It does not import pandas, polars, pyarrow or numpy: a program that holds such a value has already imported the library.
+The one exception is pyarrow, to write a pandas table if both sides have it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ WriteCells = Callable[[object], bytes]
 
 
 class Attachment(NamedTuple):
-    """Bytes behind the JSON of a value, and what they are."""
+    """Bytes that follow the JSON of a value, and their kind."""
 
     kind: str
     data: bytes | memoryview
 
 
 class Cells(NamedTuple):
-    """What is plain, after all."""
+    """A value that is plain after all."""
 
     values: object
 
 
 def attachment(value: object, accepts: Collection[str], write_cells: WriteCells) -> Attachment | Cells | None:
-    """How to write a table, an array or a number of numpy; None for anything else."""
+    """Encode a table, an array or a numpy number; return None for anything else."""
     library = type(value).__module__.partition(".")[0]
     write = _WRITERS.get(library)
-    # Classes can call themselves what they like: what counts is what the library itself has.
+    # A class can claim any module, so look at what the library itself defines.
     module: Any = sys.modules.get(library)
     return None if write is None or module is None else write(module, value, accepts, write_cells)
 
 
-# By library. Each module is untyped here: it is the user's, of whatever version.
+# One function per library. The modules are untyped here: they are the user's, of any version.
 
 
 def _of_pandas(pandas: Any, value: Any, accepts: Collection[str], write_cells: WriteCells) -> Attachment | Cells | None:
@@ -54,10 +54,10 @@ def _of_pandas(pandas: Any, value: Any, accepts: Collection[str], write_cells: W
         try:
             return Attachment("arrow:pandas", _stream(arrow, arrow.Table.from_pandas(value)))
         except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, ValueError):
-            pass  # columns of mixed kinds, two columns of one name
+            pass  # columns of mixed types, or two columns of one name
     if not isinstance(value.index, pandas.RangeIndex):
         value = value.reset_index(allow_duplicates=True)
-    # What is missing is null, but NaN where the column has only numbers of this kind.
+    # A missing value becomes null, but stays NaN in columns of floats.
     missing = value.isna() & [getattr(kind, "kind", "O") != "f" for kind in value.dtypes]
     rows = [
         [None if gone else cell for cell, gone in zip(row, flags, strict=True)]
@@ -71,7 +71,7 @@ def _of_polars(polars: Any, value: Any, accepts: Collection[str], write_cells: W
         return None
     if ARROW in accepts:
         written = BytesIO()
-        # Newer kinds of strings are not understood by every pyarrow.
+        # Not every pyarrow reads the newer string types.
         value.write_ipc_stream(written, compat_level=polars.CompatLevel.oldest())
         return Attachment("arrow:polars", written.getbuffer())
     return _records("polars", value.columns, value.rows(), write_cells)

@@ -1,11 +1,11 @@
-"""What a tool returned, as it travels to the code that called it.
+"""Encodes the value that a tool returned for the code that called it.
 
     u32 LE       length            the rest
     | length J | {"value": V, "attachments": [[kind, length], ...]} | attachment 0 | attachment 1 ...
 
 V is JSON, except that ``{"$ramet": n}`` stands for attachment n, and that a dict which has such a key itself is written
-as ``{"$ramet": "dict", "items": [[key, V], ...]}``. Bytes stay bytes, tables and arrays travel in formats of their own
-(``tool_tables``), and what has no counterpart inside a sandbox is refused with the place where it was found.
+as ``{"$ramet": "dict", "items": [[key, V], ...]}``. Bytes stay bytes, and tables and arrays travel in formats of their
+own (``tool_tables``). A value without a counterpart inside a sandbox is refused, with the place where it was found.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ramet.protocol.tool_tables import Attachment, Cells
 Container = TypeVar("Container")
 
 MARK = "$ramet"
-FRAME = "frame"  # a format of frames that only guests of this version read; tools use Arrow, which others know
-# A JSON parser inside has to follow, in a stack that may be deep already.
+FRAME = "frame"  # a format for frames that only guests of this version read; tools use Arrow, which others know
+# The JSON parser in the sandbox has to follow, on a stack that may already be deep.
 _LEVELS_AT_MOST = 400
 _LENGTH = Struct("<I")
 _PLAIN = frozenset((str, int, float, bool, type(None)))
@@ -41,7 +41,7 @@ _in_ascii = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class CannotCross(Exception):
-    """There is no way to give this to code in a sandbox."""
+    """Raised for a value that cannot be given to code in a sandbox."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -52,17 +52,17 @@ class CannotCross(Exception):
         return f"the tool returned something that cannot cross: {self.told('result')}"
 
     def told(self, name: str) -> str:
-        """What is wrong with which part of the value, which goes by this name."""
+        """Return the message, with the path to the part that is at fault. ``name`` stands for the value."""
         return f"{name}{''.join(reversed(self._steps))} {self._problem}"
 
     def inside(self, key: object) -> CannotCross:
-        """Seen from one level further out."""
+        """Add the next outer step to the path."""
         self._steps.append(f"[{key!r:.80}]")
         return self
 
 
 class EncodedValue(NamedTuple):
-    """A value in as many buffers as it has parts, so that nothing long is copied to be put behind something else."""
+    """A value in separate buffers, so that nothing long is copied only to be joined."""
 
     buffers: tuple[bytes | memoryview, ...]
     size_bytes: int
@@ -71,7 +71,7 @@ class EncodedValue(NamedTuple):
         return b"".join(self.buffers)
 
     def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """All of it, cut into pieces of this size."""
+        """Yield all of it in pieces of this size."""
         held: list[bytes | memoryview] = []
         missing = piece_bytes
         for buffer in self.buffers:
@@ -88,9 +88,9 @@ class EncodedValue(NamedTuple):
 
 
 def encode_value(value: object, accepts: Collection[str] = (), any_keys: bool = False) -> EncodedValue:
-    """A value for a caller that can read these formats. Raises CannotCross.
+    """Encode a value for a caller that can read these formats. Raise CannotCross.
 
-    With ``any_keys`` numbers, truth values and None can be keys of a dict, too.
+    With ``any_keys`` the keys of a dict may also be numbers, booleans and None.
     """
     writer = _Writer(accepts, any_keys)
     try:
@@ -111,7 +111,7 @@ def _text(value: object) -> bytes:
     try:
         return _in_utf8(value).encode("utf-8")
     except UnicodeEncodeError:
-        return _in_ascii(value).encode("ascii")  # half a surrogate pair, which only an escape can tell
+        return _in_ascii(value).encode("ascii")  # half a surrogate pair, which JSON can only write as an escape
 
 
 class _Writer:
@@ -120,14 +120,17 @@ class _Writer:
     def __init__(self, accepts: Collection[str], any_keys: bool = False) -> None:
         self._accepts = accepts
         self._any_keys = any_keys
-        self._above: set[int] = set()  # identities of the containers around the one in hand
+        self._above: set[int] = set()  # ids of the containers around the current one
         self.attachments: list[Attachment] = []
 
     def described(self) -> list[list[object]]:
         return [[one.kind, len(one.data)] for one in self.attachments]
 
     def plain(self, value: object) -> object:
-        """Most values have nothing to be turned into anything: they are looked through once, and stay what they are."""
+        """Return the value as JSON types.
+
+        Most values need no change: they are checked once and returned as they are.
+        """
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -143,11 +146,12 @@ class _Writer:
         if isinstance(value, _SEQUENCES):
             return self._within(value, self._sequence)
         if isinstance(value, _BYTES):
-            # What can be changed is copied: it may be, by its owner, while it is on its way.
+            # Copy what can be changed: its owner may change it while it is being sent.
             return self._attach(Attachment("bytes", value if isinstance(value, bytes) else bytes(value)))
         return self._other(value)
 
     def _within(self, container: Container, write: Callable[[Container], object]) -> object:
+        """Write a container. Raise CannotCross if it contains itself or is nested too deeply."""
         if id(container) in self._above:
             raise CannotCross("contains itself")
         if len(self._above) >= _LEVELS_AT_MOST:
@@ -159,6 +163,7 @@ class _Writer:
             self._above.discard(id(container))
 
     def _sequence(self, values: Collection[object]) -> object:
+        # One pass in C for the usual list, in which no item needs conversion.
         if _PLAIN.issuperset(map(type, values)):
             return values if isinstance(values, (list, tuple)) else list(values)
         written: list[object] = []
@@ -191,8 +196,8 @@ class _Writer:
         if isinstance(value, Enum):
             return self.plain(value.value)
         if isinstance(value, (str, int, float)):
-            return value  # of a class of its own
-        if isinstance(value, (date, time)):  # a datetime is a date
+            return value  # an instance of a subclass
+        if isinstance(value, (date, time)):  # datetime is a subclass of date
             return value.isoformat()
         if isinstance(value, (UUID, PurePath)):
             return str(value)
@@ -213,8 +218,8 @@ class _Writer:
         raise CannotCross(f"is {_a(value)}")
 
     def _described(self, value: object) -> bytes | None:
-        """A frame or a series of pandas, as a value within the value."""
-        # Imported when needed: tools do without.
+        """Encode a pandas frame or series as a value within the value."""
+        # Imported on demand: tools do not need it.
         from ramet.protocol.frame_columns import NotDescribed, described
 
         try:
@@ -224,7 +229,7 @@ class _Writer:
         return None if told is None else encode_value(told, self._accepts, any_keys=True).whole()
 
     def _cells(self, rows: object) -> bytes:
-        """The JSON of a table's cells, in which there are no attachments."""
+        """Return the JSON of a table's cells, which cannot have attachments."""
         writer = _Writer(())
         plain = writer.plain(rows)
         if writer.attachments:

@@ -1,4 +1,4 @@
-"""Tools as a sandbox is given them: a name, a schema, limits. What answers a call stays with the client."""
+"""Tools as a sandbox gets them: a name, a schema, limits. The function that answers a call stays with the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the function that a tool is in the sandbox."""
+    """A parameter of the function that represents a tool in the sandbox."""
 
     name: str
     required: bool
@@ -50,7 +50,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """One tool. Without ``parameters`` the properties of its schema are its parameters."""
+    """One tool. Without ``parameters``, the properties of its schema are its parameters."""
 
     name: str
     description: str
@@ -88,7 +88,7 @@ class ToolSpec:
 
 
 class GivenTools:
-    """All tools of a sandbox. The same ones are the same object, or have the same ``encoded``."""
+    """All tools of a sandbox. Equal sets are the same object, or have the same ``encoded``."""
 
     __slots__ = ("by_name", "encoded")
 
@@ -101,12 +101,12 @@ class GivenTools:
 
 
 def encode_tools(tools: Sequence[ToolSpec]) -> bytes:
-    """All tools of a sandbox, as they travel."""
+    """Encode all tools of a sandbox."""
     return json.dumps([tool.plain() for tool in tools], separators=(",", ":")).encode("ascii")
 
 
 def read_tools(data: bytes) -> tuple[ToolSpec, ...]:
-    """The opposite. Whether they are allowed is another question: ``check_tools``."""
+    """Decode the tools of a sandbox. ``check_tools`` checks whether they are allowed."""
     if len(data) > TOOLS_BYTES_AT_MOST:
         raise _too_large(len(data))
     try:
@@ -119,7 +119,7 @@ def read_tools(data: bytes) -> tuple[ToolSpec, ...]:
 
 
 def check_tools(tools: Sequence[ToolSpec]) -> None:
-    """Raise InvalidArgument for a tool that no sandbox can be given."""
+    """Raise InvalidArgument for a tool that no sandbox can have."""
     if len(tools) > TOOLS_AT_MOST:
         raise must("tools", f"have at most {TOOLS_AT_MOST} entries", Words(f"{len(tools)}"))
     taken: dict[str, str] = {}
@@ -136,13 +136,13 @@ def check_tools(tools: Sequence[ToolSpec]) -> None:
 
 
 def check_size(data: bytes) -> None:
-    """Raise for tools that are too large to be sent."""
+    """Raise InvalidArgument for tools that are too large to send."""
     if len(data) > TOOLS_BYTES_AT_MOST:
         raise _too_large(len(data))
 
 
 def python_name(name: str) -> str:
-    """What a tool is called in Python code."""
+    """Return a tool's name in Python code."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     if plain[:1].isdigit():
         plain = f"_{plain}"

@@ -1,6 +1,6 @@
-"""How the SDK reaches an engine: ``seam`` says what it needs, and two packages of modules give it.
+"""How the SDK reaches an engine. ``seam`` defines the interface, with two implementations.
 
-``embedded``: an engine that is a child of this process. ``http``: one behind a server. ``resolving`` turns what a user
-asked for into what an engine is told, on the machine where the engine is. May import ``engine`` and what is below it,
-though it needs ``protocol`` and ``isolation`` only. Start reading at ``seam``.
+``embedded`` is an engine that is a child of this process; ``http`` is one behind a server. ``resolving`` turns a user's
+request into a specification for the engine, on the machine where the engine runs. May import ``engine`` and the layers
+below it, though it needs only ``protocol`` and ``isolation``. Start reading at ``seam``.
 """

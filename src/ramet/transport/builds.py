@@ -1,4 +1,4 @@
-"""Which build of Ramet this is. Two builds of one version may speak differently, so a version alone is not enough."""
+"""Identifies the build of Ramet. Two builds of one version may have different protocols, so a version is not enough."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DIGITS = 12
 
 def package_version() -> str:
     found = _distribution()
-    return "unknown" if found is None else found.version  # run from a checkout
+    return "unknown" if found is None else found.version  # not installed: run from a checkout
 
 
 @cache
 def build() -> str:
-    """Version and a hash of what is installed, as in ``0.2.0 8c1f03a97be2``: equal for equal code."""
+    """Return the version and a hash of the installed files, such as ``0.2.0 8c1f03a97be2``. Equal for equal code."""
     found = _distribution()
     digest = hashlib.sha256()
     for line in _installed(found) or _on_disk():
@@ -37,12 +37,12 @@ def _distribution() -> Distribution | None:
 
 
 def _folder() -> Path:
-    """Of the packages."""
+    """Return the folder that contains the packages."""
     return Path(ramet.transport.__file__).resolve().parent.parent.parent
 
 
 def _installed(found: Distribution | None) -> list[str]:
-    """What the installer has written down: a line for each file, with its hash. One file to read instead of all."""
+    """Return the installer's record, a line with a hash for each file: one file to read instead of all."""
     record = None if found is None else found.read_text("RECORD")
     if found is None or record is None or Path(str(found.locate_file(""))).resolve() != _folder():
         return []
@@ -51,7 +51,7 @@ def _installed(found: Distribution | None) -> list[str]:
 
 
 def _on_disk() -> list[str]:
-    """Of a checkout, whose files nobody has hashed: their sizes and the moments of their last changes."""
+    """Return sizes and modification times, for a checkout, whose files have no recorded hashes."""
     lines = []
     for package in _PACKAGES:
         for folder, folders, names in os.walk(_folder() / package):

@@ -1,6 +1,6 @@
-"""The engine of this process: started on first use, shared by all its sandboxes, ended with it.
+"""The engine of this process: started on first use, shared by all its sandboxes, ended with the process.
 
-State of the module is one engine and its lock. A forked child forgets both: its parent's engine is not its own.
+The module's state is one engine and a lock. A forked child forgets both, because the engine belongs to its parent.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ramet.transport.private_listener import PrivateListener
 
 _IDLE_CONNECTIONS_AT_MOST = 8
 _CLOSE_SECONDS = 5.0
-# An engine that ends closes all its sockets, but not in one instant.
+# An engine that is ending closes its sockets one after another, not all at once.
 _END_SECONDS = 1.0
-# How the dynamic linker ends a program, and what it says before.
+# The exit code and the message of a dynamic linker that cannot load a program.
 _NOT_LOADED, _NO_LIBRARY = 127, "error while loading shared libraries"
 
 
 class EngineProcess(Protocol):
-    """What is needed to know of the engine's process."""
+    """The operations on the engine's process that this module needs."""
 
     @property
     def pid(self) -> int: ...
@@ -51,18 +51,21 @@ StartProcess = Callable[[socket.socket, socket.socket | None], EngineProcess]
 
 
 def _start_process(primary: socket.socket, listener: socket.socket | None) -> EngineProcess:
-    # Imported when needed: a process that only catches our errors never starts an engine.
+    # Imported on demand: a process that only catches our errors never starts an engine.
     from ramet.isolation.launch import start_engine
 
     return start_engine(primary, engine_options, listener)
 
 
-# More options of the engine's command line, for tests that want shorter waits; read when an engine starts.
+# More options for the engine's command line; tests set shorter waits here. Read when an engine starts.
 engine_options: list[str] = []
 
 
 def _above_standard(sock: socket.socket) -> socket.socket:
-    """In a program without standard streams: a socket at 0, 1 or 2 would be taken for one of them."""
+    """Move a socket to a descriptor above 2.
+
+    In a program without standard streams a new socket may get 0, 1 or 2, and code would take it for one of them.
+    """
     if sock.fileno() > 2:
         return sock
     with sock:
@@ -72,31 +75,36 @@ def _above_standard(sock: socket.socket) -> socket.socket:
 class EmbeddedEngine:
     """A running engine and the connections to it. Safe to use from several threads.
 
-    Connections carry one call at a time. Those of blocking and of asynchronous callers are kept apart, since a socket
-    is in one of the two modes.
+    A connection carries one call at a time. Connections of blocking and of asynchronous callers are kept apart, because
+    a socket is in one of the two modes.
     """
 
     remote = False
 
     def __init__(self, start: StartProcess) -> None:
         self._owner_pid = os.getpid()
-        # Reentrant: a signal handler runs in the middle of what its thread does, and may close up or make a sandbox.
+        # Reentrant: a signal handler may run while its thread holds the lock, and may itself close the engine or make a
+        # sandbox.
         self._lock = threading.RLock()
+        # Idle connections, by blocking mode. `connect` pops without the lock: a pop from a list is atomic.
         self._idle: dict[bool, list[socket.socket]] = {True: [], False: []}
-        # Every connection, also those in use: after a fork the child must let go of all of them.
+        # All connections, also those in use: after a fork the child must close its copies of all of them.
         self._connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        # Why the engine ended, or None while it runs. Written once, under the lock: several threads may notice the end.
         self._ended: str | None = None
         self._lost = False
-        # Calls are answered at once these days; kept here by blocking callers, who then look before they sleep.
+        # Whether the last call was answered quickly. Blocking callers set it, and then poll before they sleep.
         self.quick = False
-        # Names that snapshots of this engine were saved as; they go with it.
+        # Names under which snapshots of this engine were saved; they end with the engine.
         self.saved_templates: set[str] = set()
-        # Ids of what was forgotten, and not yet told to the engine.
+        # Ids of collected sandboxes and snapshots whose closing was not yet sent to the engine. A deque, because
+        # finalizers append in the middle of any code, also while this thread holds a lock.
         self._forgotten: deque[str] = deque()
         ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._primary = _above_standard(ours)
         self._way = PrivateListener.make()
-        # Before the start: another thread may fork during it, and the child must let go of these.
+        # Registered before the start: another thread may fork meanwhile, and the child must close its copies of these
+        # sockets.
         _engines.add(self)
         try:
             self._process = start(self._theirs, self._way.listener if self._way is not None else None)
@@ -104,6 +112,7 @@ class EmbeddedEngine:
             self._let_go()
             raise
         finally:
+            # The launcher has its own copies. If we kept ours, we would not notice the end of the engine.
             self._theirs.close()
             if self._way is not None:
                 self._way.listener.close()
@@ -124,7 +133,7 @@ class EmbeddedEngine:
         return self
 
     def check(self) -> None:
-        """Raise if calls cannot be made from here."""
+        """Raise ForkedProcess, EngineLost or EngineClosed if this process cannot make calls."""
         if os.getpid() != self._owner_pid:
             raise ForkedProcess(
                 f"this sandbox belongs to process {self._owner_pid}, but this is process {os.getpid()}",
@@ -140,7 +149,7 @@ class EmbeddedEngine:
         return AsyncLink(self, self.connect(blocking=False))
 
     def connect(self, blocking: bool) -> socket.socket:
-        """A connection that nobody else uses: an idle one, or a new one."""
+        """Return a connection for one call: an idle one, or a new one."""
         self.check()
         self._tell_forgotten()
         try:
@@ -160,7 +169,7 @@ class EmbeddedEngine:
             try:
                 return _above_standard(self._way.connect())
             except OSError:
-                pass  # too many wait to be accepted, or nobody accepts any more: the other way tells
+                pass  # the backlog is full, or the engine accepts no more: the other way reports which
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
@@ -179,7 +188,8 @@ class EmbeddedEngine:
         return _above_standard(ours)
 
     def give_back(self, connection: socket.socket, blocking: bool) -> None:
-        """Return a connection whose call has ended well. One whose call was broken off is closed instead."""
+        """Keep a connection whose call ended well. Connections of other calls are closed instead."""
+        # Under the lock: `lost` or `close` may be closing all idle connections, and would miss one added after that.
         with self._lock:
             idle = self._idle[blocking]
             if self._ended is None and len(idle) < _IDLE_CONNECTIONS_AT_MOST:
@@ -188,28 +198,35 @@ class EmbeddedEngine:
         connection.close()
 
     def forget(self, some_id: str, kind: int) -> None:
-        """Close a sandbox or snapshot, whichever has the id, without waiting for it or learning of it."""
+        """Close the sandbox or snapshot with this id without waiting for the result.
+
+        Finalizers call it, so it must not block.
+        """
         if self.running:
             self._forgotten.append(some_id)
             self._tell_forgotten()
 
     def _tell_forgotten(self) -> None:
-        """As many as the engine's socket takes now; the rest with the next call. Finalizers run this anywhere."""
+        """Send as many ids as the engine's socket takes now, the rest with the next call.
+
+        Finalizers run this in the middle of any code, so it takes no lock.
+        """
         while self._forgotten:
             try:
                 some_id = self._forgotten[0]
                 self._primary.send(calls.FORGET + some_id.encode("ascii"), socket.MSG_DONTWAIT)
-                # Only now: an exception of a signal handler must lose none. To tell one twice does no harm.
+                # Removed after the send: a signal handler may raise in between, and no id may be lost. Sending one
+                # twice is harmless.
                 self._forgotten.remove(some_id)
             except (IndexError, ValueError):
-                continue  # another thread has told it
+                continue  # another thread has sent it
             except OSError:
                 return
 
     def broken(self, begun: bool) -> RametError:
-        """The error to raise when a connection has ended before its call. ``begun``: something had come of its answer.
+        """Return the error for a connection that ended before its call. ``begun``: part of the answer had arrived.
 
-        The engine may be there all the same: one without descriptors drops connections that it is given.
+        The engine may still be running: one that is out of descriptors drops new connections.
         """
         if self._ended is not None or self._gone():
             return self.lost()
@@ -221,17 +238,18 @@ class EmbeddedEngine:
         )
 
     def _gone(self) -> bool:
-        """The engine has ended or is ending: it alone holds the other end of the primary socket."""
+        """Whether the engine has ended or is ending: only it holds the other end of the primary socket."""
         primary = self._primary.fileno()
         if primary < 0:
             return True
         ended = select.poll()
-        ended.register(primary, select.POLLIN)  # it never writes
+        ended.register(primary, select.POLLIN)  # the engine never writes to it, so readable means closed
         return bool(ended.poll(_END_SECONDS * 1000)) or self._process.wait(0.0) is not None
 
     def lost(self) -> EngineLost | EngineClosed | HostNotCapable:
-        """The error to raise when the engine has hung up, with all that can be learnt about why."""
+        """Return the error for an engine that hung up, with everything that is known about the cause."""
         with self._lock:
+            # The first thread to notice writes the message; the others report the same one.
             if self._ended is None:
                 self._lost = True
                 self._ended = self._obituary()
@@ -239,7 +257,7 @@ class EmbeddedEngine:
         return self._not_capable() or (EngineLost if self._lost else EngineClosed)(self._ended)
 
     def _not_capable(self) -> HostNotCapable | None:
-        """The error for an engine that never stood, because the host refused a step of its launch."""
+        """Return the error for an engine that never started because the host refused a step of its launch."""
         from ramet.isolation import doctor
         from ramet.isolation.launch import NOT_CAPABLE
 
@@ -254,9 +272,10 @@ class EmbeddedEngine:
         return HostNotCapable(f"this host cannot run sandboxes: {self._process.stderr_tail()}", hint=doctor.hint())
 
     def close(self) -> None:
-        """End the engine and with it all its sandboxes."""
+        """End the engine and with it all its sandboxes. Does nothing in a forked child."""
         if os.getpid() != self._owner_pid:
             return
+        # Marked as ended before it ends, so that calls that break now report EngineClosed and not EngineLost.
         with self._lock:
             if self._ended is None:
                 self._ended = "the engine was closed"
@@ -266,6 +285,7 @@ class EmbeddedEngine:
             self._process.wait(_CLOSE_SECONDS)
 
     def _let_go(self) -> None:
+        """Close all sockets that no call is using. Calls under way fail when the engine closes theirs."""
         self._primary.close()
         if self._way is not None:
             self._way.close()
@@ -275,7 +295,7 @@ class EmbeddedEngine:
             idle.clear()
 
     def _obituary(self) -> str:
-        # It has hung up, so it is ending or about to; a moment later its exit code is there.
+        # The socket closes a moment before the process ends; wait for the exit code.
         code = self._process.wait(1.0)
         if code is None:
             how = "hung up"
@@ -288,7 +308,11 @@ class EmbeddedEngine:
         return f"{message}. It said:\n\n{said}" if said else message
 
     def _forked(self) -> None:
-        """In a forked child: the descriptors here would keep calls of the parent open that the parent has given up."""
+        """Drop everything in a forked child.
+
+        The child's copies of these sockets would keep calls open that the parent has given up.
+        """
+        # Another thread of the parent may have held the lock at the fork; it does not exist here to release it.
         self._lock = threading.RLock()
         self._primary.close()
         self._theirs.close()
@@ -301,25 +325,27 @@ class EmbeddedEngine:
             idle.clear()
 
 
-# Held weakly: an engine nobody refers to is a default one of the past, which has ended.
+# Weak references: an engine without references is a former default engine that has ended.
 _engines: weakref.WeakSet[EmbeddedEngine] = weakref.WeakSet()
-# Development puts an engine without walls here.
+# Development sets this to a function that starts an engine without walls.
 start_process: StartProcess = _start_process
+# Reentrant, as in `EmbeddedEngine`: a signal handler may call `default_engine` while its thread holds the lock.
 _default_lock = threading.RLock()
 _default: EmbeddedEngine | None = None
 
 
 def default_engine() -> EmbeddedEngine:
-    """The engine of this process, which is started if there is none or if it was lost."""
+    """Return the engine of this process. Start one if there is none or if it was lost."""
     global _default
     with _default_lock:
         before = engine = _default
         if engine is not None and engine.running:
             return engine
+        # Slow, and under the lock: two threads must not start two engines.
         engine = EmbeddedEngine(start_process)
         other = _default
         if other is not None and other is not before and other.running:
-            # A signal handler of this thread has started one meanwhile: there is one engine for a process.
+            # A signal handler of this thread started one meanwhile. A process has one engine, so drop ours.
             engine.close()
             return other
         _default = engine
@@ -327,7 +353,7 @@ def default_engine() -> EmbeddedEngine:
 
 
 def saved_templates() -> frozenset[str]:
-    """Names of templates that the engine of this process was given, if it has one."""
+    """Return the names of templates saved in this process's engine, if there is one."""
     with _default_lock:
         return frozenset(_default.saved_templates) if _default is not None and _default.running else frozenset()
 
@@ -336,6 +362,7 @@ def close_engine() -> None:
     """End the engine of this process, and with it all sandboxes. The next ``Sandbox()`` starts a new one."""
     global _default
     with _default_lock:
+        # Taken out under the lock, closed outside: closing takes seconds and must not block `default_engine`.
         engine, _default = _default, None
     if engine is not None:
         engine.close()

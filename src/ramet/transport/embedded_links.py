@@ -1,6 +1,6 @@
-"""Calls to the engine of this process, on a socket that carries one at a time.
+"""Calls to the engine of this process, on a socket that carries one call at a time.
 
-A call that is given up closes its socket: the engine notices, and undoes what it can.
+Giving up a call closes its socket: the engine notices and undoes what it can.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ramet.protocol.frames import Frame, encode
 from ramet.transport.exchange import Exchange
 
 _MOMENT_SECONDS = 0.0003
-_QUICK_SECONDS = 0.001  # a call that took no longer is worth looking for the next time
-_NOTICE_SIGNALS = struct.pack("ll", 1, 0)  # struct timeval: once a second
-_WORTH_IT = len(os.sched_getaffinity(0)) > 1  # with one processor the engine could not run while we look
+_QUICK_SECONDS = 0.001  # after a call this quick, the next one polls first
+_NOTICE_SIGNALS = struct.pack("ll", 1, 0)  # struct timeval: one second
+_WORTH_IT = len(os.sched_getaffinity(0)) > 1  # with one processor the engine could not run while we poll
 
 
 class Connections(Protocol):
-    """What links need of their engine."""
+    """The part of an engine that links need."""
 
     quick: bool
 
@@ -38,7 +38,10 @@ _TAKEN = encode(calls.TAKEN, {})
 
 
 class _Claim:
-    """Whether the call makes something that its caller has not taken yet. Until then its connection is no other's."""
+    """Tracks whether the call made something that its caller has not taken yet.
+
+    Until then its connection is not reused.
+    """
 
     __slots__ = ("open",)
 
@@ -46,7 +49,7 @@ class _Claim:
         self.open = False
 
     def before(self, data: bytes) -> bytes:
-        """What is sent for a frame."""
+        """Return the bytes to send for a frame."""
         if data[calls.KIND_AT] not in calls.MAKING:
             return data
         self.open = True
@@ -58,13 +61,13 @@ class _Claim:
 
     def take(self, connection: socket.socket) -> None:
         if self.open:
-            # It fits: the engine has read the request, and nothing else is under way.
+            # Cannot block: the engine has read the request, so the socket's buffer is empty.
             connection.send(_TAKEN)
             self.open = False
 
 
 def _refusal(connection: socket.socket, exchange: Exchange) -> RametError | None:
-    """What an engine without room has said before it hung up, without reading what was sent to it."""
+    """Return the error that an engine without room sent before it hung up, without having read our request."""
     try:
         data = connection.recv(exchange.wanted_bytes, socket.MSG_DONTWAIT)
     except OSError:
@@ -75,16 +78,17 @@ def _refusal(connection: socket.socket, exchange: Exchange) -> RametError | None
 
 
 def wake_to_notice_signals(connection: socket.socket) -> None:
-    """Have `recv` on a blocking socket fail with EAGAIN now and then, in which Python calls its signal handlers.
+    """Make `recv` on a blocking socket return with EAGAIN once a second, so that Python runs signal handlers.
 
-    They run in the main thread only, between two steps of Python. A signal that arrives after the last such step and
-    before the system call, or in another thread, does not end the call: Ctrl-C would be noticed when the cell is over.
+    Python runs them in the main thread only, between two bytecodes. A signal that arrives after the last bytecode and
+    before the system call, or in another thread, does not end the call: Ctrl-C would take effect only when the cell is
+    over.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NOTICE_SIGNALS)
 
 
 class BlockingLink:
-    """No helper thread, no loop, no hand-over."""
+    """A call in the caller's own thread, without helper threads or an event loop."""
 
     __slots__ = ("_begun", "_claim", "_connection", "_engine", "_exchange", "_left")
 
@@ -93,7 +97,8 @@ class BlockingLink:
         self._connection = connection
         self._exchange = Exchange()
         self._claim = _Claim()
-        self._begun = False  # something has come
+        self._begun = False  # part of the answer has arrived
+        # Set by `leave` before it closes the socket, so that a thread that reads for us reports a cancelled call.
         self._left = False
 
     def send(self, data: bytes) -> None:
@@ -103,6 +108,10 @@ class BlockingLink:
             raise _refusal(self._connection, self._exchange) or self._broken() from error
 
     def receive(self) -> Frame:
+        """Return the next frame.
+
+        Raise the error of ``Connections.broken`` if the engine hangs up, ExecutionCancelled after ``leave``.
+        """
         exchange = self._exchange
         while (frame := exchange.next_frame()) is None:
             try:
@@ -126,9 +135,9 @@ class BlockingLink:
             raise self._broken() from error
 
     def _look(self, count: int) -> bytes:
-        """Look for the answer for a moment before sleeping: waking an idle processor costs as much as a short cell.
+        """Poll for the answer for a moment before sleeping: waking an idle processor takes as long as a short cell.
 
-        Only while calls are answered that quickly; after a slow one the next waits in peace, and tells if it was quick.
+        Only while calls are answered that quickly. After a slow one the next call sleeps at once, and measures again.
         """
         engine, connection = self._engine, self._connection
         began = perf_counter()
@@ -143,7 +152,7 @@ class BlockingLink:
                 data = connection.recv(count)
                 break
             except BlockingIOError:
-                pass  # see wake_to_notice_signals
+                pass  # the timeout of wake_to_notice_signals
         engine.quick = _WORTH_IT and perf_counter() - began < _QUICK_SECONDS
         return data
 
@@ -151,14 +160,16 @@ class BlockingLink:
         if self._exchange.over and not self._claim.open:
             self._engine.give_back(self._connection, blocking=True)
             return
+        # Before the shutdown: it wakes a reader in another thread, which reads this flag at once.
         self._left = True
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # another thread may be reading for us
+            # Wakes another thread that reads for us; `close` alone would leave it in `recv`.
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 
 class AsyncLink:
-    """On a socket that does not block. A task that is cancelled closes its connection."""
+    """A call on a non-blocking socket. A cancelled task closes its connection."""
 
     __slots__ = ("_begun", "_claim", "_connection", "_engine", "_exchange", "_loop")
 
@@ -180,6 +191,8 @@ class AsyncLink:
         exchange = self._exchange
         while (frame := exchange.next_frame()) is None:
             try:
+                # Tried before waiting: the frame is often there already, and a turn of the loop costs more than this
+                # call.
                 data = self._connection.recv(exchange.wanted_bytes)
             except (BlockingIOError, InterruptedError):
                 await readable(self._loop, self._connection)
@@ -194,7 +207,7 @@ class AsyncLink:
         return frame
 
     async def _broken(self) -> Exception:
-        # Waits for the engine's process to end, so not on the loop.
+        # In a thread, because it waits for the engine's process to end.
         return await asyncio.to_thread(self._engine.broken, self._begun)
 
     def taken(self) -> None:
@@ -211,8 +224,11 @@ class AsyncLink:
 
 
 async def readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
-    """Wait without reading. A task that is cancelled here leaves the answer in the socket; the engine notices that it
-    was never read, and closes what it tells of. ``sock_recv`` would lose it."""
+    """Wait without reading.
+
+    A task that is cancelled here leaves the answer in the socket. The engine sees that it was never read and closes
+    what it made; ``sock_recv`` would have taken the answer out and lost it.
+    """
     ready = loop.create_future()
     loop.add_reader(connection, _set, ready)
     try:

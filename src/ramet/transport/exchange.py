@@ -1,4 +1,4 @@
-"""The client's view of one call on a connection: frames as they come, and whether the call is over."""
+"""The client's view of one call on a connection: decodes frames as they arrive and tracks whether the call is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ_BYTES_AT_MOST = 1024 * 1024
 
 
 class Exchange:
-    """Decodes the answers to one request. A connection may be used again only when its exchange is ``over``."""
+    """Decodes the answers to one request. A connection may be reused only when its exchange is ``over``."""
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder(FROM_ENGINE)
@@ -30,7 +30,7 @@ class Exchange:
         self._frames = self._decoder.feed(data)
 
     def next_frame(self) -> Frame | None:
-        """The next frame, if it has come completely."""
+        """Return the next frame if it has fully arrived."""
         frame = next(self._frames, None)
         if frame is not None and frame.kind in calls.FINAL:
             self.over = frame.kind != calls.ERROR or not _hangs_up(frame)
@@ -38,6 +38,6 @@ class Exchange:
 
 
 def _hangs_up(error: Frame) -> bool:
-    """After these the engine ends the connection."""
+    """Whether the engine closes the connection after this error."""
     details = error.header.get("details")
     return error.header.get("code") == ProtocolError.code or (isinstance(details, dict) and "hung_up" in details)

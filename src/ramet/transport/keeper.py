@@ -5,9 +5,9 @@
     server ──connect──▶ DIR/engine.sock ──▶ keeper ──CONNECT + descriptor──▶ engine
        └───────────────── from then on the two talk to each other ─────────────┘
 
-One keeper per folder: it holds a lock on ``keeper.pid``. It ends when its engine ends (whose last words it writes to
-``engine.log``), on SIGTERM, and when of the processes that connected none has been alive for a while. The engine ends
-with it, whatever way it ends.
+There is one keeper per folder: it holds a lock on ``keeper.pid``. It ends when its engine ends (and logs the engine's
+last output to ``engine.log``), on SIGTERM, and when no process that ever connected has been alive for a while. The
+engine always ends with it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ LOG_NAME = "engine.log"
 
 LINGER_SECONDS = 3600.0
 
-# Exit codes; the reader of the pipe given with --ready-fd learns more.
+# Exit codes; the reader of the pipe given with --ready-fd gets a line of JSON with the details.
 STOPPED, ENGINE_ENDED, BUSY = 0, 1, 3
 
-_CLOSE_SECONDS = 10.0  # an engine with hundreds of sandboxes takes a few to end them all
+_CLOSE_SECONDS = 10.0  # an engine with hundreds of sandboxes needs a few seconds to end them all
 _BACKLOG = 512
 _RETRY_SECONDS = 0.02
 _LOG_BYTES_AT_MOST = 1024 * 1024
@@ -52,7 +52,10 @@ _UCRED = struct.Struct("3i")
 
 
 class Keeper:
-    """Owns the engine, the listening socket and the lock. One thread, one selector; `run` returns the exit code."""
+    """Owns the engine, the listening socket and the lock.
+
+    It has one thread and one selector; `run` returns the exit code.
+    """
 
     def __init__(self, state: Path, linger_seconds: float, options: Sequence[str], ready: int | None) -> None:
         self._state = state
@@ -60,10 +63,10 @@ class Keeper:
         self._options = options
         self._ready = ready
         self._selector = selectors.DefaultSelector()
-        self._clients: dict[int, int] = {}  # pid: pidfd, of every process that has connected and still lives
+        self._clients: dict[int, int] = {}  # pidfd by pid, for every process that has connected and still lives
         self._alone_since = time.monotonic()
         self._listener: socket.socket | None = None
-        self._held: socket.socket | None = None  # accepted, while the engine's socket is full
+        self._held: socket.socket | None = None  # a connection that was accepted while the engine's socket is full
         self._end: int | None = None
         self._decoder = FrameDecoder(FROM_ENGINE)
 
@@ -76,7 +79,8 @@ class Keeper:
         if lock is None:
             self._tell({"busy": True})
             return BUSY
-        # The kernel refuses to send descriptors while more of this user are under way than the sender's soft limit.
+        # The kernel refuses to send descriptors (ETOOMANYREFS) while more of this user's are in flight than the
+        # sender's soft limit.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         with lock:
@@ -86,7 +90,8 @@ class Keeper:
                 self._tell_error(error)
                 return ENGINE_ENDED
             with suppress(FileNotFoundError):
-                os.unlink(self._state / SOCKET_NAME)  # of a keeper that was killed: the lock says that it is gone
+                # Left by a keeper that was killed: we hold the lock, so it is gone.
+                os.unlink(self._state / SOCKET_NAME)
             primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 with theirs:
@@ -100,7 +105,7 @@ class Keeper:
         first, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(primary, [calls.CONNECT], [theirs.fileno()])
-        # An engine that answers this stands, with its machine below.
+        # An engine that answers this call is ready, including the machinery below it.
         first.sendall(encode(calls.FACTS, {}))
         self._primary = primary
         primary.setblocking(False)
@@ -111,7 +116,7 @@ class Keeper:
         self._watch_signals(wakeup)
         self._on(signals, lambda: self._stop(STOPPED))
         self._on(pidfd, lambda: self._stop(ENGINE_ENDED))
-        self._on(primary, lambda: self._stop(ENGINE_ENDED))  # it never writes: readable is ended
+        self._on(primary, lambda: self._stop(ENGINE_ENDED))  # the engine never writes to it, so readable means closed
         self._on(first, lambda: self._first_word(first, engine))
         try:
             while self._end is None:
@@ -124,6 +129,8 @@ class Keeper:
         return self._end
 
     def _watch_signals(self, wakeup: socket.socket) -> None:
+        # A signal that arrives just before `select` would not end it, because Python runs handlers between two
+        # bytecodes. The byte that Python writes to this socket does.
         signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
@@ -150,6 +157,7 @@ class Keeper:
             self._tell_failure(engine, frame.header if frame is not None else None)
             self._stop(ENGINE_ENDED)
             return
+        # Listen only now: a client that finds the socket may connect at once, and the engine must be ready by then.
         self._listener = self._listen()
         self._alone_since = time.monotonic()
         self._on(self._listener, self._accept)
@@ -161,7 +169,7 @@ class Keeper:
             self._tell({"error": error.get("code"), "message": error.get("message"), "hint": error.get("hint")})
             return
         if engine.wait(_CLOSE_SECONDS) == NOT_CAPABLE:
-            # Not at the top: it is only needed on hosts where nothing works.
+            # Imported here: only hosts that cannot run sandboxes need it.
             from ramet.isolation import doctor
 
             message = f"this host does not let us build a sandbox: {engine.stderr_tail()}"
@@ -172,6 +180,7 @@ class Keeper:
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # The mode is set by the umask at `bind`: a later chmod would leave a moment in which others could connect.
         before = os.umask(0o177)
         try:
             listener.bind(str(self._state / SOCKET_NAME))
@@ -186,11 +195,12 @@ class Keeper:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            # Descriptors or memory ran out: let some time pass instead of turning in circles.
+            # Out of descriptors or memory: wait, because the listener stays readable and the loop would spin.
             if error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR):
                 time.sleep(_RETRY_SECONDS)
             return
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        # The socket's mode already excludes other users, except root.
         if uid != os.geteuid():
             connection.close()
             return
@@ -198,11 +208,11 @@ class Keeper:
         self._pass_on(connection)
 
     def _remember(self, pid: int) -> None:
-        if pid in self._clients or pid == 0:  # 0: of another pid namespace, where we cannot look
+        if pid in self._clients or pid == 0:  # 0: the peer is in another pid namespace, where we cannot watch it
             return
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:  # ended already
+        except OSError:  # it has already ended
             return
         self._clients[pid] = pidfd
         self._on(pidfd, lambda: self._forget(pid))
@@ -214,7 +224,7 @@ class Keeper:
         self._alone_since = time.monotonic()
 
     def _pass_on(self, connection: socket.socket) -> None:
-        """Hand a connection to the engine. While its socket is full nothing more is accepted."""
+        """Hand a connection to the engine. While the engine's socket is full, keep it and accept no more."""
         try:
             socket.send_fds(self._primary, [calls.CONNECT], [connection.fileno()])
         except OSError as error:
@@ -223,6 +233,7 @@ class Keeper:
                     self._selector.unregister(self._listener)
                 self._held = connection
                 return
+        # Sent, or failed for good: in both cases accept again and close our copy.
         if self._held is not None and self._listener is not None:
             self._on(self._listener, self._accept)
         self._held = None
@@ -244,7 +255,11 @@ class Keeper:
             self._stop(STOPPED)
 
     def _leave(self, engine: EngineProcess, primary: socket.socket) -> None:
-        """The socket goes first: who finds none starts a new keeper, which waits for our lock."""
+        """Stop listening, end the engine and report how it ended.
+
+        The socket file goes first: a server that finds none starts a new keeper, which waits for our lock. A file that
+        stayed would lead it to an engine that is ending.
+        """
         if self._listener is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._state / SOCKET_NAME)
@@ -263,7 +278,7 @@ class Keeper:
         self._tell({"error": error.code, "message": error.message, "hint": error.hint})
 
     def _tell(self, news: dict[str, object]) -> None:
-        """To whoever started us, once."""
+        """Report to the process that started us, once."""
         if self._ready is not None:
             with suppress(OSError):
                 os.write(self._ready, json.dumps(news).encode() + b"\n")
@@ -272,19 +287,21 @@ class Keeper:
 
 
 def _sealed() -> list[str]:
-    """Its sandboxes see this interpreter and no folder of the host: a worker that was taken over must not reach the
-    files of its user by having the engine mount them."""
+    """Options that show sandboxes this interpreter and no folder of the host.
+
+    A compromised worker must not read its user's files by asking the engine to mount them.
+    """
     return ["--only-interpreter", json.dumps(interpreter.find(sys.executable).header())]
 
 
 def say(text: str) -> None:
-    """A line for engine.log, which is our standard error."""
-    with suppress(OSError):  # a full disk must end nothing
+    """Write a line to engine.log, which is our standard error."""
+    with suppress(OSError):  # a full disk must not end the keeper
         print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"keeper {os.getpid()}:", text, file=sys.stderr, flush=True)
 
 
 def open_log(state: Path) -> int:
-    """The log, begun anew when it has grown large. On a full disk there is none."""
+    """Open the log, and start a new one if it has grown large. Return /dev/null if the disk is full."""
     path = state / LOG_NAME
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -309,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.set_inheritable(chosen.ready_fd, False)
     state: Path = chosen.state.absolute()
     os.chdir("/")
-    # What the launcher makes must be open to the engine, which may have another uid; our own files name their modes.
+    # The engine may have another uid and must be able to read what the launcher makes. Our own files set their modes.
     os.umask(0o022)
     return Keeper(state, chosen.linger, chosen.options, chosen.ready_fd).run()
 

@@ -1,4 +1,4 @@
-"""A lock that is a file: held while its holder lives, whatever way that ends."""
+"""A lock on a file. The kernel releases it when its holder ends, however that happens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ def cannot_write(path: Path, error: OSError) -> RametError:
 
 
 class FileLock:
-    """Owns the descriptor that holds the lock. The file stays when the lock goes: a name that is removed while another
-    waits for it would give two holders."""
+    """Owns the descriptor that holds the lock.
+
+    The file stays when the lock is released: if its name were removed while another process waits for it, there could
+    be two holders.
+    """
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
@@ -30,7 +33,7 @@ class FileLock:
 
     @classmethod
     def take(cls, path: Path) -> FileLock | None:
-        """The lock, or None when another holds it. RametError when there can be no such file."""
+        """Return the lock, or None if another process holds it. Raise RametError if the file cannot be made."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -43,7 +46,7 @@ class FileLock:
         return cls(descriptor, path)
 
     def write(self, text: str) -> None:
-        """Say who holds it, or RametError when the disk has no room for that."""
+        """Write who holds the lock. Raise RametError if the disk is full."""
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text.encode("ascii"), 0)
@@ -59,7 +62,7 @@ class FileLock:
 
 
 def holder(path: Path) -> str:
-    """What the holder has written; empty when nobody holds it."""
+    """Return what the holder wrote; an empty string if the lock is free."""
     try:
         lock = FileLock.take(path)
         if lock is not None:
@@ -69,5 +72,5 @@ def holder(path: Path) -> str:
             told = file.read(_TOLD_BYTES_AT_MOST).decode("ascii", "replace").strip()
     except (OSError, RametError):
         return ""
-    # It becomes part of messages, and of commands that they recommend.
+    # The text becomes part of messages, and of commands that they recommend.
     return told if _TOLD.fullmatch(told) else ""

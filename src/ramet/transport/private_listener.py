@@ -1,10 +1,10 @@
-"""A listening unix socket without a name: reached only by who holds it.
+"""A listening unix socket without a name: only processes that hold its descriptor can connect.
 
-An owner connects to its engine by this. The other way, to send a descriptor over a socket, fails while too many
-descriptors of the same user are under way, and code in a sandbox of an ordinary user can see to that.
+An owner connects to its engine this way. The alternative, sending a descriptor over a socket, fails while too many
+descriptors of the same user are in flight, and code in a sandbox of an ordinary user can cause that.
 
-The socket is made in a folder that is gone at once. What is left is an ``O_PATH`` descriptor of it, and connecting to
-``/proc/self/fd/N`` reaches the socket behind that.
+The socket is made in a folder that is removed at once. An ``O_PATH`` descriptor of it remains, and connecting to
+``/proc/self/fd/N`` reaches the socket behind that descriptor.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import tempfile
 from contextlib import suppress
 
 _BACKLOG = 4096
-# Memory first: it has room when disks are full.
-_FOLDERS = ("/dev/shm", "")  # the second: where temporary files are
+# /dev/shm first: it has room when the disks are full.
+_FOLDERS = ("/dev/shm", "")  # the second is the folder for temporary files
 
 
 class PrivateListener:
-    """Owns the way to the socket, and the socket itself until it was handed on."""
+    """Owns the descriptor to connect through, and the socket itself until it is handed to the engine."""
 
     def __init__(self, listener: socket.socket, way: int) -> None:
         self.listener = listener
@@ -29,14 +29,14 @@ class PrivateListener:
 
     @classmethod
     def make(cls) -> PrivateListener | None:
-        """None: this system has no folder in which a socket can be made, or no /proc."""
+        """Make one. Return None if no folder allows sockets, or if there is no /proc."""
         for folder in _FOLDERS:
             with suppress(OSError):
                 return _make(folder or tempfile.gettempdir())
         return None
 
     def connect(self) -> socket.socket:
-        """A new connection, or OSError. Waits for nobody: who listens may accept it later."""
+        """Return a new connection or raise OSError. Does not wait: the engine may accept it later."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
@@ -59,7 +59,7 @@ def _make(folder: str) -> PrivateListener:
     try:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # By the folder's descriptor: a path may be longer than a socket's name can be.
+            # Bind through the folder's descriptor: the path may be longer than the 108 bytes of a socket address.
             at = os.open(made, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 listener.bind(f"/proc/self/fd/{at}/s")

@@ -1,6 +1,6 @@
-"""The seam between the SDK and whatever carries its calls: an engine, and a link to it for the time of one call.
+"""The interface between the SDK and a transport: an engine, and a link to it for the duration of one call.
 
-There are two of each: ``embedded`` with ``embedded_links``, and the package ``http``.
+There are two implementations: ``embedded`` with ``embedded_links``, and the package ``http``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ class Link(Protocol):
     """One call, in the caller's own thread."""
 
     def send(self, data: bytes) -> None:
-        """A frame of the request. It may be kept back until the first ``receive``."""
+        """Send a frame of the request. It may be held until the first ``receive``."""
 
     def receive(self) -> Frame:
-        """The next frame of the answer, as soon as it is there."""
+        """Return the next frame of the answer as soon as it has arrived."""
 
     def taken(self) -> None:
-        """What a call of ``calls.MAKING`` made has a handle now. Who leaves without this word has it closed."""
+        """Confirm that the caller has a handle to what a call of ``calls.MAKING`` made.
+
+        Without this, ``leave`` has it closed.
+        """
 
     def leave(self) -> None:
-        """The call is over, or given up if its final frame was not received: then it is undone as far as possible."""
+        """End the call. If its final frame was not received, the call is given up and undone as far as possible."""
 
 
 class AsyncLink(Protocol):
@@ -39,29 +42,32 @@ class AsyncLink(Protocol):
 
 
 class Engine(Protocol):
-    """Where sandboxes are. Safe to use from several threads."""
+    """The place where sandboxes run. Safe to use from several threads."""
 
     @property
     def running(self) -> bool:
-        """There may still be something to close."""
+        """Whether there may still be something to close."""
 
     @property
     def remote(self) -> bool:
-        """Behind a connection that may break: cells have ids there, and paths of this host mean nothing."""
+        """Whether the engine is behind a connection that may break.
+
+        Cells then have ids, and paths of this host mean nothing.
+        """
 
     @property
     def place(self) -> object:
-        """Equal for engines that have the same sandboxes."""
+        """An object that is equal for engines that have the same sandboxes."""
 
     @property
     def saved_templates(self) -> set[str]:
-        """Names that snapshots were saved as from here."""
+        """Names under which snapshots were saved from here."""
 
     def check(self) -> None:
-        """Raise if calls cannot be made from here."""
+        """Raise if this process cannot make calls."""
 
     def forget(self, some_id: str, kind: int) -> None:
-        """Close a sandbox (CLOSE) or a snapshot (DROP) without waiting; for finalizers, which cannot block."""
+        """Close a sandbox (CLOSE) or a snapshot (DROP) without waiting. For finalizers, which must not block."""
 
     def link(self) -> Link: ...
 

@@ -1,5 +1,5 @@
-"""The network of sandboxes as the engine keeps it: rules, secrets and log of each id, and the sockets of each body.
+"""The engine's side of sandbox networks: rules, secrets and log of each sandbox id, and the sockets of each body.
 
-May import ``ramet.network`` and what is below it. Start reading at ``network``, then ``proxy``; what
-clients ask for is in ``calls``.
+May import ``ramet.network`` and the layers below it. Start reading at ``network``, then ``proxy``; ``calls`` serves the
+requests of clients.
 """

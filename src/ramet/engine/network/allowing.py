@@ -1,4 +1,4 @@
-"""Whether an owner may have the network that is asked for."""
+"""Checks a requested network against what its owner may have."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _RULES_TOLD = 20
 
 
 def check_allowed(network: NetworkSpec | None, allowance: Allowance) -> None:
+    """Raise NotPermitted if the network goes beyond the owner's allowance."""
     most = allowance.network
     if network is None or most is None:
         return

@@ -1,4 +1,4 @@
-"""What clients ask about the network of a sandbox."""
+"""Serves the calls of clients about a sandbox's network: its state, changes of rules, exposed ports, connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from ramet.protocol.refusing import must, wrong_argument
 
 
 async def serve(frame: Frame, sandbox: Sandbox) -> tuple[dict[str, object], socket.socket | None]:
-    """The answer, and the descriptor that it brings, which is the caller's."""
+    """Carry out one call. Returns the answer and, for a dial, a connected socket that the caller must close.
+
+    Raises InvalidArgument, NotPermitted, LimitReached, SandboxClosed or Unreachable, as each call does.
+    """
     header = frame.header
     if frame.kind == calls.NETWORK:
         return await _network(_of(sandbox)), None
@@ -38,6 +41,7 @@ async def serve(frame: Frame, sandbox: Sandbox) -> tuple[dict[str, object], sock
 
 
 async def _network(network: Network) -> dict[str, object]:
+    # Without the flush the answer could miss attempts of a cell that has already ended: the proxy reports in batches.
     await network.flush()
     log = network.log
     return {
@@ -55,12 +59,14 @@ async def _change(network: Network, header: Mapping[str, object]) -> dict[str, o
     check_network(changed)
     check_allowed(changed, Allowance.read(header))
     network.become(changed)
-    await network.flush()  # whoever has denied a host may rely on it from here on
+    # The proxy handles messages in order, so its answer to the flush proves that it applies the new rules: when this
+    # call returns, a host that was just denied is out of reach.
+    await network.flush()
     return {"network": _header(changed)}
 
 
 def _header(spec: NetworkSpec) -> dict[str, object]:
-    """Certificates are long, and whoever asks has given them."""
+    """The rules without the certificates, which are long and which the client has given itself."""
     return {**spec.header(), "ca_pem": None}
 
 

@@ -1,4 +1,4 @@
-"""The sockets of one pod by which code in it reaches the proxy, and the packet rules that lead there."""
+"""The sockets through which code in one pod reaches the proxy, and the packet rules that redirect to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BACKLOG = 1024
 
 
 class PortTaken(Exception):
-    """Code in the pod listens where the proxy should."""
+    """Code in the pod already listens on a port that the proxy needs."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -22,18 +22,21 @@ class PortTaken(Exception):
 
 
 class Door:
-    """Owns the engine's own descriptors of the sockets, with which a proxy that is started again goes on."""
+    """Owns the engine's descriptors of these sockets. A restarted proxy gets them again: no listener is lost."""
 
     def __init__(self) -> None:
         self.sockets: dict[str, socket.socket] = {}
-        self.no_raw_tcp: str | None = None  # why not
+        self.no_raw_tcp: str | None = None  # the reason, where programs that know no proxy reach nothing
 
     def __repr__(self) -> str:
         return f"<Door {', '.join(self.sockets) or 'closed'}>"
 
     @classmethod
     async def open(cls, body: Body) -> Door:
-        """All sockets, or PortTaken, or what the pod says; nothing is left open then."""
+        """Open all sockets in the pod and redirect its packets to them.
+
+        Raises PortTaken, or the error of the pod; then no socket stays open.
+        """
         door = cls()
         try:
             door.sockets["proxy"] = _bound(await body.listen_tcp(PROXY_PORT, _BACKLOG), PROXY_PORT)
@@ -48,7 +51,9 @@ class Door:
     async def _lead_there(self, body: Body) -> None:
         with await body.netlink(NETLINK_ROUTE) as route, await body.netlink(NETLINK_NETFILTER) as packets:
             try:
-                # In a thread: the kernel makes whoever changes a network wait while others come and go.
+                # In a thread: changing a network takes the kernel's global rtnl lock, which network namespaces that are
+                # being made or removed hold for milliseconds. `finish` waits for the thread even when this task is
+                # cancelled, because the netlink sockets must not be closed while the thread uses them.
                 await finish(asyncio.to_thread(lead_away, route, packets, TRANSPARENT_PORT), lambda _: None)
             except OSError as error:
                 self.no_raw_tcp = f"this kernel cannot redirect connections with nf_tables ({error.strerror})"

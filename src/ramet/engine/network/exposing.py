@@ -1,4 +1,4 @@
-"""Ports of a sandbox that the host can connect to: on a port of its own loopback, or one connection at a time."""
+"""Ports of a sandbox that the host can connect to: through a listener on the host's loopback, or by a single dial."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _BEHIND_SECONDS = 0.1
 
 
 class Exposure:
-    """One port. The engine owns the listener on the host, so that it stays the same when the proxy is started again.
+    """One exposed port. The engine owns the listener on the host, so the host port survives a restart of the proxy.
 
-    Sockets that are made in the pod, for the proxy to connect, go to it a few at a time.
+    The proxy has no access to the pod's network. The engine makes unconnected sockets inside the pod and sends them to
+    the proxy, a few at a time; the proxy connects one of them for each client.
     """
 
     def __init__(self, proxy: Proxy, body: Body, port: int, listener: socket.socket) -> None:
@@ -42,22 +43,28 @@ class Exposure:
         return int(self.listener.getsockname()[1])
 
     async def open(self) -> None:
+        """Make the first sockets and tell the proxy. ``said`` is done when the proxy has answered.
+
+        Raises SandboxClosed if the exposure was closed meanwhile.
+        """
         self._first = await _plain_sockets(self._body)
-        if self._closed:
+        if self._closed:  # close() ran during the await above and could not know of these sockets
             self.close()
             raise SandboxClosed("the sandbox was closed before its port was exposed")
         self._proxy.expose(self)
 
     def tell(self) -> None:
-        """To a proxy that does not know it yet."""
+        """Announce the port to a proxy that does not know it yet: after ``open``, and after a restart of the proxy."""
         message = {"do": "expose", "exposure": self.number, "port": self.port}
         first, self._first = self._first, []
+        # Sending duplicates the descriptors; ours of the plain sockets are closed, the listener's stays.
         self._proxy.send(message, (self.listener.fileno(), *(each.fileno() for each in first)))
         _close_all(first)
-        if not first:
+        if not first:  # a restarted proxy: the first sockets went to the one before
             self._give()
 
     def heard(self, say: str, message: Message) -> None:
+        """Handle a message of the proxy about this port: it is exposed, it failed, or it needs more sockets."""
         if say == "more":
             self._give()
         elif not self.said.done():
@@ -66,23 +73,28 @@ class Exposure:
             else:
                 why = fields.text(message, "why")
                 self.said.set_exception(RametError(f"port {self.port} could not be exposed: {why:.500}"))
-                self.said.exception()  # retrieved: whoever asked may have left
+                # Mark the exception as retrieved: the caller may have been cancelled, and asyncio would complain.
+                self.said.exception()
 
     def _give(self) -> None:
+        # One task at a time: a proxy that asks again and again gets one batch per round, not one for each request.
         if self._giving is None or self._giving.done():
             self._giving = asyncio.create_task(self._give_more())
 
     async def _give_more(self) -> None:
-        while self._proxy.behind:  # one that asks and does not read must not collect descriptors here
+        # Descriptors in unread messages count against the engine's uid. A proxy that asks for sockets and does not read
+        # its messages must not collect them.
+        while self._proxy.behind:
             await asyncio.sleep(_BEHIND_SECONDS)
         try:
             made = await _plain_sockets(self._body)
         except RametError:
-            return  # its pod ends
+            return  # the pod is ending, and the exposure with it
         self._proxy.send({"do": "sockets", "exposure": self.number}, tuple(each.fileno() for each in made))
         _close_all(made)
 
     def close(self, keep_listener: bool = False) -> None:
+        """End the exposure. With ``keep_listener`` the host port stays open for the next body of the sandbox."""
         self._closed = True
         self._proxy.unexpose(self)
         if self._giving is not None:
@@ -94,7 +106,11 @@ class Exposure:
 
 
 class Exposures:
-    """Those of one sandbox. They belong to its id; another body under it gets the connections that come then."""
+    """The exposed ports of one sandbox. They belong to its id: new connections go to whatever body it has then.
+
+    ``_turn`` serialises changes. Two calls for one port would otherwise both find it unknown and open two listeners,
+    and a call could see the ports half moved while another body takes over.
+    """
 
     def __init__(self, proxy: Proxy, body: Body) -> None:
         self._proxy = proxy
@@ -108,7 +124,10 @@ class Exposures:
         return f"<Exposures {sorted(self._by_port)}>"
 
     async def expose(self, port: int) -> int:
-        """The port of the host's loopback. Again is harmless."""
+        """Expose a port and return its port on the host's loopback. Exposing it again returns the same one.
+
+        Raises SandboxClosed, LimitReached, or RametError when the proxy fails.
+        """
         async with self._turn:
             known = self._by_port.get(port)
             if known is not None:
@@ -123,13 +142,14 @@ class Exposures:
 
     async def _expose(self, port: int, listener: socket.socket) -> Exposure:
         exposure = Exposure(self._proxy, self._body, port, listener)
+        # Held before the first await: the proxy may be about to end because its last sandbox has just gone.
         self._proxy.hold()
         try:
             await self._proxy.started()
             await exposure.open()
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await exposure.said
-            if self._closed:
+            if self._closed:  # close() ran during one of the awaits above, before this port was in `_by_port`
                 raise SandboxClosed("the sandbox was closed before its port was exposed")
         except BaseException as error:
             exposure.close()
@@ -141,7 +161,7 @@ class Exposures:
         return exposure
 
     async def unexpose(self, port: int) -> None:
-        """One that is not exposed is no error."""
+        """Close an exposed port. Does nothing if the port is not exposed."""
         async with self._turn:
             exposure = self._by_port.pop(port, None)
             if exposure is not None:
@@ -149,7 +169,7 @@ class Exposures:
                 self._proxy.release()
 
     def renew(self, body: Body) -> None:
-        """Another body has taken the place of the one before."""
+        """Point the ports at the body that has replaced the previous one, without waiting for the proxy."""
         self._body = body
         if self._by_port:
             self._moving = asyncio.create_task(self._move())
@@ -162,11 +182,12 @@ class Exposures:
                 try:
                     await self._expose(port, exposure.listener)
                 except RametError:
-                    pass  # closed, and the body with it
+                    pass  # the sandbox was closed meanwhile
                 finally:
-                    self._proxy.release()  # of the one before
+                    self._proxy.release()  # the hold of the previous exposure; `_expose` took one of its own
 
     def close(self) -> None:
+        """Close all ports. Does not wait for ``_turn``: a call that holds it sees ``_closed`` and cleans up itself."""
         self._closed = True
         if self._moving is not None:
             self._moving.cancel()
@@ -177,7 +198,7 @@ class Exposures:
 
 
 async def dial(body: Body, port: int, name: str) -> socket.socket:
-    """A connection to what listens on the loopback of a pod."""
+    """Connect to a port on the loopback of a pod. Raises Unreachable if nothing listens there."""
     made = await body.plain_socket()
     try:
         async with asyncio.timeout(_DIAL_SECONDS):

@@ -1,4 +1,4 @@
-"""Secrets that a sandbox may use, and the placeholders that it holds in their place."""
+"""The secrets that a sandbox may use, and the placeholders that its code sees instead of their values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from hashlib import sha256
 
 from ramet.protocol.network import SecretSpec
 
-# To recognise a value without keeping it. Of this process only.
+# Key of the digests by which a snapshot recognises a secret without storing its value. Random in each engine: a digest
+# means nothing elsewhere.
 _KEY = secrets.token_bytes(32)
-_OLDER_AT_MOST = 100  # of copies of copies; the newest
+_OLDER_AT_MOST = 100  # placeholders that a copy of a copy of a copy remembers; the newest ones
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a snapshot remembers of a secret: enough to know it again, nothing of its value."""
+    """A snapshot's record of a secret: a digest to recognise it by, and the placeholders in the frozen memory."""
 
     digest: bytes
     placeholders: tuple[str, ...]
@@ -25,7 +26,11 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class HeldSecret:
-    """``repr`` hides the value. ``older`` placeholders are in memory that was copied, and mean the same there."""
+    """A secret and its placeholders. ``repr`` hides the value.
+
+    Each copy of a sandbox gets a placeholder of its own. Memory that was copied still contains the ``older`` ones of
+    its ancestors; the proxy replaces those, too.
+    """
 
     spec: SecretSpec
     placeholder: str
@@ -36,16 +41,17 @@ class HeldSecret:
 
     @classmethod
     def of(cls, spec: SecretSpec, known: Iterable[Trace] = ()) -> HeldSecret:
-        """With a placeholder of its own; one that memory has for this very secret goes on."""
+        """A secret with a new placeholder, plus those that the sandbox's memory already has for the same secret."""
         digest = _digest(spec)
         older = next((trace.placeholders for trace in known if trace.digest == digest), ())
         return cls(spec, _placeholder(), older)
 
     def for_copy(self) -> HeldSecret:
+        """The same secret for a copy of the sandbox, under a new placeholder."""
         return replace(self, placeholder=_placeholder(), older=self._all()[:_OLDER_AT_MOST])
 
     def knowing(self, older: Mapping[bytes, tuple[str, ...]]) -> HeldSecret:
-        """With the placeholders that memory has for this very secret."""
+        """The same secret with the placeholders added that restored memory has for it, by digest."""
         found = older.get(_digest(self.spec), ())
         more = tuple(each for each in found if each not in self._all())
         return replace(self, older=(*more, *self.older)[:_OLDER_AT_MOST]) if more else self
@@ -54,7 +60,7 @@ class HeldSecret:
         return Trace(_digest(self.spec), self._all())
 
     def header(self) -> dict[str, object]:
-        """For the proxy."""
+        """The secret as the proxy needs it, value included."""
         hosts = [str(host) for host in self.spec.hosts]
         told = {"value": self.spec.value, "placeholders": list(self._all()), "hosts": hosts}
         return {**told, **self.spec.places.header()}

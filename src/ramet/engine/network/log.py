@@ -1,4 +1,4 @@
-"""What code in one sandbox has tried to connect to, as the proxy tells it."""
+"""The log of one sandbox: every connection that its code tried, as reported by the proxy."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from ramet.protocol.network import CONNECTIONS_AT_MOST, Attempt
 KEPT = 10_000
 _HOST_CHARACTERS = 300
 _TEXT_CHARACTERS = 500
-_COUNT_AT_MOST = 1 << 53  # bytes; what JSON carries exactly everywhere
-_OPEN_AT_MOST = 2 * CONNECTIONS_AT_MOST  # those of a life that has ended are told a moment later
+_COUNT_AT_MOST = 1 << 53  # the largest count that JSON numbers carry exactly in every language
+# Twice the limit: after a restart of the proxy, or under a new body, the old connections end a moment after new ones
+# began.
+_OPEN_AT_MOST = 2 * CONNECTIONS_AT_MOST
 
-# Under which number the proxy knew the sandbox then, and the number of the entry there. 0: of another sandbox.
+# The number under which the proxy knew the sandbox, and its number of the entry. (0, n): reported by another sandbox.
 _Key = tuple[int, int]
 
 
 class Log:
-    """The last ones, in the order in which they began. Belongs to an id, whatever body goes on under it."""
+    """The last attempts, in the order in which they began. Belongs to a sandbox id and outlives its bodies."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, Attempt] = OrderedDict()
-        self._open: dict[_Key, Attempt] = {}  # also those that are not kept any more: their bytes count
+        # Open connections, including those whose entry was dropped from `_kept`: their bytes still count.
+        self._open: dict[_Key, Attempt] = {}
         self.dropped = 0
-        self.used_bytes = 0  # sent and received by all
-        self.on_attempt: Callable[[bool], None] | None = None  # told whether it was allowed
+        self.used_bytes = 0  # sent and received over all connections
+        self.on_attempt: Callable[[bool], None] | None = None  # called with whether the attempt was allowed
         self._appended = 0
 
     def __repr__(self) -> str:
@@ -38,6 +41,7 @@ class Log:
         return list(self._kept.values())
 
     def tried(self, guest: int, message: Mapping[str, object]) -> None:
+        """Add an attempt that the proxy reports. Raises ProtocolError if the report makes no sense."""
         attempt = _shown(Attempt.read({**message, "sent_bytes": 0, "received_bytes": 0}))
         key = guest, fields.whole(message, "entry")
         if len(self._open) >= _OPEN_AT_MOST:
@@ -48,11 +52,14 @@ class Log:
             self._open[key] = attempt
 
     def counted(self, guest: int, message: Mapping[str, object]) -> None:
+        """Update byte counts and state of an attempt. Raises ProtocolError if the report makes no sense."""
         key = guest, fields.whole(message, "entry")
-        known = self._open.get(key) or self._kept.get(key)  # it may have ended when it was first told of
+        # A connection that had already ended when it was first reported was never in `_open`.
+        known = self._open.get(key) or self._kept.get(key)
         if known is None:
             return
         sent, received = _count(message, "sent"), _count(message, "received")
+        # Counts are totals of a connection. A total that shrinks is nonsense, and must not lower the used bytes.
         self.used_bytes += max(0, sent - known.sent_bytes) + max(0, received - known.received_bytes)
         reason = fields.optional_text(message, "reason")
         self._change(
@@ -62,25 +69,26 @@ class Log:
                 sent_bytes=sent,
                 received_bytes=received,
                 open=fields.flag(message, "open"),
-                allowed=known.allowed and fields.flag(message, "allowed"),  # what was said first may have refuted it
+                # An attempt can turn into a refusal: a tunnel is allowed by its host, and its bytes name another.
+                allowed=known.allowed and fields.flag(message, "allowed"),
                 reason=known.reason if reason is None else _printable(reason, _TEXT_CHARACTERS),
             ),
         )
 
     def not_told(self, count: int) -> None:
-        """So many were tried at once that the proxy did not tell them one by one."""
+        """Count attempts that the proxy left out because there were too many at once."""
         if count > _COUNT_AT_MOST:
             raise ProtocolError("the proxy has not told of more connections than there can be")
         self.dropped += count
 
     def ended(self, guest: int, why: str) -> None:
-        """All connections of this life have ended with it."""
+        """Mark all open connections of one life at the proxy as ended."""
         for key, attempt in list(self._open.items()):
             if key[0] == guest:
                 self._change(key, replace(attempt, open=False, reason=attempt.reason or why))
 
     def append(self, attempts: Iterable[Attempt]) -> None:
-        """Of another sandbox that worked for this one, and has counted them."""
+        """Add attempts of a sandbox that installed packages on behalf of this one. That sandbox has counted them."""
         for attempt in attempts:
             self._appended += 1
             self._keep((0, self._appended), replace(attempt, open=False))
@@ -105,8 +113,8 @@ class Log:
 
 
 def _shown(attempt: Attempt) -> Attempt:
-    """As it is kept. Names and reasons are partly the sandbox's own words: nothing in them may steer the terminal on
-    which a log is shown, or look like another line of it.
+    """The attempt as it is stored. Code in the sandbox chooses part of names and reasons, so unprintable characters are
+    escaped: a log shown on a terminal must not control it or fake another line.
     """
     if not (0 <= attempt.time < 1 << 33 and 0 <= attempt.port <= 65535):
         raise ProtocolError("the proxy tells of a connection at no time, or to no port")

@@ -1,4 +1,4 @@
-"""The network of one sandbox: what it may reach, with which secrets, what it has tried, and its way to the proxy."""
+"""The network of one sandbox: its rules, secrets and log, and its connection to the proxy."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from ramet.errors import RametError, SandboxLost
 from ramet.network.process import Message
 from ramet.protocol.network import Attempt, NetworkSpec, SecretSpec
 
-# So long a new sandbox's network waits for its first cell. Creates that come one after another are not held up by it.
+# A new sandbox's network waits at most this long for the first cell before it bothers the proxy, so that a burst of
+# creates is answered first.
 _IDLE_SECONDS = 0.1
 
 
 class Beside(Protocol):
-    """A service for one body that goes with its network. ``open`` raises nothing."""
+    """A service that lives as long as the network of one body (packages). ``open`` must not raise."""
 
     async def open(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Network:
-    """Belongs to the id of a sandbox: another body under the same id gets another door, and the rest stays.
+    """Belongs to a sandbox id. When another body takes over the id, it gets another door; rules, secrets and log stay.
 
-    A door is opened while nobody waits; a cell waits for ``opened``. Holds the proxy from its making until ``close``.
+    ``begin`` opens the door in a task of its own, so that create returns early; the first cell waits in ``opened``.
+    Keeps the proxy running from construction until ``close``.
     """
 
     def __init__(self, proxy: Proxy, spec: NetworkSpec, secrets: Iterable[HeldSecret] = (), owner: str = "") -> None:
@@ -41,7 +43,7 @@ class Network:
         self.owner = owner
         self.secrets = tuple(secrets)
         self.log = Log()
-        self.closed: str | None = None  # why it leads nowhere, for good
+        self.closed: str | None = None  # the reason, if this body can have no network at all
         self.beside: Callable[[Body], Beside] | None = None
         self._proxy = proxy
         self._like: int | None = None
@@ -50,9 +52,11 @@ class Network:
         self._no_raw_tcp: str | None = None
         self._no_certificates: str | None = None
         self._opening: asyncio.Task[None] | None = None
+        # A door, or a network to take the door from, until the task `_opening` has picked it up. `_shut` closes what a
+        # task that was cancelled before its first step never picked up.
         self._given: tuple[Door | None, Network | None] = (None, None)
         self._service: Beside | None = None
-        self._wanted = asyncio.Event()  # somebody waits for it
+        self._wanted = asyncio.Event()  # a cell waits for the network
         self._held = True
         proxy.hold()
 
@@ -68,7 +72,10 @@ class Network:
         known: Iterable[Trace] = (),
         owner: str = "",
     ) -> Network:
-        """With a proxy that runs. ``known``: what the memory of the sandbox remembers of secrets."""
+        """Make a network and make sure that a proxy runs. ``known``: secrets whose placeholders are in its memory.
+
+        Raises EngineClosed, or RametError when the proxy does not start.
+        """
         traces = tuple(known)
         made = cls(proxy, spec, [HeldSecret.of(secret, traces) for secret in secrets], owner)
         try:
@@ -79,7 +86,7 @@ class Network:
         return made
 
     def for_copy(self, inherit_secrets: bool) -> Network:
-        """That of a copy of the sandbox: the rules of this moment, a log of its own."""
+        """The network of a copy of the sandbox: the current rules, an empty log."""
         secrets = [secret.for_copy() for secret in self.secrets] if inherit_secrets else ()
         made = Network(self._proxy, self.spec, secrets, self.owner)
         made._like = self._number()
@@ -93,42 +100,49 @@ class Network:
 
     @property
     def no_raw_tcp(self) -> str | None:
-        """Why programs that know no proxy reach nothing. None: they do."""
+        """Why programs that know no proxy reach nothing, or None if they do reach what the rules allow."""
         return self.closed or self._no_raw_tcp
 
     def begin(self, body: Body, door: Door | None = None, door_of: Network | None = None) -> None:
-        """Open a door in this body, without waiting for it; or go on with an open one, or that of another network."""
+        """Start to open a door in this body, without waiting. Uses ``door``, or the door of ``door_of``, if given."""
         self._body = body
         self._close_service()
         if self.beside is not None:
             self._service = self.beside(body)
         self._given = door, door_of
         self._opening = asyncio.create_task(self._open(body, self._service))
-        self._opening.add_done_callback(_failed)  # retrieved: perhaps nobody ever asks
+        # Retrieves the exception: asyncio would complain if no cell ever waits for this task.
+        self._opening.add_done_callback(_failed)
 
     def renew(self, body: Body, door_of: Network | None = None, door: Door | None = None) -> None:
-        """Another body has taken the place of the one before."""
+        """Move to the body that has replaced the previous one."""
         if door_of is not None:
+            # Its service listens in this body under the name that ours will take.
             door_of._close_service()
-        self._like = self._number()
+        self._like = self._number()  # before _shut, which drops the registration that has the number
         self._shut()
         self.closed = None
         self.begin(body, door, door_of)
 
     async def opened(self) -> None:
-        """The door is open, or it is known why it is not to be. What failed otherwise raises, and is tried again."""
+        """Wait until the door is open, or ``closed`` says why it will not be.
+
+        Raises RametError if opening failed; the next call tries again. Raises SandboxLost if the network was closed.
+        """
         if self._opening is None or (self._opening.done() and _failed(self._opening)):
             if self._body is None or not self._held:
                 raise SandboxLost("the sandbox's network was closed")
             self.begin(self._body)
         self._wanted.set()
-        opening = self._opening
+        opening = self._opening  # renew() may put another task in its place during the await below
         assert opening is not None
         try:
+            # Shielded: several cells may wait for this task, and a cell that is cancelled must not cancel it for all.
             await asyncio.shield(opening)
         except RametError:
             raise
         except asyncio.CancelledError:
+            # Either close() or renew() cancelled the opening, or our caller was cancelled: only the first is an error.
             if opening.cancelled():
                 raise SandboxLost("the sandbox was closed or replaced before its network was ready") from None
             raise
@@ -140,7 +154,7 @@ class Network:
         if door_of is not None:
             door = await door_of._surrender()
         try:
-            if door is not None and door_of is None:
+            if door is not None and door_of is None:  # made ahead of time: the sandbox has run nothing yet
                 await self._idle()
             await self._proxy.started()
             if self.secrets or self.spec.ca_pem:
@@ -155,13 +169,14 @@ class Network:
             if door is not None:
                 door.close()
             raise
+        # No await since the door was opened: a cancellation in between would leave a door that nobody closes.
         self._no_raw_tcp = door.no_raw_tcp
         self._guest = self._proxy.add(door, self, self._like)
         if service is not None:
             await service.open()
 
     async def _idle(self) -> None:
-        """Nothing runs in there yet: who has asked for it is answered before the proxy is woken."""
+        """Wait for the first cell, or a moment. Until then nothing runs inside, and the create is answered sooner."""
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
                 await self._wanted.wait()
@@ -169,8 +184,9 @@ class Network:
             pass
 
     async def _surrender(self) -> Door | None:
-        """Give up the door, open, for another network that goes on with the same body."""
+        """Close this network but hand over its open door, for another network that continues with the same body."""
         try:
+            # The task may be about to open the door: taking `_guest` before it ends would leave that door to nobody.
             if self._opening is not None:
                 await asyncio.wait([self._opening])
             guest, self._guest = self._guest, None
@@ -188,7 +204,8 @@ class Network:
         try:
             await asyncio.to_thread(_write_certificates, tree, pem)
         except OSError as error:
-            # Code in there has used up its disk, or put something in the way: it is the one that cannot verify then.
+            # Code in the sandbox has filled its disk or put something in the way. It harms only itself: its programs
+            # cannot verify the proxy's certificates.
             self._no_certificates = f"{CERTIFICATES} could not be written: {error.strerror}"
         else:
             self._no_certificates = None
@@ -196,9 +213,9 @@ class Network:
             tree.close()
 
     def close(self) -> None:
-        """For good. Connections end at once."""
+        """Close for good. Open connections end at once."""
         self._shut()
-        if self._held:
+        if self._held:  # close() may be called twice, but the proxy counts one hold
             self._held = False
             self._proxy.release()
 
@@ -206,7 +223,8 @@ class Network:
         self._close_service()
         if self._opening is not None:
             self._opening.cancel()
-        (door, door_of), self._given = self._given, (None, None)  # a task that is cancelled early never had them
+        # A task that is cancelled before its first step has not picked these up: nobody else would close them.
+        (door, door_of), self._given = self._given, (None, None)
         if door is not None:
             door.close()
         if door_of is not None:
@@ -227,16 +245,17 @@ class Network:
     # Rules
 
     def become(self, spec: NetworkSpec) -> None:
-        """Other rules from now on, for open connections too."""
+        """Replace the rules. They apply to open connections, too; ``flush`` tells when the proxy has applied them."""
         self.spec = spec
         if self._guest is not None:
             self._proxy.change(self._guest)
 
     async def flush(self) -> None:
+        """Wait until the proxy has reported all that it has seen, within bounds."""
         await self._proxy.flush()
 
     def summary(self) -> str:
-        """For a list of walls."""
+        """One line for the list of walls."""
         spec = self.spec
         if self.closed is not None:
             return f"closed: {self.closed}"
@@ -253,7 +272,7 @@ class Network:
     # Secrets
 
     def variables(self, own: Mapping[str, str]) -> dict[str, str]:
-        """What code in the sandbox finds. ``own``: the owner's variables, which are left alone."""
+        """The environment variables that code in the sandbox gets. ``own``: variables of the owner, which win."""
         placeholders = {secret.spec.name: secret.placeholder for secret in self.secrets}
         return variables(placeholders.items(), self.spec.ca_pem is not None, own)
 
@@ -261,11 +280,11 @@ class Network:
         return tuple(secret.trace() for secret in self.secrets)
 
     def recognise(self, traces: Iterable[Trace]) -> None:
-        """Placeholders for the same secrets, in memory that the sandbox goes on with, go on working."""
+        """Accept the placeholders of the same secrets that are in the memory with which the sandbox continues."""
         older = {trace.digest: trace.placeholders for trace in traces}
         self.secrets = tuple(secret.knowing(older) for secret in self.secrets)
 
-    # What the proxy asks and says
+    # Called by the proxy
 
     def told(self) -> dict[str, object]:
         return {
@@ -293,7 +312,7 @@ def _failed(opening: asyncio.Task[None]) -> bool:
 
 
 def _write_certificates(tree: Tree, pem: str) -> None:
-    """In a thread."""
+    """Write the bundle into the pod. Runs in a thread, because the disk of the pod may be slow."""
     from ramet.network.secrets.certificates import bundle
 
     data = memoryview(bundle(pem).encode())

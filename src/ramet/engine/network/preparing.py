@@ -1,4 +1,4 @@
-"""What a sandbox with a network needs, made while it waits for somebody who wants one."""
+"""Prepares a pooled sandbox for a network: opens its door and configures its REPL before anybody asks for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class PreparedNetwork:
-    """A door, and what the REPL was told: variables that all sandboxes with a network have."""
+    """An open door, and the variables and commands that the REPL already has: those of every network."""
 
     door: Door
     variables: Mapping[str, str]
@@ -31,9 +31,11 @@ class PreparedNetwork:
 
 
 async def prepare(body: Body) -> PreparedNetwork:
+    """Open a door in a fresh body and set the variables of its REPL. Raises PortTaken, SandboxLost or TimeoutError."""
     door = await Door.open(body)
     try:
         found = variables()
+        # A REPL that does not answer must not hold up the pool.
         async with asyncio.timeout(_ANSWER_SECONDS):
             await _configure(body, found)
     except BaseException:
@@ -43,7 +45,10 @@ async def prepare(body: Body) -> PreparedNetwork:
 
 
 async def open_door(body: Body, failed: str) -> None:
-    """In a body whose code has run before, for whoever takes it. ForkFailed: that code is in the way."""
+    """Open a door in a body whose code has run before, and keep it in ``body.prepared`` for its future sandbox.
+
+    Raises ForkFailed if that code listens on a port that the network needs.
+    """
     try:
         body.prepared = PreparedNetwork(await Door.open(body), {}, COMMAND_FOLDER)
     except PortTaken as taken:
@@ -55,13 +60,13 @@ async def open_door(body: Body, failed: str) -> None:
 
 
 def taken_door(body: Body) -> Door | None:
-    """The one that was opened in it before anybody used it."""
+    """Take the door that was opened in the body ahead of time, if there is one."""
     prepared, body.prepared = body.prepared, None
     return prepared.door if isinstance(prepared, PreparedNetwork) else None
 
 
 async def _configure(body: Body, environment: Mapping[str, str]) -> None:
-    """One question and its answer, before anybody else uses the control socket."""
+    """Send one request on the control socket and read its answer. Nobody else uses the socket yet."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(body.control, guest.configure(environment, None, commands=COMMAND_FOLDER))
     decoder = FrameDecoder(FROM_GUEST)

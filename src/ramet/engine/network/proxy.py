@@ -1,4 +1,4 @@
-"""The proxy of one engine: there while sandboxes use it, started again when it dies, told anew what it has to know."""
+"""Supervises the proxy process of one engine: starts it on demand, restarts it when it dies, and repeats its state."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 _DIED = "the proxy ended, and was started again"
 _CLOSED = "the sandbox's network was closed"
-_ASK_SECONDS = 5.0  # between questions whether it still serves
-_SILENCES_AT_MOST = 3  # more than one: a machine that slept wakes up with a question unanswered
-_BACKLOG_AT_MOST = 4096  # messages that it has not read; a new one is told of a thousand sandboxes at once
-_FAR_BEHIND = 64
+_ASK_SECONDS = 5.0  # between health checks
+_SILENCES_AT_MOST = 3  # unanswered health checks; more than one, because a machine that was suspended misses one
+_BACKLOG_AT_MOST = 4096  # unread messages; a restarted proxy is told of a thousand sandboxes at once
+_FAR_BEHIND = 64  # unread messages from which on less urgent ones wait
 
 
 class Client(Protocol):
-    """What the proxy has to know of a sandbox, and what it is to be told."""
+    """A sandbox as the supervisor sees it: the state that the proxy needs, and callbacks for its reports."""
 
     def told(self) -> dict[str, object]:
-        """Rules, secrets and what was used, as they are now."""
+        """The current rules, secrets and used bytes."""
 
     def tried(self, guest: int, message: Message) -> None: ...
     def counted(self, guest: int, message: Message) -> None: ...
@@ -39,7 +39,10 @@ class Client(Protocol):
 
 
 class Guest:
-    """A sandbox at the proxy: with one door, under a number that is never used again."""
+    """The registration of a sandbox at the proxy: one door, under a number that is never used again.
+
+    Because numbers are not reused, a late report cannot be taken for one about another sandbox or another life.
+    """
 
     def __init__(self, number: int, door: Door, client: Client, like: int | None) -> None:
         self.number = number
@@ -52,7 +55,10 @@ Process = Callable[[Callable[[Message], None], Callable[[], None]], Awaitable[Pr
 
 
 class Proxy:
-    """Owned by the registry. Whoever needs it holds it; some seconds after nobody does, the process ends."""
+    """Owned by the registry. Runs while somebody holds it (``hold``, ``release``), and for some seconds afterwards.
+
+    The engine keeps all state: if the process dies, the next one is told everything again.
+    """
 
     def __init__(
         self, settings: Settings, start: Process = ProxyProcess.start, ask_seconds: float = _ASK_SECONDS
@@ -62,14 +68,14 @@ class Proxy:
         self._start = start
         self._process: ProxyProcess | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._failures = 0  # since it last served for a while
+        self._failures = 0  # deaths since it last served for a while; each delays the next start
         self._holders = 0
         self._idle: asyncio.TimerHandle | None = None
         self._asking: asyncio.TimerHandle | None = None
-        self._silences = 0  # questions in a row that it has said nothing after
+        self._silences = 0  # health checks in a row without any message from the proxy
         self._numbers = itertools.count(1)
         self._guests: dict[int, Guest] = {}
-        self._leaving: dict[int, Guest] = {}  # the proxy may still tell of them
+        self._leaving: dict[int, Guest] = {}  # closed, but reports about them may still be on their way
         self._exposures: dict[int, Exposure] = {}
         self._flushes: dict[int, asyncio.Future[None]] = {}
         self._authority: asyncio.Task[Authority] | None = None
@@ -84,35 +90,38 @@ class Proxy:
 
     @property
     def missing_walls(self) -> Sequence[str]:
-        """What this kernel cannot hold it from."""
+        """The walls around the proxy that this kernel does not support."""
         return () if self._process is None else self._process.missing_walls
 
     # The process
 
     def hold(self) -> None:
+        """Keep the process running until ``release``. Does not start it: see ``started``."""
         self._holders += 1
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
 
     def release(self) -> None:
+        """Give up one hold. The last one ends the process after a while, so that the next sandbox finds it running."""
         self._holders -= 1
         if self._holders == 0 and not self._closed:
             self._idle = asyncio.get_running_loop().call_later(self._settings.proxy_idle_seconds, self._stop)
 
     async def started(self) -> None:
-        """There is one that serves, or this says why not. By one who holds it."""
+        """Wait until a proxy serves. The caller must hold it. Raises EngineClosed, or the error of the start."""
         if self._process is not None:
             return
         if self._closed:
             raise EngineClosed("the engine is closed")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._begin())
+        # All callers share one start. Shielded: one that is cancelled must not cancel it for the others.
         await asyncio.shield(self._starting)
 
     async def _begin(self) -> None:
         process = await self._start(self._on_message, self._on_end)
-        if self._closed or self._holders == 0:
+        if self._closed or self._holders == 0:  # closed, or released by all, while the process was starting
             process.close()
             return
         self._process = process
@@ -120,7 +129,7 @@ class Proxy:
         self._ask_later()
         if self._authority is not None and self._authority.done() and self._authority.exception() is None:
             self._tell_authority(self._authority.result())
-        # Under other numbers: this proxy counts what is tried from the beginning.
+        # New numbers: this process counts its entries from 1 again, and the log must not mix them with old ones.
         guests, self._guests = self._guests, {}
         for guest in guests.values():
             guest.number = next(self._numbers)
@@ -135,7 +144,7 @@ class Proxy:
         self._asking = asyncio.get_running_loop().call_later(self._ask_seconds, self._ask)
 
     def _ask(self) -> None:
-        """Whether it still serves: strangers' bytes may keep it busy for ever, and nobody else would notice."""
+        """Check that the proxy still answers, and kill it if not: hostile input might keep it busy for ever."""
         if self._process is None:
             return
         if self._silences >= _SILENCES_AT_MOST:
@@ -148,12 +157,14 @@ class Proxy:
 
     @property
     def behind(self) -> bool:
-        """It has not read much of what it was sent: what can wait should."""
+        """Whether many messages to the proxy are unread; what can wait should then wait."""
         return self._process is not None and self._process.backlog > _FAR_BEHIND
 
     def _stop(self) -> None:
+        """End the process, because nobody has held it for a while."""
         self._idle = None
         self._stop_asking()
+        # None first: a sandbox that needs a proxy from now on starts another one.
         process, self._process = self._process, None
         self._give_up_flushes()
         if process is not None:
@@ -165,17 +176,20 @@ class Proxy:
             self._asking = None
 
     def _on_end(self) -> None:
+        """The process has died, or could not be restarted: report it to all sandboxes and plan the next start."""
         self._stop_asking()
         self._process = None
         for guest in self._guests.values():
             guest.client.ended(guest.number, _DIED)
         self._give_up_flushes()
         if self._holders and not self._closed:
+            # The first restart comes at once; a proxy that dies again and again must not take a processor.
             delay = min(self._settings.proxy_again_seconds * self._failures, self._settings.proxy_idle_seconds)
             self._failures += 1
             asyncio.get_running_loop().call_later(delay, self._again)
 
     def _again(self) -> None:
+        # During the delay the last holder may have left, or a create may have started the process already.
         if self._holders and not self._closed and self._process is None:
             task = asyncio.ensure_future(self.started())
             task.add_done_callback(self._on_started_again)
@@ -192,11 +206,13 @@ class Proxy:
         self._failures = 0
 
     async def close(self) -> None:
+        """End the process and wait for its end. ``_closed`` first: a start that is under way must see it."""
         self._closed = True
         if self._idle is not None:
             self._idle.cancel()
         self._give_up_flushes()
         self._stop_asking()
+        # A process that is still starting is not in `_process` yet: only the task that starts it can end it.
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait([self._starting])
@@ -206,10 +222,10 @@ class Proxy:
             await process.ended()
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """To the one that runs; if none does, the next one is told everything."""
+        """Send a message to the running process. Without one it is dropped: the next process is told everything."""
         if self._process is None:
             return
-        if self._process.backlog >= _BACKLOG_AT_MOST:  # it does not read: the next one is told everything
+        if self._process.backlog >= _BACKLOG_AT_MOST:  # it does not read its messages: start over with another
             self._process.kill()
             return
         self._process.send(message, descriptors)
@@ -217,17 +233,20 @@ class Proxy:
     # Sandboxes
 
     def add(self, door: Door, client: Client, like: int | None) -> Guest:
+        """Register a sandbox. ``like``: the number of one whose looked-up names its memory may contain."""
         guest = Guest(next(self._numbers), door, client, like)
         self._guests[guest.number] = guest
         self._tell_open(guest)
         return guest
 
     def change(self, guest: Guest) -> None:
+        """Send the sandbox's current rules and secrets."""
         self.send({"do": "change", "id": guest.number, **guest.client.told()})
 
     def remove(self, guest: Guest) -> None:
-        """Its connections end. The door stays its owner's."""
+        """Unregister a sandbox; its connections end. The caller still owns the door."""
         if self._guests.pop(guest.number, None) is not None:
+            # Reports that the proxy sent before it reads this message still arrive; the flush behind it ends them.
             self._leaving[guest.number] = guest
             self.send({"do": "close", "id": guest.number})
             self._flush().add_done_callback(lambda _: self._on_left(guest))
@@ -237,17 +256,18 @@ class Proxy:
         guest.client.ended(guest.number, _CLOSED)
 
     def _tell_open(self, guest: Guest) -> None:
+        # A number that this process does not know means nothing to it.
         like = guest.like if guest.like in self._guests else None
         message = {"do": "open", "id": guest.number, "like": like, **guest.client.told()}
         names = list(guest.door.sockets)
         self.send({**message, "listeners": names}, tuple(guest.door.sockets[name].fileno() for name in names))
 
     async def flush(self) -> None:
-        """All that the proxy has seen until now has been told; or it did not answer in time."""
+        """Wait until the proxy has reported all that it has seen and applied all that it was sent, or a timeout."""
         await asyncio.wait([self._flush()], timeout=self._settings.proxy_flush_seconds)
 
     def _flush(self) -> asyncio.Future[None]:
-        """Done when the proxy has told what it knew, or has ended."""
+        """A future that is done when the proxy has answered a flush, or has ended."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._process is None:
             told.set_result(None)
@@ -265,9 +285,10 @@ class Proxy:
     # Certificates
 
     async def authority(self) -> Authority:
-        """The one of this engine, made when first asked for; the proxy has it when this returns."""
+        """The certificate authority of this engine, made at first use. The proxy has it when this returns."""
         if self._authority is None or (self._authority.done() and self._authority.exception() is not None):
             self._authority = asyncio.create_task(self._make_authority())
+        # Shared by all sandboxes with secrets: one that is cancelled must not cancel it for the others.
         return await asyncio.shield(self._authority)
 
     async def _make_authority(self) -> Authority:
@@ -291,12 +312,14 @@ class Proxy:
         if self._exposures.pop(exposure.number, None) is not None:
             self.send({"do": "unexpose", "exposure": exposure.number})
 
-    # What it says. It reads what strangers send: none of it is believed before it was looked at.
+    # Messages of the proxy. It parses bytes of strangers and may have been taken over: every field is checked.
 
     def _on_message(self, message: Message) -> None:
-        self._silences = 0
+        """Handle one message. Raises ProtocolError for nonsense, which ends the process."""
+        self._silences = 0  # any message proves that the proxy is alive
         say = fields.text(message, "say")
         if say == "flushed":
+            # None: the ticket belongs to a flush that was given up, or the proxy made it up.
             told = self._flushes.pop(fields.whole(message, "ticket"), None)
             if told is not None:
                 told.set_result(None)
@@ -309,7 +332,7 @@ class Proxy:
         elif say in ("tried", "counted", "dropped"):
             number = fields.whole(message, "id")
             guest = self._guests.get(number) or self._leaving.get(number)
-            if guest is not None:
+            if guest is not None:  # else a late report about a life that is over
                 self._on_attempt(guest, say, message)
         else:
             raise ProtocolError(f"the proxy says {say!r:.40}")
@@ -324,7 +347,7 @@ class Proxy:
 
 
 def _make_authority() -> Authority:
-    # Here, so that an engine whose sandboxes have no secrets never loads a library for certificates.
+    # Imported here: an engine whose sandboxes have no secrets never loads the library for certificates.
     from ramet.network.secrets.certificates import Authority
 
     return Authority.make()

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ramet.protocol.network import PROXY_PORT
 
 CERTIFICATES = "/run/ramet/certificates.pem"
-# Where systems keep in one file whom they trust; every pod has a copy (isolation/skeleton.py).
+# Where distributions keep their bundle of trusted certificates; every pod has a copy (isolation/skeleton.py).
 _SYSTEM_CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -17,7 +17,7 @@ _SYSTEM_CERTIFICATES = (
 )
 _SYSTEM_FOLDERS = ("/etc/ssl/certs/", "/etc/pki/tls/certs/", "/etc/pki/ca-trust/")
 
-# http also for ALL_PROXY: httpx refuses to start with a socks address unless another package is there.
+# http:// for ALL_PROXY, too: httpx refuses to start with a socks address unless another package is installed.
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _NOT_PROXIED = "localhost,127.0.0.1,::1"
 _OF_A_NETWORK = {
@@ -35,14 +35,14 @@ _OF_TRUST = (
     "PIP_CERT",
     "NODE_EXTRA_CA_CERTS",
 )
-# Programs read more than one of these: whoever sets one means it for all of them.
+# Programs read more than one of these. An owner who sets one of them means it for all.
 _SAYS_WHOM_TO_TRUST = (*_OF_TRUST, "SSL_CERT_DIR")
 
 
 def variables(
     placeholders: Iterable[tuple[str, str]] = (), own_certificates: bool = False, own: Container[str] = ()
 ) -> dict[str, str]:
-    """Those of a sandbox with a network, and with these secrets. ``own``: names that its owner has set."""
+    """The variables of a sandbox with a network and these secrets. ``own``: names that its owner has set, which win."""
     names = dict(placeholders)
     bundle = certificates(own_certificates or bool(names), own)
     found = {**_OF_A_NETWORK, **(dict.fromkeys(_OF_TRUST, bundle) if bundle is not None else {})}
@@ -50,9 +50,9 @@ def variables(
 
 
 def certificates(own_certificates: bool, own: Container[str] = ()) -> str | None:
-    """The file of those whom programs in a sandbox are told to trust. None: they know best.
+    """The file of certificates that programs in a sandbox are told to trust, or None to leave that to them.
 
-    Many bring a list of their own, on which no authority is that only this host trusts.
+    Many programs bring a list of their own, which lacks authorities that only this host trusts.
     """
     if own_certificates:
         return CERTIFICATES
@@ -62,7 +62,7 @@ def certificates(own_certificates: bool, own: Container[str] = ()) -> str | None
 
 
 def is_of_the_system(path: str) -> bool:
-    """Whether it names certificates that are the same in every pod that nobody has used yet."""
+    """Whether the path names certificates of the system, which are the same in every fresh pod."""
     return os.path.normpath(path) == path and path.startswith(_SYSTEM_FOLDERS)
 
 

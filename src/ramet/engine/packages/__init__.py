@@ -1,4 +1,4 @@
-"""Packages for sandboxes: installed once, by the engine, and given to every sandbox that asks for the same.
+"""Packages for sandboxes: the engine installs a set once and gives it to every sandbox that asks for the same.
 
-Start with `service.py` (what a sandbox asks), then `packages.py` (who makes it, and that it is made once).
+Start with `service.py` (the requests of a sandbox), then `packages.py` (the store, and one installation for all).
 """

@@ -1,4 +1,4 @@
-"""Who asks for packages: all of a sandbox that decides what pip would install there."""
+"""The sandbox that asks for packages, reduced to what decides which files pip would install there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ramet.engine.packages.wanting import Wanted
 from ramet.protocol.network import Attempt, NetworkSpec
 from ramet.protocol.specs import Limits, SandboxSpec, TemplateSpec
 
-_FORMAT = 2  # of what is kept: another one is not found again
-# Where packages come from. With any other setting of its owner's, a sandbox is left to pip.
+_FORMAT = 2  # version of the store: trees of another version are not found
+# Settings that say where packages come from. With any other pip setting of its owner, a sandbox is left to pip.
 _INDEX_SETTINGS = frozenset(("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"))
-# Whom pip trusts. A file of the system's is the same where packages are installed.
+# Settings that say which certificates pip trusts. A file of the system is the same in the installing sandbox.
 _TRUST_SETTINGS = frozenset(("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"))
-# Those that change nothing about what is installed. The guest has the same list, in pip_words.py.
+# Settings that do not change the installed files. The guest has the same list, in pip_words.py.
 _WITHOUT_EFFECT = frozenset(
     (
         "PIP_RETRIES",
@@ -34,21 +34,21 @@ _WITHOUT_EFFECT = frozenset(
     )
 )
 _KEPT_SECONDS = 24 * 3600
-_KEPT_PINNED_SECONDS = 7 * 24 * 3600  # its dependencies need not be pinned
+_KEPT_PINNED_SECONDS = 7 * 24 * 3600  # not for ever: the dependencies of a pinned package need not be pinned
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A sandbox as its owner made it. Nothing in here can be changed by the code that runs in it."""
+    """A sandbox as its owner made it. Code that runs in the sandbox can change none of these fields."""
 
     template: TemplateSpec
     limits: Limits
     owner: str
     network: NetworkSpec
-    settings: tuple[tuple[str, str], ...]  # of pip, in the environment
+    settings: tuple[tuple[str, str], ...]  # pip's, in the environment that the owner gave
     secrets: bool
-    certificates: str | None = None  # the file that its network names, which its owner has not
-    # What was tried on its behalf belongs in its log.
+    certificates: str | None = None  # the file that we, not the owner, told programs to trust
+    # Receives the connections that were tried on its behalf, for its log.
     on_attempts: Callable[[Iterable[Attempt]], None] = field(default=lambda attempts: None, compare=False)
 
     @classmethod
@@ -67,7 +67,7 @@ class Asker:
         )
 
     def why_not(self, settings: Mapping[str, str]) -> str | None:
-        """Why this is left to pip, if it is. The settings are those in the environment of whoever asks."""
+        """Why this request is left to pip, or None. ``settings``: pip's, in the requesting program's environment."""
         if self.secrets or any(name not in _INDEX_SETTINGS | _TRUST_SETTINGS for name, _ in self.settings):
             return "its owner's settings of pip say more than where packages come from"
         if any(name in _TRUST_SETTINGS and not is_of_the_system(value) for name, value in self.settings):
@@ -75,22 +75,26 @@ class Asker:
         if self._of_pip(dict(self.settings)) != self._of_pip(settings):
             return "other settings of pip than its owner's"
         if self.network.total_bytes is not None or self.network.bytes_per_second is not None:
-            return "what it may send and receive is limited"  # and would not be counted
+            # Bytes of the installing sandbox would not count against the limits of this one.
+            return "what it may send and receive is limited"
         return None
 
     def indexes(self, default: str | None) -> list[str]:
-        """Where pip would look, if it looks there at all where nobody says otherwise."""
+        """The URLs that pip would ask; ``default`` is pip's own index, if the interpreter's pip has one."""
         settings = dict(self.settings)
         first = settings.get("PIP_INDEX_URL") or default
         return [url for url in (first, *settings.get("PIP_EXTRA_INDEX_URL", "").split()) if url]
 
     def _of_pip(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Those that are somebody's choice, by name."""
+        """The pip settings without the one that we set ourselves."""
         known = ("PIP_CERT", self.certificates)
         return {name: value for name, value in settings.items() if name[:4] == "PIP_" and (name, value) != known}
 
     def key(self, wanted: Wanted, base: Mapping[str, str], now: float) -> str:
-        """Whoever has the same gets the same. Two owners never do: one must not learn what another has installed."""
+        """The key of the tree in the store: equal requests have equal keys.
+
+        The owner is part of it: otherwise one owner could learn from the speed of an answer what another has installed.
+        """
         period = int(now // (_KEPT_PINNED_SECONDS if wanted.all_pinned else _KEPT_SECONDS))
         parts = {
             "format": _FORMAT,

@@ -1,4 +1,8 @@
-"""Copies of what was installed, out of the sandbox in which that was done. Nothing that is found there is trusted."""
+"""Copies an installed tree out of the sandbox that installed it. Trusts nothing that it finds there.
+
+Code of that sandbox may still run and change the tree during the copy. So every open is relative to a folder that is
+already open, follows no link, and is checked again on the open descriptor.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass
 from ramet.isolation.walks import Stop
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: what was a file a moment ago may be a pipe that nobody writes to.
+# O_NONBLOCK: a file may have been replaced by a FIFO since it was listed, and opening one blocks until it has a writer.
 _TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEPTH_AT_MOST = 64
@@ -19,25 +23,26 @@ _BLOCK_BYTES = 4096
 
 
 class TooMuch(Exception):
-    """More than is kept, or something that no package has."""
+    """The tree is larger than the store allows, contains something that no package has, or changes during the copy."""
 
 
 @dataclass(slots=True)
 class Size:
-    """Of a tree, or what is left of a bound."""
+    """The size of a tree, or the rest of a budget."""
 
     size_bytes: int = 0
     entries: int = 0
 
     def add(self, size_bytes: int) -> None:
-        self.size_bytes += max(1, -(-size_bytes // _BLOCK_BYTES)) * _BLOCK_BYTES  # empty ones take room, too
+        # Whole blocks, and at least one: empty files take memory, too.
+        self.size_bytes += max(1, -(-size_bytes // _BLOCK_BYTES)) * _BLOCK_BYTES
         self.entries += 1
 
 
 def measure(
     folder: int, at_most_bytes: int, stop: Stop | None = None, depth: int = 0, size: Size | None = None
 ) -> Size:
-    """How large a tree of plain files is. Blocks; raises TooMuch, and Stopped when asked to stop."""
+    """Measure a tree of plain files. Blocks, so run it in a thread. Raises TooMuch, or Stopped when asked to stop."""
     size = size or Size()
     stop = stop or Stop()
     _check_depth(depth)
@@ -62,7 +67,10 @@ def measure(
 
 
 def copy_tree(source: int, target: int, left: Size, stop: Stop | None = None, depth: int = 0) -> None:
-    """Files and folders into an empty folder, no more than ``left``. Blocks; raises TooMuch, and Stopped."""
+    """Copy files and folders into an empty folder. Blocks, so run it in a thread. Raises TooMuch or Stopped.
+
+    ``left`` is the measured size: a tree that has grown since then is refused.
+    """
     stop = stop or Stop()
     _check_depth(depth)
     with os.scandir(source) as entries:
@@ -104,7 +112,7 @@ def _copy_file(source: int, target: int, name: str, left: Size) -> None:
                 if sent == 0:
                     raise TooMuch("it has shrunk")
                 missing -= sent
-            # The compiled form of a module is known by the time of its source.
+            # A .pyc file stores the time of its source: with another time Python would compile the module again.
             os.utime(to_file, ns=(about.st_mtime_ns, about.st_mtime_ns))
         finally:
             os.close(to_file)

@@ -1,11 +1,12 @@
-"""Packages in a folder of the owner's, so that the next engine finds them too.
+"""A store of packages in a folder of the owner, so that the next engine finds them, too.
 
-    FOLDER/KEY/tree          as it lies below a prefix
-    FOLDER/KEY/about.json    what is in it, and how large it is
-    FOLDER/new-...           on its way in; renamed when it is complete
-    FOLDER/gone-...          on its way out
+    FOLDER/KEY/tree          the files, as they lie below a prefix
+    FOLDER/KEY/about.json    the packages in it and its size
+    FOLDER/new-...           a tree that is being written; renamed to its key when it is complete
+    FOLDER/gone-...          a tree that is being removed
 
-Several engines of one owner may use it at once: each name is made, and vanishes, in one step.
+Several engines of one owner may use the folder at once. Each tree appears and disappears by one rename, which is
+atomic: no engine ever sees half a tree under a key.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEY = re.compile(r"[0-9a-f]{64}")
 _MOUNTS_AT_MOST = 64
 _LEFT_BEHIND_SECONDS = 24 * 3600.0
-_FREE_SHARE = 10  # this part of the disk is left to others
+_FREE_SHARE = 10  # a tenth of the disk is left to others
 
 
 class DiskStore:
-    """Owns the folder's mount, through which only the engine writes, and a mount of each tree it has given away."""
+    """Owns a writable mount of the folder, which only the engine has, and a read-only mount of each tree in use.
+
+    ``_turn`` serialises opening and storing within this engine. Two tasks would otherwise mount the same tree twice, or
+    both make room for trees of which only one then fits.
+    """
 
     def __init__(self, path: str, folder: int, open_folder: OpenFolder, limit_bytes: int, walks: Walks) -> None:
         self._path = path
@@ -55,7 +60,7 @@ class DiskStore:
 
     @classmethod
     async def open(cls, path: str, open_folder: OpenFolder, limit_bytes: int, walks: Walks | None = None) -> DiskStore:
-        """Raises OSError or RametError where the folder cannot be written."""
+        """Open the folder and remove what killed engines left. Raises OSError or RametError if it is not writable."""
         mount = await open_folder(path, True)
         try:
             folder = os.open(".", _FOLDER, dir_fd=mount)
@@ -78,11 +83,13 @@ class DiskStore:
     async def find(self, key: str) -> Kept | None:
         known = self._kept.get(key)
         if known is not None:
+            # Touching marks it as in use for all engines, and fails if another engine has removed it.
             if _touch(self._folder, key):
                 known.used = monotonic()
                 return known
-            del self._kept[key]  # another engine has removed it
+            del self._kept[key]
         async with self._turn:
+            # Looked up again: another task may have opened it while we waited for our turn.
             return self._kept.get(key) or await self._open(key)
 
     async def _open(self, key: str) -> Kept | None:
@@ -91,6 +98,7 @@ class DiskStore:
             return None
         about, size_bytes = found
         mount = await self._open_folder(f"{self._path}/{key}/tree", False)
+        # Each mount costs a descriptor. A dropped one stays open while a request still refers to it: see Mount.
         for old in list(self._kept)[: max(0, len(self._kept) - _MOUNTS_AT_MOST + 1)]:
             del self._kept[old]
         kept = self._kept[key] = Kept(about, Mount(mount), size_bytes)
@@ -100,7 +108,7 @@ class DiskStore:
         async with self._turn:
             await self._walks.run(owner, lambda stop: self._keep(key, tree, about, stop))
             kept = await self._open(key)
-            if kept is None:
+            if kept is None:  # another engine needed the room
                 raise NoRoom("it was removed as soon as it was stored")
             return kept
 
@@ -121,10 +129,10 @@ class DiskStore:
             raise
 
     def _put(self, new: str, key: str) -> None:
-        """Give a finished tree its name, unless one is there: another engine was quicker, and its tree is as good.
+        """Rename a finished tree to its key, unless another engine has stored one meanwhile, which is as good.
 
-        The rename comes first, because the kernel refuses it where a tree is. Looking first and removing what seemed
-        damaged could remove a tree that another engine has put there since.
+        The rename comes first: the kernel refuses to replace a folder that is not empty. To look first and remove a
+        damaged tree could remove a good one that another engine has put there in between.
         """
         try:
             os.rename(new, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -134,7 +142,7 @@ class DiskStore:
             if _read(self._folder, key) is not None:
                 shutil.rmtree(new, ignore_errors=True, dir_fd=self._folder)
                 return
-            _remove(self._folder, key)  # damaged
+            _remove(self._folder, key)  # it is damaged: a killed engine, or a full disk
             os.rename(new, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def _make_room(self, size_bytes: int) -> None:
@@ -146,6 +154,7 @@ class DiskStore:
         for used, key, size in kept:
             if excess <= 0:
                 return
+            # A sandbox of any engine may be copying a tree that was touched recently.
             if time.time() - used > IN_USE_SECONDS:
                 _remove(self._folder, key)
                 excess -= size
@@ -187,7 +196,7 @@ def _read(folder: int, key: str) -> tuple[About, int] | None:
 
 
 def _touch(folder: int, key: str) -> bool:
-    """It is used now. False if it is not there."""
+    """Mark a tree as used now. False if it does not exist."""
     try:
         os.utime(key, dir_fd=folder)
     except OSError:
@@ -196,7 +205,7 @@ def _touch(folder: int, key: str) -> bool:
 
 
 def _all_kept(folder: int) -> list[tuple[float, str, int]]:
-    """When each was used last, its key and its size."""
+    """The time of last use, the key and the size of each tree."""
     found = []
     for name in os.listdir(folder):
         with suppress(OSError, ValueError, AttributeError, TypeError):
@@ -209,6 +218,7 @@ def _all_kept(folder: int) -> list[tuple[float, str, int]]:
 
 
 def _remove(folder: int, name: str) -> None:
+    # Renamed first, so that no other engine finds a tree that is half removed.
     gone = f"gone-{secrets.token_hex(8)}"
     with suppress(OSError):
         os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
@@ -216,7 +226,7 @@ def _remove(folder: int, name: str) -> None:
 
 
 def _sweep(folder: int) -> None:
-    """What engines left behind that were killed."""
+    """Remove what killed engines left. Only old entries: a young one may belong to an engine that is still at work."""
     for name in os.listdir(folder):
         with suppress(OSError):
             old = time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > _LEFT_BEHIND_SECONDS

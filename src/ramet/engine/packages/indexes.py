@@ -1,4 +1,4 @@
-"""The indexes that pip would ask for a sandbox, and whether its rules let it."""
+"""Checks whether a sandbox's rules allow the package indexes that pip would ask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def why_none_answers(network: NetworkSpec, urls: Iterable[str]) -> str | None:
-    """In words for whoever wants packages. None: the rules allow one of them, or it is not ours to say."""
+    """A message for the user of pip if the rules allow none of these URLs, else None."""
     refusals = [_refusal(network, url) for url in urls]
     if not refusals or None in refusals:
         return None
@@ -26,13 +26,13 @@ def why_none_answers(network: NetworkSpec, urls: Iterable[str]) -> str | None:
 
 
 def _refusal(network: NetworkSpec, url: str) -> tuple[str, str] | None:
-    """Why not, and the rule that would allow it."""
+    """The reason of a refusal and the rule that would allow the URL; None if it is allowed, or not a URL we know."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
         host = parts.hostname or ""
     except (ValueError, KeyError):
-        return None  # pip says what is wrong with it
+        return None  # pip itself reports what is wrong with it
     verdict = _verdict(Decider(network), host, port)
     if verdict is None or verdict.allowed:
         return None

@@ -1,4 +1,4 @@
-"""One installation: in a sandbox made for it, with the rules of the one that asked, and no code of a package runs."""
+"""Runs one installation, in a sandbox of its own with the rules of the one that asked. No code of a package runs."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ MakeSandbox = Callable[[SandboxSpec], Awaitable[Sandbox]]
 
 
 class InstallFailed(Exception):
-    """pip did not do it. It is asked again by whoever wanted it, and says why."""
+    """pip failed. The requesting sandbox then runs pip itself, which prints the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What was made; the sandbox holds it and is the caller's to close."""
+    """An installed tree. It lives in the sandbox, which the caller must close."""
 
     sandbox: Sandbox
     about: About
-    tree: int  # descriptor, the caller's
+    tree: int  # a descriptor that the caller must close
 
 
 async def list_base(make: MakeSandbox, asker: Asker, seconds: float) -> About:
-    """The packages that every sandbox of this kind begins with, and where its pip looks for more.
+    """List the packages that every sandbox of this kind begins with, and pip's default index.
 
-    Told by one in which nobody else's code ever ran.
+    Uses a fresh sandbox, in which no code of the owner has run that could forge the list. Raises InstallFailed or
+    RametError.
     """
-    # All sandboxes of the owner wait for it, also those that may have more than a hundredth of a processor.
+    # All sandboxes of the owner share the answer: one with a hundredth of a processor must not delay the others.
     limits = replace(asker.limits, cpus=max(1.0, asker.limits.cpus))
     sandbox = await make(SandboxSpec(asker.template, limits, owner=asker.owner))
     try:
@@ -63,7 +64,7 @@ async def list_base(make: MakeSandbox, asker: Asker, seconds: float) -> About:
 async def install(
     make: MakeSandbox, asker: Asker, wanted: Wanted, on_line: Callable[[str], None], seconds: float
 ) -> Installed:
-    """Raises InstallFailed or RametError."""
+    """Install into a folder of a new sandbox. Raises InstallFailed or RametError."""
     spec = SandboxSpec(
         asker.template, asker.limits, environment=asker.settings, owner=asker.owner, network=asker.network
     )
@@ -71,7 +72,7 @@ async def install(
     try:
         try:
             await _run(sandbox, asker, wanted.header(), on_line, seconds)
-        finally:
+        finally:  # also after a failure: the log then shows which host was refused
             await _tell_attempts(sandbox, asker)
         about = await _about(sandbox)
         tree = open_in_root(sandbox.body.root, f"{_FOLDER}/tree", os.O_RDONLY | os.O_DIRECTORY, follow_links=False)
@@ -97,6 +98,7 @@ async def _run(
     )  # fmt: skip
     ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
+    # The future may be done when these are called: it is cancelled with the task that awaits it.
     def on_outcome(outcome: Outcome) -> None:
         if not ended.done():
             ended.set_result(outcome)
@@ -113,11 +115,13 @@ async def _run(
 
 async def _tell_attempts(sandbox: Sandbox, asker: Asker) -> None:
     if sandbox.network is not None:
+        # The proxy reports in batches; without the flush the last connections would be missing.
         await sandbox.network.flush()
         asker.on_attempts(sandbox.network.log.attempts())
 
 
 async def _about(sandbox: Sandbox) -> About:
+    # `finish`: a cancelled caller closes the sandbox next, and the thread must not use its root descriptor then.
     return await finish(asyncio.to_thread(_read_about, sandbox), lambda _: None)
 
 
@@ -133,7 +137,7 @@ def _read_about(sandbox: Sandbox) -> About:
 
 
 class _Lines:
-    """The sink of an installation's cell: tells lines, keeps nothing."""
+    """The sink of an installation's cell: passes lines of stdout on and keeps nothing."""
 
     live = True
 

@@ -1,6 +1,6 @@
-"""Where trees of packages are kept, and how one is given away: a mount that nobody can write through.
+"""The interface of package stores, and the form in which a sandbox gets a tree: a read-only, detached mount.
 
-It is mounted nowhere. Whoever holds its descriptor sees the tree and nothing beside or above it, whatever it is told.
+The mount is attached nowhere. A process that holds its descriptor sees the tree, and nothing beside or above it.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from weakref import WeakSet
 
 from ramet.engine.seams import Body
 
-# A tree on disk that is being copied by a sandbox must not vanish under it.
+# A tree on disk that was used this recently is not removed: a sandbox may be copying it.
 IN_USE_SECONDS = 600.0
 ABOUT_BYTES_AT_MOST = 1 << 20
 _PACKAGES_AT_MOST = 5000
 
-# A folder of the host as a mount: its path, and whether it can be written.
+# Opens a folder of the host as a mount: its path, and whether it is writable.
 OpenFolder = Callable[[str, bool], Awaitable[int]]
 
 
-# What a tree counts at least: a descriptor of the engine's, a file system or some folders. Otherwise trees with nothing
-# in them could be had without end.
+# The least that a tree counts, for the engine's descriptor and the file system. Otherwise a sandbox could have empty
+# trees without end.
 TREE_BYTES_AT_LEAST = 1 << 20
 
 
 class NoRoom(Exception):
-    """What was made is not kept."""
+    """The store has no room for a tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a tree says of itself: the packages that were there when it was made, and those in it, with versions."""
+    """The contents of a tree: the packages that were there when it was made, and those it adds, with versions."""
 
     base: dict[str, str]
     added: dict[str, str]
-    index: str | None = None  # where pip looks if nobody says otherwise
+    index: str | None = None  # pip's default index
 
     @classmethod
     def read(cls, data: bytes) -> About:
-        """Raises ValueError."""
+        """Read what an untrusted sandbox wrote. Raises ValueError."""
         if len(data) > ABOUT_BYTES_AT_MOST:
             raise ValueError("too long")
         try:
@@ -65,9 +65,10 @@ def _versions(found: object) -> dict[str, str]:
 
 
 class Mount:
-    """A descriptor that is closed when nobody refers to it any more.
+    """A descriptor that is closed with its last reference.
 
-    Not before: a number that was closed may be another file's by the time it is given to a sandbox.
+    Not earlier: a task may be about to send it to a sandbox, and a closed number can by then be another file, perhaps
+    of another sandbox.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -82,27 +83,27 @@ class Mount:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """A tree that can be given away."""
+    """A stored tree, ready to be given to sandboxes."""
 
     about: About
     mount: Mount
     size_bytes: int
     owner: str = ""
     used: float = field(default_factory=monotonic)
-    # Each may hold on to it for as long as it lives, under whatever id: it is gone from here when the engine has let
-    # go of it.
+    # Bodies that got the descriptor. Each may keep it as long as it lives, under whatever id; a weak set, so a body
+    # leaves it when the engine drops the body.
     borrowers: WeakSet[Body] = field(default_factory=WeakSet)
 
 
 class Store(Protocol):
-    """Trees by key. What is under a key never changes."""
+    """Trees by key. The tree of a key never changes."""
 
     @property
     def tree_bytes(self) -> int:
-        """The largest tree that is kept."""
+        """The size of the largest tree that the store accepts."""
 
     async def find(self, key: str) -> Kept | None: ...
     async def keep(self, key: str, tree: int, about: About, owner: str) -> Kept:
-        """A copy of what is in a folder. Raises NoRoom, TooMuch or OSError."""
+        """Store a copy of the folder. Raises NoRoom, TooMuch or OSError."""
 
     def close(self) -> None: ...

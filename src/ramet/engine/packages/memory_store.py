@@ -1,4 +1,4 @@
-"""Packages in memory, for as long as the engine lives: where no folder of the host may be written."""
+"""A store of packages in memory, for engines that may not write to a folder of the host. It ends with the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _SPARE_INODES = 16
 
 
 class MemoryStore:
-    """Owns its trees, each a file system of its own."""
+    """Owns its trees, each in a tmpfs of its own.
+
+    ``_turn`` serialises ``keep``: two tasks could otherwise both find room for trees that do not fit together, or copy
+    the same tree twice.
+    """
 
     def __init__(self, limit_bytes: int, walks: Walks | None = None) -> None:
         self._walks = walks or Walks()
@@ -47,10 +51,11 @@ class MemoryStore:
                 return found
             size = await self._walks.run(owner, lambda stop: measure(tree, self.tree_bytes, stop))
             size_bytes = max(size.size_bytes, TREE_BYTES_AT_LEAST)
-            # No owner can have it all and leave nothing to others.
+            # An owner gets at most half, so that others are never left with nothing.
             bounds = ((self.tree_bytes, owner), (self._limit_bytes, None))
             if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
-                gc.collect()  # bodies that have ended may be kept by nothing but circles of references
+                # `borrowers` is a weak set: bodies that have ended stay in it while only reference cycles hold them.
+                gc.collect()
                 if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
                     raise NoRoom("every package stored in memory is in use")
             mount = await self._walks.run(owner, lambda stop: _copy(tree, size, stop), os.close)
@@ -58,11 +63,11 @@ class MemoryStore:
             return kept
 
     def _make_room(self, size_bytes: int, limit_bytes: int, owner: str | None) -> bool:
-        """Among the trees of an owner, or of all. Whether there is room now."""
+        """Drop the least recently used trees of an owner, or of all, until there is room. False if there is none."""
         for key, kept in sorted(self._kept.items(), key=lambda item: item[1].used):
             if self._used_bytes(owner) + size_bytes <= limit_bytes:
                 return True
-            # While a sandbox may hold it, its memory would not come back.
+            # A tmpfs lives as long as a descriptor of it: while a sandbox may hold one, dropping it frees nothing.
             if owner in (None, kept.owner) and not kept.borrowers:
                 del self._kept[key]
         return self._used_bytes(owner) + size_bytes <= limit_bytes
@@ -72,7 +77,7 @@ class MemoryStore:
 
 
 def _copy(tree: int, size: Size, stop: Stop) -> int:
-    from ramet.isolation import _files  # here: an engine without walls, as some tests have, does without it
+    from ramet.isolation import _files  # imported here: engines without walls, in some tests, lack this extension
 
     mount = _files.make_tmpfs(size.size_bytes + _SPARE_BYTES, size.entries + _SPARE_INODES)
     try:

@@ -1,4 +1,4 @@
-"""The packages of one engine: found in the store, or made once for all who ask for them at the same time."""
+"""The packages of one engine: finds them in the store, or installs them once for all sandboxes that wait."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from ramet.isolation.walks import Walks
 from ramet.protocol.specs import Interpreter
 
 _INSTALLED_AT_ONCE = 4
-_INSTALLED_FOR_AN_OWNER = 2  # at once
-_ROOM_SECONDS = 30.0  # to wait for others, before the sandbox does it by itself
-_BASE_SECONDS = 600.0  # the interpreter's own packages may change on the host
-_FAILED_SECONDS = 600.0  # what has failed is not tried again at once
+_INSTALLED_FOR_AN_OWNER = 2  # installations of one owner at once
+_ROOM_SECONDS = 30.0  # wait for other installations; then the sandbox runs pip itself
+_BASE_SECONDS = 600.0  # then the list is read again: the interpreter's own packages may change on the host
+_FAILED_SECONDS = 600.0  # a failed installation is not repeated for this long
 _FAILURES_AT_MOST = 1000
 _LINES_AT_MOST = 2000
 _TOLD = ("Collecting ", "  Downloading ", "Downloading ")
@@ -41,19 +41,19 @@ OnLine = Callable[[str], None]
 
 
 class NotAvailable(Exception):
-    """Left to pip, in the sandbox that asks."""
+    """The request is left to pip, in the sandbox that asks."""
 
 
 class NotAllowed(NotAvailable):
-    """No index may be asked by the sandbox's rules. Said to whoever asks: pip itself hardly does."""
+    """The sandbox's rules allow no index. The message goes to the user, because pip's own hardly explains it."""
 
 
 class Busy(Exception):
-    """Others are being served. Nothing is wrong with what was asked for."""
+    """Other installations take all the room. Nothing is wrong with the request itself."""
 
 
 class Installing:
-    """An installation under way, and who waits for it. Given up when nobody does any more."""
+    """An installation in progress and its waiters. Cancelled when the last waiter leaves."""
 
     def __init__(self, on_given_up: Callable[[], None]) -> None:
         self.task: asyncio.Task[Kept] | None = None
@@ -68,11 +68,13 @@ class Installing:
                 listener(line)
 
     async def wait(self, on_line: OnLine) -> Kept:
+        """Wait for the tree; ``on_line`` gets pip's progress from the beginning. Raises the error of the task."""
         assert self.task is not None
         for line in self._lines:
             on_line(line)
         self._listeners.append(on_line)
         try:
+            # asyncio.wait does not cancel the task when this waiter is cancelled: others may wait for it, too.
             await asyncio.wait([self.task])
             if self.task.cancelled():
                 raise NotAvailable("the engine is closing")
@@ -80,12 +82,14 @@ class Installing:
         finally:
             self._listeners.remove(on_line)
             if not self._listeners and not self.task.done():
-                self._on_given_up()  # before anybody else joins in
+                # Forget it before the cancellation takes effect: a request that joined a task which is about to be
+                # cancelled would fail for no reason of its own.
+                self._on_given_up()
                 self.task.cancel()
 
 
 class Packages:
-    """Owns the store. ``make_sandbox``: one that nobody else can find; whoever asked for it closes it."""
+    """Owns the store. ``make_sandbox`` makes a sandbox that is in no list; the caller closes it."""
 
     def __init__(
         self, make_sandbox: MakeSandbox, open_folder: OpenFolder, settings: Settings, walks: Walks | None = None
@@ -98,14 +102,14 @@ class Packages:
         self._bases: dict[tuple[str, Interpreter], tuple[float, asyncio.Task[About]]] = {}
         self._installing: dict[str, Installing] = {}
         self._failed: dict[str, float] = {}
-        self._owners: Counter[str] = Counter()  # for whom something is being installed
+        self._owners: Counter[str] = Counter()  # installations in progress, by owner
         self._changed = asyncio.Condition()
 
     def __repr__(self) -> str:
         return f"<Packages {len(self._installing)} being installed>"
 
     async def get(self, asker: Asker, wanted: Wanted, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
-        """The tree for this. Raises NotAvailable."""
+        """The tree with the requested packages. Raises NotAvailable: then the sandbox runs pip itself."""
         try:
             return await self._get(asker, wanted, on_line, may_install)
         except (InstallFailed, TooMuch, NoRoom, Busy, RametError, OSError) as error:
@@ -126,7 +130,8 @@ class Packages:
                 return kept
             if monotonic() - self._failed.get(key, -_FAILED_SECONDS) < _FAILED_SECONDS:
                 raise NotAvailable("the same installation failed a moment ago")
-            if key not in self._installing:  # else another began while the store was asked
+            # Checked again: another request may have begun the same installation during `store.find`.
+            if key not in self._installing:
                 if not may_install():
                     raise NotAvailable("this sandbox has used up its installations")
                 self._begin(key, store, asker, wanted)
@@ -140,20 +145,23 @@ class Packages:
     def _on_done(self, key: str, installing: Installing, done: asyncio.Task[Kept]) -> None:
         self._forget(key, installing)
         if done.cancelled() or isinstance(done.exception(), Busy | NoRoom | LimitReached | NoneType):
-            return  # nothing is wrong with what was asked for
+            return  # it succeeded, or nothing is wrong with the request: the next one may try again
         self._failed[key] = monotonic()
         if len(self._failed) > _FAILURES_AT_MOST:
             del self._failed[next(iter(self._failed))]
 
     def _forget(self, key: str, installing: Installing) -> None:
+        # Compared: after a cancellation another installation may already run under the same key.
         if self._installing.get(key) is installing:
             del self._installing[key]
 
     async def _install(self, key: str, store: Store, asker: Asker, wanted: Wanted, installing: Installing) -> Kept:
+        # Room is taken inside the task: waiting for it must not depend on the first request, which may give up.
         async with self._room_for(asker.owner):
             seconds = self._settings.install_seconds
             made = await install(self._make_sandbox, asker, wanted, installing.on_line, seconds)
             try:
+                # The sandbox stays open until the copy is complete: the tree lives in its memory.
                 return await store.keep(key, made.tree, made.about, asker.owner)
             finally:
                 os.close(made.tree)
@@ -161,7 +169,7 @@ class Packages:
 
     @asynccontextmanager
     async def _room_for(self, owner: str) -> AsyncIterator[None]:
-        """So that nobody makes others wait for long. Raises Busy."""
+        """Bound installations, together and for one owner, so that none makes others wait for long. Raises Busy."""
         try:
             async with asyncio.timeout(_ROOM_SECONDS), self._changed:
                 await self._changed.wait_for(lambda: self._has_room(owner))
@@ -171,6 +179,7 @@ class Packages:
         try:
             yield
         finally:
+            # Counted down before the lock is waited for: a cancellation there must not cost the room for ever.
             self._owners[owner] -= 1
             async with self._changed:
                 self._changed.notify_all()
@@ -179,12 +188,16 @@ class Packages:
         return self._owners.total() < _INSTALLED_AT_ONCE and self._owners[owner] < _INSTALLED_FOR_AN_OWNER
 
     async def _base(self, asker: Asker) -> About:
-        """Asked for once in a while, for each owner and interpreter: no owner waits for another one's sandbox."""
+        """The packages that a fresh sandbox has, cached for each owner and interpreter.
+
+        Not shared between owners: the listing sandbox counts against the limits of one owner and may have to wait.
+        """
         kind = asker.owner, asker.template.interpreter
         since, task = self._bases.get(kind, (0.0, None))
         if task is None or monotonic() - since > _BASE_SECONDS or (task.done() and _failed(task)):
             task = asyncio.create_task(list_base(self._make_sandbox, asker, self._settings.install_seconds))
             self._bases[kind] = (monotonic(), task)
+        # Shielded: requests share the task, and one that is cancelled must not cancel it for the others.
         return await asyncio.shield(task)
 
     async def _opened(self) -> Store:
@@ -198,11 +211,12 @@ class Packages:
             try:
                 return await DiskStore.open(path, self._open_folder, self._settings.packages_bytes, self._walks)
             except (OSError, RametError):
-                pass  # not there, or not to be written by us: the engine's memory will do
+                pass  # missing or not writable: keep packages in the engine's memory
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return MemoryStore(min(self._settings.packages_memory_bytes, memory // _MEMORY_SHARE), self._walks)
 
     async def close(self) -> None:
+        """Cancel all installations, wait until their sandboxes are closed, then close the store."""
         tasks: list[asyncio.Task[Any]] = [task for _, task in self._bases.values()]
         tasks += [installing.task for installing in self._installing.values() if installing.task is not None]
         for task in tasks:
@@ -218,5 +232,5 @@ def _failed(task: asyncio.Task[object]) -> bool:
 
 
 def report(error: BaseException) -> None:
-    """What should not have happened, on the engine's standard error."""
+    """Print an unexpected error on the engine's standard error."""
     traceback.print_exception(error, file=sys.stderr)

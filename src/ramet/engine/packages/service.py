@@ -1,7 +1,7 @@
-"""The socket in a sandbox's own network at which its programs ask for packages. Trusts nothing that it reads.
+"""The socket in a sandbox's network namespace at which its programs ask for packages. Trusts no byte that it reads.
 
-A request is one line of JSON. The answers are lines too: some that tell how it goes, and one that ends it, with a
-descriptor of the tree or with why there is none. Then the connection ends.
+A request is one line of JSON. The answers are lines, too: progress, then a last one with a descriptor of the tree, or
+with the reason why there is none. Then the connection ends.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ramet.engine.packages.wanting import REQUEST_BYTES_AT_MOST, NotPlain, Wante
 from ramet.engine.seams import Body
 from ramet.errors import RametError
 
-# Every pod has a network of its own: the name is the same in all, so a copy of a sandbox knows it already.
+# Abstract unix sockets belong to a network namespace, and every pod has its own. So the name can be the same in all
+# pods, and a copy of a sandbox knows it already.
 NAME = "ramet-packages"
 _BACKLOG = 16
-_LINKS_AT_MOST = 8  # more wait in the backlog
-_INSTALLATIONS_AT_MOST = 200  # in the life of a sandbox's body; what is found in the store does not count
+_LINKS_AT_MOST = 8  # further connections wait in the backlog
+_INSTALLATIONS_AT_MOST = 200  # for each body of a sandbox; requests that the store answers do not count
 _REQUEST_SECONDS = 10.0
 _SEND_SECONDS = 30.0
 _UNTOLD_LINES_AT_MOST = 1000
@@ -35,7 +36,7 @@ _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.001, 1.0
 
 
 class PackageService:
-    """Owned by a sandbox with a network, for as long as it has one body. ``asker`` tells what it is at the moment."""
+    """Owned by a sandbox with a network, one for each body. ``asker`` describes the sandbox as it is at the moment."""
 
     def __init__(self, packages: Packages, body: Body, asker: Callable[[], Asker]) -> None:
         self._packages = packages
@@ -53,14 +54,14 @@ class PackageService:
         return f"<PackageService {len(self._links)} links, {self._installations} installations>"
 
     async def open(self) -> None:
-        """Listen. Where that is not possible there is no service, and pip does all by itself."""
+        """Listen in the sandbox. If that is not possible, there is no service and pip does everything itself."""
         try:
             listener = await self._body.listen(NAME, _BACKLOG)
         except (OSError, RametError):
             return
         if listener is None:
             return  # code in the sandbox has taken the name
-        if self._closed:
+        if self._closed:  # close() ran while the pod made the socket
             listener.close()
             return
         listener.setblocking(False)
@@ -68,10 +69,10 @@ class PackageService:
         self._loop.add_reader(listener, self._on_connection)
 
     def close(self) -> None:
-        """All at once: whoever waits in the sandbox finds the connection closed, and the name is free."""
+        """Close listener and connections at once. The name in the pod is free afterwards, for the next service."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = True  # first: an `open` that is waiting for the pod sees it, and closes its listener
         if self._again is not None:
             self._again.cancel()
         if self._listener is not None:
@@ -85,20 +86,21 @@ class PackageService:
         if self._listener is None:
             return
         if len(self._links) >= _LINKS_AT_MOST:
-            self._loop.remove_reader(self._listener)  # until one ends
+            self._loop.remove_reader(self._listener)  # until a connection ends
             return
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptors left: somebody gives some back
+        except OSError:  # out of descriptors: try again when others may have returned some
             self._loop.remove_reader(self._listener)
             self._again = self._loop.call_later(_CROWDED_SECONDS, self._go_on)
             return
         connection.setblocking(False)
         task = self._loop.create_task(self._serve(connection))
         self._links.add(task)
-        # Not before the task is over: until then the loop may wait for it.
+        # The connection is closed only when the task is done: until then the loop may watch its descriptor, and a
+        # closed number can be reused for another socket.
         task.add_done_callback(lambda _: self._on_link_end(task, connection))
 
     def _on_link_end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
@@ -114,7 +116,7 @@ class PackageService:
         try:
             await self._answer(_Link(connection))
         except (OSError, TimeoutError):
-            pass  # whoever asked has gone, or does not go on
+            pass  # the program has disconnected, or is too slow
         except Exception as error:
             report(error)
 
@@ -134,13 +136,14 @@ class PackageService:
         except (NotPlain, NotAvailable) as error:
             await link.send({"why": str(error)})
             return
+        # Before it is sent: from then on the sandbox may hold the tree, and the store must not count on its memory.
         kept.borrowers.add(self._body)
         about = {"base": kept.about.base, "added": kept.about.added}
         await link.send({"given": about}, kept)
         await link.wait_until_taken()
 
     async def _get(self, link: _Link, asker: Asker, wanted: Wanted) -> Kept:
-        """Given up when whoever asked hangs up."""
+        """Get the tree; give up when the program disconnects. Raises NotAvailable, or ConnectionError."""
         getting = asyncio.create_task(self._get_in_turn(link, asker, wanted))
         gone = asyncio.create_task(link.wait_for_end())
         telling = asyncio.create_task(link.keep_telling())
@@ -150,16 +153,19 @@ class PackageService:
                 return getting.result()
             raise ConnectionError("whoever asked has gone")
         finally:
+            # Waited for: `telling` must not write between the lines of the final answer, and `gone` and `telling` use
+            # the connection, which is closed next.
             for task in (getting, gone, telling):
                 task.cancel()
             await asyncio.gather(getting, gone, telling, return_exceptions=True)
 
     async def _get_in_turn(self, link: _Link, asker: Asker, wanted: Wanted) -> Kept:
-        """One at a time, so that one sandbox does not take the room of all."""
+        """One request at a time, so that one sandbox does not take the room of all others."""
         async with self._turn:
             return await self._packages.get(asker, wanted, link.tell, self._may_install)
 
     def _may_install(self) -> bool:
+        """Count an installation that is about to begin. False if this body has had too many."""
         self._installations += 1
         return self._installations <= _INSTALLATIONS_AT_MOST
 
@@ -185,15 +191,16 @@ class _Link:
         return data.partition(b"\n")[0]
 
     async def wait_for_end(self) -> None:
-        """Whoever says more than the request is as good as gone."""
+        """Wait until the program disconnects. One that sends more than its request is treated as disconnected."""
         with suppress(OSError):
             await self._loop.sock_recv(self._connection, 1)
 
     async def wait_until_taken(self) -> None:
-        """All that was sent was read, or thrown away.
+        """Wait until the program has read everything, or has disconnected.
 
-        The kernel counts descriptors that lie unread in sockets for all of one uid, and lets nobody of it send one when
-        there are too many: the engine could make no sandbox any more. So an answer keeps its place among the few.
+        The kernel counts the descriptors that lie unread in unix sockets per uid, and refuses to send more when there
+        are too many; then the engine could make no sandboxes. So an unread answer keeps its place among the few
+        connections of its sandbox. No event tells when a peer has read: the loop polls.
         """
         seconds = _FIRST_LOOK_SECONDS
         while any(fcntl.ioctl(self._connection, termios.TIOCOUTQ, bytes(4))):
@@ -201,7 +208,7 @@ class _Link:
             seconds = min(2 * seconds, _LAST_LOOK_SECONDS)
 
     def tell(self, line: str) -> None:
-        """A line of how it goes; left out when whoever asked does not read."""
+        """Queue a line of progress; dropped if the program does not read."""
         with suppress(asyncio.QueueFull):
             self._untold.put_nowait(line)
 
@@ -212,13 +219,14 @@ class _Link:
 
     async def send(self, answer: dict[str, object], kept: Kept | None = None) -> None:
         data = json.dumps(answer).encode() + b"\n"
+        # The lock: a line of progress that waits for room in the socket must not mix with another answer.
         async with self._sending, asyncio.timeout(_SEND_SECONDS):
             if kept is not None:
                 data = data[await self._send_first(data, kept) :]
             await self._loop.sock_sendall(self._connection, data)
 
     async def _send_first(self, data: bytes, kept: Kept) -> int:
-        """With the descriptor; how many bytes."""
+        """Send the first bytes together with the descriptor. Returns how many bytes were sent."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [kept.mount.fileno()]))]
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What code in a sandbox may ask for: packages by name and version, and nothing that pip could take for more."""
+"""Reads requests for packages: names and versions only, nothing that pip could take for a path, URL or option."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ _CHARACTERS_AT_MOST = 300
 _SETTINGS_AT_MOST = 50
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
-# Each blank is one at most, see ``requirement``: runs of them could be read in so many ways that reading takes seconds.
+# `requirement` collapses blanks before matching. With ` *` in place of ` ?`, runs of blanks could be matched in so many
+# ways that backtracking takes seconds.
 _CLAUSE = r"(?:===|==|~=|!=|<=|>=|<|>) ?[A-Za-z0-9][A-Za-z0-9.*+!_-]{0,63}"
-# A marker compares a few well-known names with strings; no address, path or option can be written with these.
+# A marker compares a few well-known names with strings. These characters spell no URL, path or option.
 _MARKER = r"[A-Za-z0-9_. \"'<>=!()~-]{1,200}"
 _REQUIREMENT = re.compile(
     rf"(?P<name>{_NAME}) ?(?P<extras>\[ ?{_NAME}(?: ?, ?{_NAME})* ?\])?"
     rf" ?(?P<clauses>{_CLAUSE}(?: ?, ?{_CLAUSE})*)? ?(?:;(?P<marker>{_MARKER}))?"
 )
 _PINNED = re.compile(r"[a-z0-9-]+(?:\[[^\]]*\])?==[^=*,;]+")
-# pip looks for a file where a name ends like one.
+# pip looks for a file if a name ends like one.
 _LIKE_A_FILE = (".whl", ".zip", ".gz", ".bz2", ".xz", ".tar", ".tgz", ".tbz", ".txz", ".lzma")
 
 
 class NotPlain(Exception):
-    """It is left to pip, which runs in the sandbox."""
+    """The request is more than names and versions; it is left to pip in the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Requirements in one order and one way of writing them."""
+    """Requirements in a canonical order and spelling, so that equal requests have equal keys."""
 
     requirements: tuple[str, ...]
     upgrade: bool = False
@@ -41,7 +42,7 @@ class Wanted:
 
     @property
     def all_pinned(self) -> bool:
-        """To one version each."""
+        """Whether every requirement names exactly one version."""
         return all(_PINNED.fullmatch(one) for one in self.requirements)
 
     def header(self) -> dict[str, object]:
@@ -54,7 +55,7 @@ class Wanted:
 
 
 def read_request(line: bytes) -> tuple[Wanted, dict[str, str]]:
-    """What is wanted, and the settings that pip would find. Anybody may have written the line. Raises NotPlain."""
+    """Read a request and pip's settings in its environment. The line is untrusted. Raises NotPlain."""
     try:
         asked = json.loads(line)
     except (ValueError, RecursionError):
@@ -74,7 +75,7 @@ def read_request(line: bytes) -> tuple[Wanted, dict[str, str]]:
 
 
 def requirement(text: object) -> str:
-    """A requirement that is a name, extras, versions and a marker, and written as everybody's is. Raises NotPlain."""
+    """The canonical spelling of a requirement: name, extras, versions and marker. Raises NotPlain for anything else."""
     if not isinstance(text, str) or len(text) > _CHARACTERS_AT_MOST or not text.isascii():
         raise NotPlain("a requirement that is no text, or too long, or not ASCII")
     found = _REQUIREMENT.fullmatch(" ".join(text.split()))

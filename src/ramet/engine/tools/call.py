@@ -1,4 +1,4 @@
-"""One call of a tool by code in a sandbox, and the client who is to answer it."""
+"""One call of a tool by code in a sandbox, and the client that answers it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.protocol.tools import ToolSpec
 
 
 class Answerer:
-    """The client of a cell that answers its tool calls, until the call in which it runs the cell is over for it."""
+    """The client that answers the tool calls of its cell, for as long as its connection for that cell lasts."""
 
     def __init__(self, channel: Channel, settings: Settings) -> None:
         self._channel = channel
@@ -27,7 +27,8 @@ class Answerer:
         self.on_gone: Callable[[], None] | None = None
 
     def leave(self) -> None:
-        self.gone = True
+        """The client has disconnected: calls that wait for it fail now, later ones are refused."""
+        self.gone = True  # first: a call that arrives from now on must not be sent to it
         if self.on_gone is not None:
             self.on_gone()
             self.on_gone = None
@@ -37,6 +38,7 @@ class Answerer:
             self._channel.send(frame)
 
     def full(self) -> bool:
+        """Whether the client has not read so much that further calls should wait."""
         return self._channel.unsent_bytes > self._settings.stream_high_bytes
 
     def when_room(self, callback: Callable[[], None]) -> None:
@@ -44,15 +46,15 @@ class Answerer:
 
 
 class Arriving(Protocol):
-    """An answer that comes in parts."""
+    """An answer that arrives in parts."""
 
     def lost(self) -> None:
-        """Nobody waits for the rest of it."""
+        """The call has ended; the remaining parts have no receiver."""
 
 
 @dataclass(slots=True, eq=False)
 class ToolCall:
-    """From the moment it was let in until its answer, or until nobody waits for one any more."""
+    """A call that was accepted and has no complete answer yet."""
 
     id: str
     tool: ToolSpec
@@ -62,13 +64,13 @@ class ToolCall:
     answerer: Answerer
     records: Records
     began: float
-    told: bool = False  # to the client
+    told: bool = False  # sent to the client; until then the call waits in the service's queue
     timer: asyncio.TimerHandle | None = None
     arriving: Arriving | None = None
 
     def tell(self) -> None:
-        """Hand it to the client. From here on the arguments are kept only as far as the record of it needs them."""
-        # Nothing of this needs escapes: the name is one of a given tool, the id ours.
+        """Send the call to the client, and drop arguments that are too long for the call's record."""
+        # Needs no JSON escapes: the name is that of a given tool, which was checked, and the id is our own.
         header = f'{{"call":"{self.id}","tool":"{self.tool.name}","accepts":{self.accepts}}}'
         self.answerer.tell(encode_text(calls.TOOL_CALL, header, self.arguments))
         self.told = True
@@ -77,10 +79,10 @@ class ToolCall:
         self.link.passed_on()
 
     def take_back(self) -> None:
-        """Nobody waits for it any more."""
+        """Tell the client that the answer is not wanted any more, unless it is already sending one."""
         if self.told and self.arriving is None:
             self.answerer.tell(encode_text(calls.TOOL_CANCELLED, f'{{"call":"{self.id}"}}'))
 
     def record(self, outcome: str, message: str | None) -> None:
-        # Arguments that were too long to keep are empty, which no JSON is.
+        # Empty arguments were too long to keep: no JSON text is empty.
         self.records.add(self.tool.name, self.arguments or None, perf_counter() - self.began, outcome, message)

@@ -1,4 +1,4 @@
-"""What a client can ask for about tools: give them to a sandbox, and answer calls of them."""
+"""Serves the calls of clients about tools: giving them to a sandbox, and answering calls of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _BROKEN_OFF = "the answer ended before it was complete"
 TAKEN = encode(calls.ANSWER, {"taken": True})
 NOT_TAKEN = encode(calls.ANSWER, {"taken": False})
 
-# Told once: whether somebody waited for the answer.
+# Called once, when an answer is complete, with whether a call was waiting for it.
 OnOver = Callable[[bool], None]
 
 
 async def give(frame: Frame, sandbox: Sandbox) -> dict[str, object]:
+    """Replace the tools of a sandbox. Raises InvalidArgument if one of them is malformed."""
     tools = read_tools(frame.blob)
     check_tools(tools)
     try:
@@ -39,7 +40,7 @@ async def give(frame: Frame, sandbox: Sandbox) -> dict[str, object]:
 
 
 def gone(frame: Frame, registry: Registry) -> None:
-    """Nobody answers the tool calls of an execution any more. One that is over, or is not there, is no error."""
+    """The client of an execution has disconnected: fail its tool calls. Ignores an execution that has ended."""
     header = frame.header
     with suppress(SandboxClosed, ExecutionUnknown):
         sandbox = registry.find(fields.text(header, "sandbox"), fields.optional_text(header, "owner"))
@@ -49,9 +50,10 @@ def gone(frame: Frame, registry: Registry) -> None:
 
 
 def answer(frame: Frame, registry: Registry, channel: Channel, on_over: OnOver) -> Answering | None:
-    """Pass an answer to the code that waits for it. One in parts is not over yet: what follows goes to the result.
+    """Pass an answer to the code that waits for it. Returns the receiver of the remaining parts, if there are any.
 
-    That nobody waits any more, not even the sandbox, is no error: the client could not have known.
+    An answer to a call that has ended meanwhile, or whose sandbox is closed, is dropped: the client could not know.
+    Raises ProtocolError if the answer is malformed.
     """
     reply = _Reply(frame)
     service, call = _find(frame, registry)
@@ -64,7 +66,7 @@ def answer(frame: Frame, registry: Registry, channel: Channel, on_over: OnOver) 
 
 
 def answer_quietly(frame: Frame, registry: Registry) -> None:
-    """The same for one who does not ask whether it was taken."""
+    """Pass an answer in one part, for a client that does not ask whether it was taken. Raises ProtocolError."""
     reply = _Reply(frame)
     if reply.more:
         raise ProtocolError("a quiet answer comes in one piece")
@@ -74,7 +76,7 @@ def answer_quietly(frame: Frame, registry: Registry) -> None:
 
 
 class _Reply:
-    """What a client says of a call, checked."""
+    """The answer of a client to a call, checked. Raises ProtocolError."""
 
     __slots__ = ("_failure", "_value", "more")
 
@@ -112,10 +114,10 @@ def _find(frame: Frame, registry: Registry) -> tuple[ToolService | None, ToolCal
 
 
 class Answering:
-    """A value that comes in parts, no faster than the code that called reads it; it holds up nobody else.
+    """Receives a value in parts, no faster than the calling code reads it. Other calls are not held up.
 
-    Without a call, or when nobody waits any more, the rest is taken in and thrown away: the client sends to the end
-    before it listens.
+    If no call waits, or it ends in the middle, the remaining parts are read and dropped: the client sends all of them
+    before it reads our answer, so refusing to read would block it for ever.
     """
 
     def __init__(
@@ -153,13 +155,14 @@ class Answering:
         self._on_over(taken)
 
     def abandon(self) -> None:
-        """The client went away."""
+        """The client has disconnected in the middle of its answer."""
         call, self._call = self._call, None
         if call is not None and self._service is not None:
             self._service.break_off(call, _BROKEN_OFF)
 
     def lost(self) -> None:
         self._call = None
+        # The channel may be paused until the calling code has read more, which it will not do now.
         self._channel.resume()
 
     def _part(self, data: bytes) -> None:
@@ -172,6 +175,7 @@ class Answering:
             return
         call.link.part(data, more=True)
         reader = call.link.channel
+        # Backpressure: stop reading from the client while the code in the sandbox has not read what it was sent.
         if reader.unsent_bytes > self._settings.stream_high_bytes:
             self._channel.pause()
             reader.when_sent(self._settings.stream_low_bytes, self._channel.resume)

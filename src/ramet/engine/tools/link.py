@@ -1,4 +1,4 @@
-"""One connection to a sandbox's tool socket: a call, its answer, and again. Trusts nothing it reads."""
+"""One connection to a sandbox's tool socket: a call, its answer, the next call. Trusts no byte that it reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 if TYPE_CHECKING:
     from ramet.engine.tools.call import ToolCall
 
-_SMALL_BYTES = 256 * 1024  # of a frame that needs no room of the sandbox's
+_SMALL_BYTES = 256 * 1024  # a frame up to this size needs no room from the sandbox's budget
 _ACCEPTS_AT_MOST = 16
 _ACCEPTED_CHARACTERS_AT_MOST = 64
 _MESSAGE_CHARACTERS_AT_MOST = 64 * 1024
@@ -27,7 +27,7 @@ _LAST = '{"more":false}'
 
 
 class Room:
-    """Memory of a sandbox for large calls that are coming in. They wait for it in the order in which they came."""
+    """The memory budget of a sandbox for large calls that are being received. Links get it in order of arrival."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -35,7 +35,8 @@ class Room:
         self._waiting: dict[Link, int] = {}
 
     def take(self, link: Link, count: int) -> bool:
-        """False: not now; the link is told to go on when there is room."""
+        """Reserve memory for a call. False: the link must wait; ``go_on`` is called when there is room."""
+        # Behind those that wait already: small calls that always fit would otherwise starve a large one.
         if not self._waiting and self._fits(count):
             self._held[link] = count
             return True
@@ -43,6 +44,7 @@ class Room:
         return False
 
     def leave(self, link: Link) -> None:
+        """Return what the link holds or waits for, and let the next ones in."""
         self._held.pop(link, None)
         self._waiting.pop(link, None)
         for waiting, count in tuple(self._waiting.items()):
@@ -53,11 +55,12 @@ class Room:
             waiting.go_on()
 
     def _fits(self, count: int) -> bool:
+        # A single call always fits, however large: otherwise it would wait for ever.
         return not self._held or sum(self._held.values()) + count <= self._limit_bytes
 
 
 class Link:
-    """Owns its socket. ``on_call`` is given the name, what is accepted (JSON) and the arguments of each call."""
+    """Owns its socket. ``on_call`` gets the name, the accepted encodings (JSON) and the arguments of each call."""
 
     def __init__(
         self,
@@ -71,17 +74,18 @@ class Link:
         self._in_room = False
         self._on_call = on_call
         self._on_end = on_end
-        self.call: ToolCall | None = None  # that waits for its answer
+        self.call: ToolCall | None = None  # waits for its answer
         self.used = perf_counter()
         self._accepts: object = None
         self._accepts_text = "[]"
         self.channel = _LinkChannel(sock, self._on_frame, self._on_channel_end, self._on_large)
 
     def idle_since(self, moment: float) -> bool:
-        """Nothing would be lost with it: whoever finds it closed can make the call over another one."""
+        """Whether closing it would lose nothing: a caller that finds it closed connects again before it calls."""
         return self.call is None and self.used < moment and not self.channel.busy and not self._has_news()
 
     def _has_news(self) -> bool:
+        # A call may lie in the socket buffer that the loop has not read yet. Closing the link would drop it unseen.
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -91,11 +95,11 @@ class Link:
         return True
 
     def go_on(self) -> None:
-        """There is room for its call now."""
+        """There is room for the link's call now: continue to read it."""
         self.channel.resume()
 
     def passed_on(self) -> None:
-        """Its call is not in memory here any more."""
+        """The call has left our memory: give its room to others."""
         if self._in_room:
             self._in_room = False
             self._room.leave(self)
@@ -103,7 +107,7 @@ class Link:
     # The answer
 
     def value(self, data: bytes, more: bool) -> None:
-        """The whole value, or its first part."""
+        """Send the whole value, or its first part."""
         self.channel.send(encode_text(tool_frames.ANSWER, _FIRST if more else _WHOLE, data))
 
     def part(self, data: bytes, more: bool) -> None:
@@ -114,25 +118,26 @@ class Link:
         self.channel.send(encode(tool_frames.ANSWER, header))
 
     def over(self) -> None:
-        """Its call has been answered: the next one may come."""
+        """The call has been answered: the next one may come."""
         self.call = None
         self.used = perf_counter()
 
     def close(self) -> None:
-        """Without a word to anybody."""
+        """Close the connection without calling ``on_end``."""
         self.channel.detach()
         self._socket.close()
         self.passed_on()
-        self._room.leave(self)
+        self._room.leave(self)  # it may still wait for room without having any
 
-    # What comes from the sandbox
+    # Frames from the sandbox
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind != tool_frames.CALL:
             raise ProtocolError(f"a frame of kind {frame.kind} at a tool socket")
         self._check_answered()
         if self.channel.in_frame:
-            # Also where this one is refused at once: whoever sends many in one piece would have them all served in one.
+            # Checked even if this call will be refused at once: many calls sent in one piece would otherwise be served
+            # in one turn of the loop, and hold up all other sandboxes.
             raise ProtocolError("a call before the answer to the one before was there")
         header = frame.header
         accepts = header.get("accepts")
@@ -143,13 +148,13 @@ class Link:
 
     def _on_large(self, missing_bytes: int) -> None:
         self._check_answered()
-        if not self._in_room:
+        if not self._in_room:  # called for every piece of a large frame; room is taken once
             self._in_room = True
             if not self._room.take(self, missing_bytes):
                 self.channel.pause()
 
     def _check_answered(self) -> None:
-        """One that does not read its answers must not pile them up here."""
+        """Raise ProtocolError if an answer is still due or unread: code that never reads must not fill our memory."""
         if self.call is not None or self.channel.unsent_bytes:
             raise ProtocolError("a call before the answer to the one before was read")
 
@@ -159,7 +164,7 @@ class Link:
 
 
 class _LinkChannel(Channel):
-    """A channel that tells when a large frame has begun."""
+    """A channel that reports the beginning of a large frame, before its body is in memory."""
 
     def __init__(
         self,
@@ -173,12 +178,12 @@ class _LinkChannel(Channel):
 
     @property
     def in_frame(self) -> bool:
-        """More has come than frames that were given."""
+        """Whether bytes of a frame that is not complete have arrived."""
         return self._decoder.in_frame
 
     @property
     def busy(self) -> bool:
-        """In the middle of a frame, in or out."""
+        """Whether it is in the middle of a frame, in either direction."""
         return self.in_frame or self.unsent_bytes > 0
 
     def _on_readable(self) -> None:
@@ -192,7 +197,7 @@ class _LinkChannel(Channel):
 
 
 def _read_accepts(header: Mapping[str, object]) -> str:
-    """As JSON. What a sandbox says it can read; passed on to whoever encodes the value."""
+    """The encodings that the calling code can read, as JSON for the client. Raises ProtocolError for too many."""
     names = fields.texts(header, "accepts") if "accepts" in header else ()
     if len(names) > _ACCEPTS_AT_MOST or any(len(name) > _ACCEPTED_CHARACTERS_AT_MOST for name in names):
         raise ProtocolError("a call that accepts too much")

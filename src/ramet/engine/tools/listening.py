@@ -1,4 +1,4 @@
-"""The socket in a sandbox's own network at which its processes call tools: a bounded number of connections."""
+"""The socket in a sandbox's network namespace at which its processes call tools, with a bound on connections."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from ramet.engine.settings import Settings
 from ramet.engine.tools.link import Link, Room
 from ramet.errors import SandboxLost
 
-# Every pod has a network of its own: the name is the same in all, so a copy of a sandbox knows it already.
+# Abstract unix sockets belong to a network namespace, and every pod has its own. So the name can be the same in all
+# pods, and a copy of a sandbox knows it already.
 _NAME = "ramet-tools"
 _BACKLOG = 64
 _ATTEMPTS = 5
 _ACCEPTED_AT_ONCE = 16
 _IDLE_SECONDS = 0.02
-_NO_ROOM_SECONDS = 0.05  # before we try again when every link is busy, or the engine has no descriptors to spare
+_NO_ROOM_SECONDS = 0.05  # until the next attempt, when every link is busy or the engine is out of descriptors
 
 
 async def open_tool_socket(body: Body) -> tuple[str, socket.socket]:
-    """A listening socket and its name. Code in the sandbox may have taken the usual one."""
+    """A listening socket and its name: the usual one, or a random one if code in the sandbox has taken that.
+
+    Raises SandboxLost if no name is free.
+    """
     name = _NAME
     for _ in range(_ATTEMPTS):
         try:
@@ -38,9 +42,9 @@ async def open_tool_socket(body: Body) -> tuple[str, socket.socket]:
 
 
 class ToolSocket:
-    """Owns the listener and all links. At the bound a link that waits for nothing makes room for a new one."""
+    """Owns the listener and all links. At the limit, an idle link is closed to make room for a new connection."""
 
-    _links_of_all: ClassVar[int] = 0  # sandboxes of this engine
+    _links_of_all: ClassVar[int] = 0  # over all sandboxes of this engine
 
     def __init__(
         self,
@@ -72,12 +76,12 @@ class ToolSocket:
         self._listener.close()
 
     def drop(self, link: Link) -> None:
-        """Close it, as when an answer has broken off in the middle."""
+        """Close a link, for instance because its answer broke off in the middle."""
         link.close()
         self._forget(link)
 
     def accept(self) -> None:
-        """A link has ended, or waits for nothing any more: there is room for another."""
+        """Accept connections again: a link has ended or has become idle."""
         if not self._accepting:
             self._accepting = True
             self._loop.add_reader(self._listener, self._on_connection)
@@ -88,6 +92,7 @@ class ToolSocket:
             self._loop.remove_reader(self._listener)
 
     def _on_connection(self) -> None:
+        # Bounded: a sandbox that connects without end must not keep the loop from the others.
         for _ in range(_ACCEPTED_AT_ONCE):
             leaving = None
             if len(self._links) >= self._most:
@@ -99,9 +104,10 @@ class ToolSocket:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:
+            except OSError:  # out of descriptors
                 self._rest()
                 return
+            # Only now: accept() may find that the client has gone, and then no link need make room.
             if leaving is not None:
                 self.drop(leaving)
             accepted.setblocking(False)
@@ -110,19 +116,20 @@ class ToolSocket:
 
     @property
     def _most(self) -> int:
+        """The links that this sandbox may have: fewer while all sandboxes together have many."""
         settings = self._settings
         crowded = ToolSocket._links_of_all >= settings.all_tool_links
         return settings.few_tool_links if crowded else settings.tool_links
 
     def _rest(self) -> None:
-        """Accept no more until a link of this sandbox, or of another, is given up."""
+        """Stop accepting until a link ends. The timer is for links of other sandboxes, whose end we do not see."""
         self._pause()
         if self._again is not None:
             self._again.cancel()
         self._again = self._loop.call_later(_NO_ROOM_SECONDS, self.accept)
 
     def _longest_idle(self) -> Link | None:
-        # Not one that was used just now: it often is used again.
+        # Not one that was used just now: its caller is likely to use it again.
         moment = perf_counter() - _IDLE_SECONDS
         idle = (link for link in self._links if link.idle_since(moment))
         return min(idle, key=lambda link: link.used, default=None)

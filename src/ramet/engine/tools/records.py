@@ -1,4 +1,4 @@
-"""What is kept of the tool calls of one cell, for its result: bounded, whatever the code in the sandbox does."""
+"""The records of a cell's tool calls, for its result. Their size is bounded, whatever code in the sandbox does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from ramet.protocol.tool_records import encode_record
 RECORDS_AT_MOST = 1000
 ARGUMENTS_BYTES_AT_MOST = 16 * 1024
 _MESSAGE_CHARACTERS_AT_MOST = 16 * 1024
-_NAME_CHARACTERS_AT_MOST = 64  # of a tool; what was called may be none
-# Of all records with everything that is kept; further ones are short. A result has room for both.
+_NAME_CHARACTERS_AT_MOST = 64  # tools have no longer names, but code may call a name that is no tool
+# The size of all complete records; later ones are short. A result has room for both.
 _BYTES_AT_MOST = 8 * 1024 * 1024
 _SHORT_CHARACTERS = 200
 
 
 class Records:
-    """In the order in which the calls ended. Owned by the cell."""
+    """The records, in the order in which the calls ended. Owned by the cell."""
 
     def __init__(self) -> None:
         self._rows: list[str] = []

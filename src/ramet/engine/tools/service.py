@@ -1,4 +1,4 @@
-"""The tool calls of one sandbox: from its tool socket to the client of the running cell, and the answers back."""
+"""Passes the tool calls of one sandbox from its tool socket to the client of the running cell, and answers back."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _Refusal = tuple[str, str]
 
 
 class ToolService:
-    """Owned by a sandbox, for as long as it has one body. A call belongs to the cell that runs when it arrives.
+    """Owned by a sandbox, one for each body. A call belongs to the cell that runs when the call arrives.
 
-    Its client may answer until the cell ends, the time of the tool is over, or the code that called has gone.
+    The client of that cell may answer until the cell ends, the tool times out, or the calling code disconnects.
+    Everything here runs in the loop's thread: between two awaits nothing else changes the tables.
     """
 
     def __init__(self, body: Body, settings: Settings, given: GivenTools) -> None:
-        self.given = given  # in force from the next cell on
+        self.given = given  # takes effect with the next cell
         self._body = body
         self._settings = settings
         self._opening = asyncio.Lock()
@@ -48,7 +49,7 @@ class ToolService:
         self._repl: Repl | None = None
         self._counts: Counter[str] = Counter()
         self._calls: dict[str, ToolCall] = {}
-        self._untold: deque[ToolCall] = deque()  # until the client has read what it was sent
+        self._untold: deque[ToolCall] = deque()  # wait until the client has read what it was sent
         self._ids = f"tc_{secrets.token_hex(8)}"
         self._numbers = itertools.count(1)
 
@@ -57,23 +58,24 @@ class ToolService:
 
     @property
     def ready(self) -> bool:
-        """A cell can begin."""
+        """Whether a cell can begin without waiting for ``open``."""
         return self._socket is not None or not self.given.by_name
 
     async def open(self) -> None:
-        """Listen. Again is harmless."""
+        """Listen in the sandbox. Does nothing if it listens already. Raises SandboxClosed or SandboxLost."""
+        # The lock: a cell that starts while tools are being given must not open a second socket beside the first.
         async with self._opening:
             if self._socket is not None:
                 return
             name, listener = await open_tool_socket(self._body)
-            if self._closed:
+            if self._closed:  # close() ran while the pod made the socket
                 listener.close()
                 raise SandboxClosed("the sandbox was closed before it could listen for tool calls")
             self._name = name
             self._socket = ToolSocket(listener, self._settings, self._on_call, self._on_link_end)
 
     def close(self) -> None:
-        """All at once: whoever waits in the sandbox finds the connection closed."""
+        """Fail all calls and close all connections at once."""
         self._closed = True
         if self._cell is not None:
             self.end_cell()
@@ -84,7 +86,7 @@ class ToolService:
     # The cell
 
     def begin_cell(self, cell: Cell, repl: Repl) -> None:
-        """To be followed by the cell itself."""
+        """Make the given tools those of the cell. Call it just before the cell is sent: the order of frames matters."""
         self._cell, self._repl, self._in_force = cell, repl, self.given
         if self._counts:
             self._counts = Counter()
@@ -93,8 +95,9 @@ class ToolService:
         repl.tell_tools(self._name, self.given.encoded)
 
     def end_cell(self) -> None:
+        """Fail the calls that still wait. Calls of threads that go on are refused from now on."""
         cell, self._cell = self._cell, None
-        for call in tuple(self._calls.values()):
+        for call in tuple(self._calls.values()):  # a copy: _fail removes each from the table
             self._fail(call, "cancelled", _CELL_ENDED)
         if cell is not None and cell.answerer is not None:
             cell.answerer.on_gone = None
@@ -103,7 +106,7 @@ class ToolService:
         for call in tuple(self._calls.values()):
             self._fail(call, "gone", _GONE)
 
-    # What comes from the sandbox
+    # Calls from the sandbox
 
     def _on_call(self, link: Link, name: str, accepts: str, arguments: bytes) -> None:
         tool = self._in_force.by_name.get(name)
@@ -111,7 +114,7 @@ class ToolService:
         cell = self._cell
         if refusal is not None or tool is None or cell is None or cell.answerer is None:
             kind, message = refusal or ("refused", _NO_CELL)
-            link.passed_on()
+            link.passed_on()  # the arguments are not needed: others may use their room
             link.failure(kind, message)
             if cell is not None:
                 _records(cell).add(name, arguments, 0.0, kind, message)
@@ -130,6 +133,7 @@ class ToolService:
         self._calls[call.id] = link.call = call
         if tool.timeout_seconds is not None:
             call.timer = asyncio.get_running_loop().call_later(tool.timeout_seconds, self._on_timeout, call)
+        # Calls reach the client in order: while one waits for room, later ones queue behind it.
         if self._untold or cell.answerer.full():
             self._untold.append(call)
             if len(self._untold) == 1:
@@ -154,13 +158,13 @@ class ToolService:
     def _tell(self, call: ToolCall) -> None:
         cell = self._cell
         if cell is not None and cell.sink.live and self._repl is not None:
-            # Whoever watches sees what was printed before the call first.
+            # Output and calls come through different sockets. Reading the output first keeps the order of the cell.
             self._repl.take_output()
         call.tell()
         expect_news()
 
     def _go_on(self) -> None:
-        """The client has read most of what it was sent."""
+        """The client has read most of what it was sent: send the calls that wait."""
         while self._untold:
             call = self._untold[0]
             if call.answerer.full() and not call.answerer.gone:
@@ -170,7 +174,7 @@ class ToolService:
             self._tell(call)
 
     def _on_link_end(self, link: Link) -> None:
-        """Whoever called has closed its connection, broken the protocol, or died."""
+        """The calling code has closed its connection, broken the protocol, or died."""
         call = link.call
         if call is not None:
             self._over(call)
@@ -185,21 +189,22 @@ class ToolService:
     # The answer
 
     def find(self, call_id: str) -> ToolCall | None:
-        """A call that waits for its answer."""
+        """The call of this id, if the client may still answer it: it was sent, and no answer is arriving."""
+        # A second answer while the first is arriving would mix with it on the connection.
         call = self._calls.get(call_id)
         return call if call is not None and call.told and call.arriving is None else None
 
     def answer(self, call: ToolCall, value: bytes) -> None:
-        """A value in one piece."""
+        """Answer with a value in one part."""
         self._over(call)
         call.link.value(value, more=False)
         expect_news()
         call.record("ok", None)
 
     def answer_in_parts(self, call: ToolCall, first: bytes, arriving: Arriving) -> None:
-        """The first part of a value. What comes next goes to the call's link; then ``answered``, or ``break_off``."""
+        """Answer with the first part of a value. More go to ``call.link``; ``answered`` or ``break_off`` end it."""
         call.arriving = arriving
-        self._stop_timer(call)
+        self._stop_timer(call)  # the tool has answered in time; how fast the value arrives is up to the code's reading
         call.link.value(first, more=True)
 
     def answered(self, call: ToolCall) -> None:
@@ -208,19 +213,20 @@ class ToolService:
         call.record("ok", None)
 
     def break_off(self, call: ToolCall, message: str) -> None:
-        """The rest of a value will not come. Its beginning cannot be taken back: the connection ends."""
+        """Give up an answer in the middle. The code has read its beginning, so only closing the connection says so."""
         self._fail(call, "gone", message)
 
     def fail(self, call: ToolCall, kind: str, message: str) -> None:
-        """The client says that the call has failed."""
+        """Answer with a failure that the client reports."""
         self._over(call)
         call.link.failure(kind, message)
         expect_news()
         call.record(kind, message)
 
     def _fail(self, call: ToolCall, kind: str, message: str) -> None:
-        """It ends without the client's answer, or in the middle of it."""
+        """End a call without an answer of the client, or in the middle of one."""
         link = call.link
+        # Out of the tables first: the end of the link, which may follow, must not end the call a second time.
         self._over(call)
         call.take_back()
         if call.arriving is None:
@@ -230,6 +236,7 @@ class ToolService:
         call.record(kind, message)
 
     def _over(self, call: ToolCall) -> None:
+        """Remove a call from every table. Each call ends here exactly once, whichever side ends it first."""
         del self._calls[call.id]
         if not call.told:
             self._untold.remove(call)
@@ -239,7 +246,7 @@ class ToolService:
         if call.arriving is not None:
             call.arriving.lost()
         if self._socket is not None:
-            self._socket.accept()
+            self._socket.accept()  # the link is idle now: a connection that waits may take its place
 
     def _stop_timer(self, call: ToolCall) -> None:
         if call.timer is not None:

@@ -1,7 +1,8 @@
 """Open descriptors and shared memory of a paused process: read as plain data, made again by a list of system calls.
 
-Imports ``ramet.isolation`` and what is below it. In the pause run ``reading`` and ``maps``; ``compiling`` turns what
-they found into calls for the copy, later. A file per kind of descriptor says how that is read and how it is made.
+Imports ``ramet.isolation`` and what is below it. ``reading`` and ``maps`` run during the pause. ``compiling`` turns
+their results into calls for the copy, later. Each kind of descriptor has a file that says how it is read and made
+again.
 """
 
 from ramet.freezing.calls import Call

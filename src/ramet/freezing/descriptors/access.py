@@ -1,4 +1,4 @@
-"""The engine's hands on a paused process's descriptors. Whatever it opens is closed again before it is done."""
+"""The engine's access to a paused process's descriptors. Everything it opens is closed again before it is done."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ramet.isolation.syscalls import find_in_root
 
 _READ_BYTES = 65_536
 _REPEATED = frozenset(("lock", "tfd", "inotify"))
-_TOO_LONG = b"/ (deleted)"  # a path that no path leads to
+_TOO_LONG = b"/ (deleted)"  # stands for a link that is too long to read; no path leads to it
 OWN_PLACES: tuple[bytes, ...] = (b"/tmp", b"/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One number of the table, as /proc describes it."""
+    """One descriptor number, as /proc describes it."""
 
     number: int
-    link: bytes  # raw: a path may hold any byte
+    link: bytes  # bytes, because a path may contain any
     flags: int
     facts: dict[str, str]
-    lines: tuple[str, ...]  # of facts that can come more than once: locks, entries of an epoll, watches
+    lines: tuple[str, ...]  # facts that may occur more than once: locks, entries of an epoll, watches
 
     @property
     def status_flags(self) -> int:
@@ -49,13 +49,15 @@ class Opened:
 
 
 class Access:
-    """Owner of what is open in the engine while one process is read. A context manager."""
+    """Owns what is open in the engine while one process is read. A context manager."""
 
     def __init__(self, target: Target, table: _core.Table) -> None:
         self.target = target
+        # Read in one call by the C extension. The process is stopped, so the table cannot change meanwhile.
         self._table = {number: (link, text) for number, link, text in table}
         self.budget = Budget()
         self.lost: list[str] = []
+        # Contents are read once per pipe and per inode, however many descriptions there are.
         self.pipes_read: set[bytes] = set()
         self.nameless_read: set[Inode] = set()
         self._mounts: frozenset[int] | None = None
@@ -64,6 +66,8 @@ class Access:
         self._maps: tuple[SharedMap, ...] | None = None
 
     def __enter__(self) -> Access:
+        """Open the two folders by which the process's descriptors are reached, relative to its pid."""
+        # If the second open fails, the first is closed again.
         with contextlib.ExitStack() as cleanup:
             self._links = _folder(cleanup, f"/proc/{self.target.pid}/fd")
             self._facts = _folder(cleanup, f"/proc/{self.target.pid}/fdinfo")
@@ -82,8 +86,10 @@ class Access:
         return Opened(number, link or _TOO_LONG, int(facts["flags"], 8), facts, lines)
 
     def facts(self, number: int) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Read a descriptor's fdinfo again. Raises ForkFailed when it is too long."""
         descriptor = os.open(str(number), os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._facts)
         try:
+            # An epoll has a line for each entry, so its fdinfo may be long.
             text = os.read(descriptor, _READ_BYTES)
             more = text
             while len(more) == _READ_BYTES:
@@ -96,12 +102,16 @@ class Access:
         return _parse_facts(text.decode("ascii", "replace"))
 
     def status(self, number: int) -> os.stat_result:
-        """Of the very file that is open; nothing is opened for it."""
+        """stat of the open file itself. This opens nothing."""
         return os.stat(str(number), dir_fd=self._links)
 
     def leads_to(self, path: bytes, inode: Inode) -> bool:
-        """Is this inode at this path in the pod? Links in /proc/<pid>/fd tell where a file was, not where it is."""
+        """Whether a path in the pod leads to this inode.
+
+        The links in /proc/<pid>/fd say where a file was, not where it is.
+        """
         try:
+            # Resolved with the pod's root as "/": links of the sandbox must not lead to files of the host.
             found = find_in_root(self.target.root, path)
         except (OSError, ValueError):
             return False
@@ -121,14 +131,18 @@ class Access:
             os.close(found)
 
     def in_own_tree(self, opened: Opened) -> bool:
-        """On one of the pod's own layers, which every copy has. A folder of the host may not be there."""
+        """Whether it is on one of the pod's own layers, which every copy has.
+
+        A copy may not have a folder of the host.
+        """
         return self._owns(int(opened.facts["mnt_id"]))
 
     def is_own(self, descriptor: int) -> bool:
-        """The same of a descriptor of the engine's."""
+        """The same for one of the engine's descriptors."""
         return self._owns(_mount_of(descriptor))
 
     def _owns(self, mount: int) -> bool:
+        # Found once per process: looking them up takes several system calls, and the pod waits.
         if self._mounts is None:
             found = {_mount_of(self.target.root)}
             for path in OWN_PLACES:
@@ -142,13 +156,17 @@ class Access:
         return mount in self._mounts
 
     def dead(self, opened: Opened, what: str | None = None) -> Dead:
+        """Record a descriptor that a copy will have only as a dead one."""
         what = what or os.fsdecode(opened.link)[:200]
         self.lost.append(f"descriptor {opened.number} is dead: {what!r}")
         return Dead(what)
 
     @contextlib.contextmanager
     def copy(self, number: int) -> Iterator[int]:
-        """The same description in the engine: its offset and flags are the owner's, and must not be changed."""
+        """Get the same open file description in the engine.
+
+        It shares offset and flags with its owner: do not change them.
+        """
         descriptor = copy_descriptor(self.target.pidfd, number)
         try:
             yield descriptor
@@ -162,11 +180,12 @@ class Access:
             try:
                 yield copy
             finally:
-                copy.detach()
+                copy.detach()  # `copy` closes the descriptor
 
     @contextlib.contextmanager
     def reopened(self, number: int) -> Iterator[int]:
-        """A description of the engine's own for a regular file."""
+        """Open a regular file again, for an open file description of the engine's own."""
+        # O_NONBLOCK and O_NOCTTY, because the inode could be a FIFO or a terminal in spite of what was read before.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(str(number), flags, dir_fd=self._links)
         try:
@@ -177,6 +196,7 @@ class Access:
             os.close(descriptor)
 
     def diagnosis(self) -> SocketDiagnosis:
+        """The socket diagnosis in the pod's network, opened on first use."""
         if self._diagnosis is None:
             self._diagnosis = SocketDiagnosis(self.target.pidfd)
             self._cleanup.callback(self._diagnosis.close)
@@ -193,7 +213,7 @@ def inode_of(status: os.stat_result) -> Inode:
 
 
 def _mount_of(descriptor: int) -> int:
-    """Not by device: files of an overlay have another one than its folders."""
+    """The mount of a descriptor. Not by device: an overlay gives files another device than folders."""
     with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as facts:
         return next(int(line.split()[1]) for line in facts if line.startswith("mnt_id:"))
 
@@ -206,7 +226,8 @@ def _folder(cleanup: contextlib.ExitStack, path: str) -> int:
 
 def _parse_facts(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     every = text.splitlines()
-    # Nearly all have a handful of facts, each of them once: this is done in the pause, for every descriptor.
+    # Nearly all have a few facts, each of them once. This runs in the pause for every descriptor, so the usual case is
+    # fast.
     facts = dict([line.split(":", 1) for line in every if ":" in line])
     if len(facts) == len(every) and not facts.keys() & _REPEATED:
         return facts, ()

@@ -1,4 +1,4 @@
-"""From what was found to the list of calls that makes it again, in the order that lets each call have what it needs."""
+"""Compiles what was read to the list of calls that makes it again, in an order that gives each call what it needs."""
 
 from __future__ import annotations
 
@@ -45,27 +45,34 @@ def compile_calls(
     main_pid: int,
     children: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Call]:
-    """Calls for the copy, inside its pod and still holding the pod's capabilities, with "/" as its folder.
+    """Compile the calls for a copy, which is in its pod with the pod's capabilities and "/" as its working folder.
 
-    It starts with the guest's own three lines at 1000, 1001 and 1002 and nothing else open, and ends with exactly the
-    numbers that the original had. `main_pid` is the copy's pid in its pod; `children` are the pids there of what stands
-    for processes of the original's pod, by their pid in that.
+    It starts with the guest's three lines at 1000, 1001 and 1002 and nothing else open, and ends with exactly the
+    numbers of the original. `main_pid` is the copy's pid in its pod. `children` maps pids of processes in the
+    original's pod to the pids of those that stand for them in the copy's.
     """
     return _Compiler(found, maps, {found.pid: main_pid, **children}).compile()
 
 
 class _Compiler:
+    """The state of one compilation."""
+
     def __init__(self, found: Descriptors, maps: Sequence[SharedMap], pids: Mapping[int, int]) -> None:
         self._found = found
         self._maps = maps
         self._pids = pids
         numbers = {place.number for each in found.descriptions for place in each.places}
+        # Numbers that an epoll still knows but that are not open now must stay free, see `epolls.watch_stale`.
         watched = {entry.number for _, thing in self._all(Epoll).values() for entry in thing.watched}
         self._numbers = numbers
         self._script = Script(numbers | watched)
         self._slots: dict[int, int] = {}
 
     def compile(self) -> list[Call]:
+        # Order: memory before the seals that forbid writing to it; listeners before what connects to them (inside the
+        # makers); all things before their numbers; numbers before epoll entries, which are registered by number; timers
+        # after the epolls are drained, or they could fire into the drain; locks last, because closing any descriptor of
+        # a file drops them.
         self._keep_lines()
         self._make_memory()
         self._make_files()
@@ -84,7 +91,7 @@ class _Compiler:
         return self._script.calls
 
     def _all(self, kind: type[_Kind]) -> dict[int, tuple[Description, _Kind]]:
-        """Descriptions of one kind, by their index."""
+        """The descriptions of one kind, by index."""
         return {
             index: (each, each.thing)
             for index, each in enumerate(self._found.descriptions)
@@ -92,12 +99,13 @@ class _Compiler:
         }
 
     def _keep_lines(self) -> None:
+        # The lines are there already, with flags of a new pod's; the original's may differ.
         for index, (each, line) in self._all(Line).items():
             self._script.set_flags("set a line's flags", line.number, each.flags)
             self._slots[index] = self._script.copy("keep a line", line.number)
 
     def _make_memory(self) -> None:
-        """Nameless files, shared memory that may be theirs, and only then their seals, which may forbid to write."""
+        """Make nameless files, shared memory that may belong to them, then their seals, which may forbid writing."""
         script, nameless = self._script, self._all(NamelessFile)
         maker = NamelessMaker(script)
         made = maker.make_inodes(list(nameless.values()))
@@ -160,6 +168,7 @@ class _Compiler:
             for place in each.places:
                 flags = O_CLOEXEC if place.close_on_exec else 0
                 self._script.call(f"place descriptor {place.number}", "dup3", self._slots[index], place.number, flags)
+        # Placed last, because the original may have closed a line, or have put something else at its number.
         for number in LINE_NUMBERS:
             if number not in self._numbers:
                 self._script.call("close a line that the original had closed", "close", number)

@@ -1,4 +1,4 @@
-"""The kernel's socket diagnosis (NETLINK_SOCK_DIAG) in a pod's network: who is at the other end of a unix socket."""
+"""The kernel's socket diagnosis (NETLINK_SOCK_DIAG) in a pod's network: finds the peer of a unix socket."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _NLM_F_REQUEST = 1
 _NLMSG_ERROR = 2
 _HEADER = struct.Struct("IHHII")
 _SHOW_PEER, _SHOW_WAITING, _SHOW_QUEUES = 4, 8, 16
-_PEER, _WAITING, _QUEUES, _SHUTDOWN = 2, 3, 4, 6  # attributes: enum UNIX_DIAG_* of linux/unix_diag.h
+_PEER, _WAITING, _QUEUES, _SHUTDOWN = 2, 3, 4, 6  # attributes UNIX_DIAG_* of linux/unix_diag.h
 _ANY_STATE = _ANY_COOKIE = 0xFFFFFFFF
 _LISTENING, _ESTABLISHED = 10, 1
 
 
 @dataclass(frozen=True, slots=True)
 class UnixFacts:
+    """The kernel's description of a unix socket."""
+
     peer: int
     listening: bool
     connected: bool
@@ -42,11 +44,11 @@ class SocketDiagnosis:
         self._socket.close()
 
     def unix(self, inode: int) -> UnixFacts | None:
-        """None: the kernel knows no such socket (any more)."""
+        """Look a socket up by inode. None: it does not exist (any more). Raises OSError."""
         show = _SHOW_PEER | _SHOW_WAITING | _SHOW_QUEUES
         wanted = struct.pack("BBHIIIII", socket.AF_UNIX, 0, 0, _ANY_STATE, inode, show, _ANY_COOKIE, _ANY_COOKIE)
         self._socket.send(_HEADER.pack(_HEADER.size + len(wanted), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0) + wanted)
-        # The kernel answers while it takes the request: this never waits.
+        # The kernel answers inside `send`, so this never waits.
         answer = self._socket.recv(1 << 17, socket.MSG_DONTWAIT)
         length, kind, _, _, _ = _HEADER.unpack_from(answer)
         if kind == _NLMSG_ERROR:
@@ -54,6 +56,7 @@ class SocketDiagnosis:
             if reason == errno.ENOENT:
                 return None
             raise OSError(reason, "socket diagnosis of a unix socket")
+        # struct unix_diag_msg: family, type, state, padding, inode; then the cookie.
         _, _, state, _, _ = struct.unpack_from("BBBBI", answer, _HEADER.size)
         attributes = _attributes(answer[_HEADER.size + 16 : length])
         waiting = attributes.get(_WAITING, b"")
@@ -68,13 +71,15 @@ class SocketDiagnosis:
 
 
 def _open_in_network(pidfd: int) -> socket.socket:
-    """A socket belongs to the network that its thread is in when it makes it.
+    """Open a netlink socket in another process's network.
 
-    A thread that may go home again goes there itself, in 20 microseconds. One whose network belongs to somebody with
-    more power, as the host's does, could not: then a thread is started for it and ends there, in ten times that.
+    A socket belongs to the network that its thread is in when it is made. A thread that may return to its own network
+    moves there and back, in 20 microseconds. It may not if that network belongs to a more privileged namespace, as the
+    host's does. Then a new thread is started that ends there, in ten times the time.
     """
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
+        # Try the way back first, before leaving.
         try:
             join_network(home)
         except PermissionError:
@@ -96,6 +101,7 @@ def _open_in_thread(pidfd: int) -> socket.socket:
     made: list[socket.socket | OSError] = []
 
     def go() -> None:
+        """Runs in a thread that stays in the other network until its end."""
         try:
             join_network(pidfd)
             made.append(_open())
@@ -114,6 +120,7 @@ def _attributes(data: bytes) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     position = 0
     while position + 4 <= len(data):
+        # struct nlattr, padded to four bytes.
         length, kind = struct.unpack_from("HH", data, position)
         if length < 4:
             break

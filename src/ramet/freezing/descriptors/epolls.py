@@ -1,4 +1,4 @@
-"""epoll: which descriptions it watches, by which numbers, and whether it had anything to report."""
+"""epoll: which open file descriptions it watches, under which numbers, and whether it had anything to report."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ramet.freezing.descriptors.target import LINE_NUMBERS
 
 _ENTRY = re.compile(r"tfd:\s*(\d+) events:\s*([0-9a-f]+) data:\s*([0-9a-f]+)(?:\s+pos:\S+\s+ino:([0-9a-f]+))?")
 _EPOLL_CTL_ADD = 1
-_EVENTS = 0x0FFF_FFFF  # without the bits that say how to report
-_ANSWER_BYTES = 12  # struct epoll_event of x86-64 is packed
+_EVENTS = 0x0FFF_FFFF  # without the bits that say how to report (EPOLLET, EPOLLONESHOT and others)
+_ANSWER_BYTES = 12  # struct epoll_event is packed on x86-64
 _MOST_ANSWERS = 1024
 
 
 def resolve(access: Access, descriptions: list[Description], opened: Mapping[int, Opened]) -> list[Description]:
-    """Fills in what each epoll watches, now that all descriptions are known."""
+    """Fill in what each epoll watches, now that all descriptions are known."""
     if not any(isinstance(each.thing, Epoll) for each in descriptions):
         return descriptions
     by_number = {place.number: index for index, each in enumerate(descriptions) for place in each.places}
@@ -53,15 +53,18 @@ def _entries(
         if match is None:
             continue
         number, events, data = int(match[1]), int(match[2], 16), int(match[3], 16)
+        # A number may have several entries, if it was closed and reused. The kernel tells them apart by their order.
         nth = seen.get(number, 0)
         seen[number] = nth + 1
-        # The number is that of the registration. Usually it still is the one; else look at all with the same inode.
+        # fdinfo shows the number at registration. Usually it is still the same file; otherwise try all with the same
+        # inode, and ask the kernel (KCMP_EPOLL_TFD).
         candidates = [by_number[number]] if number in by_number else []
         candidates += by_inode.get(int(match[4], 16), []) if match[4] else list(range(len(descriptions)))
         for candidate in candidates:
             first = descriptions[candidate].places[0].number
             if is_watched(access.target.pid, epoll.number, number, nth, first):
                 in_place = by_number.get(number) == candidate
+                # A spent one-shot entry has no events left; it needs one that is ready to be spent on again.
                 ready = 0 if events & _EVENTS else _ready(access, first)
                 entries.append(Watched(number, events, data, candidate, in_place, ready))
                 break
@@ -71,13 +74,16 @@ def _entries(
 
 
 def _ready(access: Access, number: int) -> int:
+    """Which of POLLIN and POLLOUT are ready on a descriptor."""
     with access.copy(number) as copy:
         poll = select.poll()
+        # poll(2) on a duplicate consumes nothing.
         poll.register(copy, select.POLLIN | select.POLLOUT)
         return sum(events for _, events in poll.poll(0)) & (select.POLLIN | select.POLLOUT)
 
 
 def _is_quiet(access: Access, epoll: Opened) -> bool:
+    """Whether the epoll has nothing to report. Polling it does not consume reports."""
     with access.copy(epoll.number) as copy:
         poll = select.poll()
         poll.register(copy, select.POLLIN)
@@ -89,7 +95,10 @@ def make_epoll(script: Script) -> int:
 
 
 def watch_stale(script: Script, slot: int, thing: Epoll, slots: Mapping[int, int]) -> None:
-    """Entries whose number has gone to somebody else. Made while the wanted numbers are still free."""
+    """Add entries whose number now belongs to another file, while the wanted numbers are still free.
+
+    The kernel identifies an entry by number and file, so the file gets that number for a moment.
+    """
     for entry in thing.watched:
         if entry.in_place or entry.number in LINE_NUMBERS:
             continue
@@ -99,17 +108,18 @@ def watch_stale(script: Script, slot: int, thing: Epoll, slots: Mapping[int, int
 
 
 def watch_all(script: Script, each: Description, thing: Epoll) -> None:
-    """With the numbers in place: an entry is known by its number and its file.
+    """Add all other entries, once the numbers are in place.
 
-    Adding an entry reports it afresh when it is ready, also one that reports only changes (EPOLLET) and had reported
-    this one. If nothing was to be reported, reports are taken and dropped. Entries that are spent (EPOLLONESHOT) are
-    added first, for something that is ready, and spent again.
+    Adding an entry reports it again if it is ready, even if it is edge-triggered (EPOLLET) and had reported that
+    before. If nothing was to be reported, the reports are taken and dropped. Entries that are spent (EPOLLONESHOT) are
+    added first, for something that is ready, and are spent again by that.
     """
     number = each.places[0].number
     here = [entry for entry in thing.watched if entry.in_place]
     spent = [entry for entry in here if not entry.events & _EVENTS]
     for entry in spent:
         _add(script, number, entry, entry.events | entry.ready)
+    # Spend them before the others are added: their reports must not be dropped with these.
     if any(not entry.events & _EVENTS for entry in thing.watched):
         _drain(script, number, len(thing.watched))
     for entry in here:

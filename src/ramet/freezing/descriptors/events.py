@@ -1,4 +1,4 @@
-"""Small kernel objects: eventfd, timerfd, signalfd, inotify, pidfd. What /proc says of them is nearly all of them."""
+"""Small kernel objects: eventfd, timerfd, signalfd, inotify, pidfd. /proc shows nearly all of their state."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from ramet.freezing.descriptors.recipes import (
 )
 
 _EFD_SEMAPHORE = 1
+# The largest count that an eventfd can have.
 _MOST_COUNT = 0xFFFF_FFFF_FFFF_FFFE
-_CLOCKS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)  # the others take a power no sandbox has
+# The alarm clocks need a capability that no sandbox has.
+_CLOCKS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)
 _TFD_TIMER_ABSTIME, _TFD_TIMER_CANCEL_ON_SET = 1, 2
 _TFD_IOC_SET_TICKS = 0x40085400
 _SECOND = 1_000_000_000
@@ -34,7 +36,7 @@ def read_event(access: Access, opened: Opened) -> Thing:
     if kind == b"eventfd" and "eventfd-count" in facts:
         return EventCounter(int(facts["eventfd-count"], 16), int(facts.get("eventfd-semaphore", "0")) == 1)
     if kind == b"eventpoll":
-        return Epoll((), quiet=True)  # what it watches is looked up when everything else is known
+        return Epoll((), quiet=True)  # filled in when everything else is known
     if kind == b"timerfd":
         return _read_timer(access, opened)
     if kind == b"signalfd":
@@ -50,11 +52,13 @@ def read_event(access: Access, opened: Opened) -> Thing:
 
 def _read_timer(access: Access, opened: Opened) -> Thing:
     with access.copy(opened.number) as copy:
+        # An interval timer may have expired several times without the kernel having counted it.
         settle_timer(copy)
         facts, _ = access.facts(opened.number)
         clock = int(facts["clockid"])
         if clock not in _CLOCKS:
             return access.dead(opened)
+        # it_value is the time left. A deadline stays right however long copies wait to be made.
         now = time.clock_gettime_ns(clock)
     left, interval = _nanoseconds(facts["it_value"]), _nanoseconds(facts["it_interval"])
     return Timer(
@@ -67,14 +71,15 @@ def _read_timer(access: Access, opened: Opened) -> Thing:
 
 
 def _nanoseconds(text: str) -> int:
-    """``(3, 999822346)``"""
+    """Parse "(3, 999822346)", seconds and nanoseconds."""
     seconds, _, rest = text.strip(" \t()").partition(",")
     return int(seconds) * _SECOND + int(rest)
 
 
 def _read_process(access: Access, numbers: str) -> ProcessHandle:
-    """The last number is the one in the innermost namespace; 0 or -1 when the process is gone."""
+    """Read a pidfd. The last number is the pid in the innermost namespace; 0 or -1 once the process is gone."""
     inside = int(numbers.split()[-1])
+    # A pidfd of a process outside the pod counts as dead: its number would name another one in the copy's pod.
     return ProcessHandle(inside if inside in access.target.pod_pids.values() else 0)
 
 
@@ -91,14 +96,14 @@ def make_timer(script: Script, each: Description, thing: Timer) -> int:
 
 
 def arm_timer(script: Script, each: Description, thing: Timer) -> None:
-    """By its final number, when nothing can be spoilt by it firing at once: its deadline may have passed."""
+    """Arm a timer at its final number, after all else: its deadline may have passed, and it fires at once."""
     number = each.places[0].number
     if thing.deadline:
         value = struct.pack("4q", *divmod(thing.interval, _SECOND), *divmod(thing.deadline, _SECOND))
         flags = _TFD_TIMER_ABSTIME | (_TFD_TIMER_CANCEL_ON_SET if thing.cancel_on_set else 0)
         script.call("arm a timerfd", "timerfd_settime", number, flags, value, 0)
     if thing.ticks:
-        # Needs a kernel that can checkpoint (CONFIG_CHECKPOINT_RESTORE), as those of distributions can.
+        # Needs CONFIG_CHECKPOINT_RESTORE, which the kernels of distributions have.
         ticks = struct.pack("Q", thing.ticks)
         script.call("set a timerfd's ticks", "ioctl", number, _TFD_IOC_SET_TICKS, ticks, must_work=False)
 
@@ -113,7 +118,10 @@ def make_file_watch(script: Script, each: Description) -> int:
 
 
 def make_process_handle(script: Script, each: Description, pid: int | None) -> int:
-    """Of a process that is not in the copy: at its end, as the handle of a dead process is."""
+    """Make a pidfd.
+
+    For a process that is not in the copy, a dead descriptor: readable, like the pidfd of a dead process.
+    """
     if pid is None:
         return script.copy("stand in for a dead process", script.dead())
     return script.try_create("make a pidfd", "pidfd_open", pid, each.flags & os.O_NONBLOCK)

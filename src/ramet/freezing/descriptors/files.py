@@ -1,4 +1,4 @@
-"""Descriptors of files, folders and devices: a path that leads to them, or their contents when no path does."""
+"""Descriptors of files, folders and devices: by a path that leads to them, or with their contents if no path does."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from ramet.freezing.descriptors.recipes import Description, NamedFile, NamelessF
 _DELETED = b" (deleted)"
 _O_TMPFILE = 0o20200000
 _O_NOCTTY = 0o400
-# Kept by the kernel in a description's flags, and of no use or wrong when it is opened again.
+# Flags that the kernel keeps in a description, but that are useless or wrong when it is opened again.
 _NOT_FOR_OPENING = 0o20000000 | 0o20000  # __O_TMPFILE, O_ASYNC
 _PROCESS = re.compile(rb"/proc/(\d+)(/.+)?", re.DOTALL)
 
 
 def read_file(access: Access, opened: Opened) -> Thing:
-    """Of a descriptor whose link is a path, or was one."""
+    """Read a descriptor whose link is, or was, a path."""
     status = access.status(opened.number)
     mode = status.st_mode
     if opened.link.startswith(b"/proc/"):
         return _read_proc(access, opened)
     if stat.S_ISCHR(mode) and not opened.flags & os.O_PATH:
         return _read_device(access, opened, status)
+    # Asked of the kernel, not believed from the link: the file may have been renamed, deleted or covered by a mount.
     path = _path_of(access, opened, status)
     if stat.S_ISFIFO(mode) and not opened.flags & os.O_PATH:
         return pipes.read_fifo(access, opened, path)
     if path is not None:
-        # A folder's offset is a cookie of its file system: in a copied tree it would point anywhere.
-        # Sockets are not files that a copied tree has to have.
+        # A folder's offset is a cookie of its file system, meaningless in a copied tree. Sockets are not files that a
+        # copied tree must contain.
         expected = access.in_own_tree(opened) and not stat.S_ISSOCK(mode)
         return NamedFile(path, seekable=stat.S_ISREG(mode), expected=expected)
     if stat.S_ISREG(mode) and not opened.flags & os.O_PATH:
@@ -44,17 +45,17 @@ def read_file(access: Access, opened: Opened) -> Thing:
 
 
 def _path_of(access: Access, opened: Opened, status: os.stat_result) -> bytes | None:
-    """A path in the pod that leads to this very inode. A name may itself end in " (deleted)"."""
+    """A path in the pod that leads to this inode, or None. A name may itself end in " (deleted)"."""
     if access.leads_to(opened.link, inode_of(status)):
         return opened.link
-    # A deleted name of a file that has the same name again by a hard link.
+    # The name was deleted, and a hard link has since given the file the same name again.
     if opened.link.endswith(_DELETED) and access.leads_to(opened.link.removesuffix(_DELETED), inode_of(status)):
         return opened.link.removesuffix(_DELETED)
     return None
 
 
 def _folder_of(access: Access, opened: Opened) -> bytes:
-    """Where a deleted file was, or another folder of the same kind of storage."""
+    """The folder of a deleted file, or another one on the same kind of storage."""
     folder = os.path.dirname(opened.link)
     if access.in_own_tree(opened) and access.has_folder(folder):
         return folder
@@ -62,7 +63,7 @@ def _folder_of(access: Access, opened: Opened) -> bytes:
 
 
 def _read_proc(access: Access, opened: Opened) -> Thing:
-    """Files about the process itself are about the copy in the copy; those about others have nothing to tell there."""
+    """Files of /proc about the process itself are about the copy in the copy. Those about others are dead there."""
     found = _PROCESS.fullmatch(opened.link)
     if found is None:
         return NamedFile(opened.link, seekable=True, expected=False)
@@ -80,7 +81,7 @@ def _read_device(access: Access, opened: Opened, status: os.stat_result) -> Thin
 
 
 def read_namespace(access: Access, opened: Opened) -> Thing:
-    """A namespace of the process's own is the copy's own in the copy."""
+    """A namespace of the process's own becomes the copy's own in the copy. Others are dead."""
     kind = opened.link.partition(b":")[0]
     try:
         own = os.readlink(b"/proc/%d/ns/%s" % (access.target.pid, kind))
@@ -93,7 +94,8 @@ def make_named(script: Script, each: Description, thing: NamedFile) -> int:
     name = f"open {os.fsdecode(thing.path)!r} again"
     flags = (each.flags & ~_NOT_FOR_OPENING) | _O_NOCTTY
     make = script.create if thing.expected else script.try_create
-    # On a folder of the host anything may be there by now: a pipe without a writer must not hold the thaw.
+    # In a folder of the host anything may be at this path by now. Open without blocking, so that a FIFO without a
+    # writer cannot hang the thaw, and clear the flag afterwards.
     waits = not flags & (os.O_PATH | os.O_NONBLOCK)
     slot = make(name, "open", thing.path + b"\0", flags | os.O_NONBLOCK if waits else flags, 0)
     if waits:
@@ -114,6 +116,7 @@ def make_proc(script: Script, each: Description, thing: ProcFile, main_pid: int)
 
 
 def make_nameless_folder(script: Script, each: Description, number: int) -> int:
+    """Make a folder that has been removed, by making and removing one."""
     path = b"/tmp/.ramet-removed-%d\0" % number
     script.call("make a folder to be removed", "mkdir", path, 0o700)
     slot = script.create("open a removed folder", "open", path, each.flags & ~_NOT_FOR_OPENING, 0)

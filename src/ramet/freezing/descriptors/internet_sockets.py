@@ -1,4 +1,4 @@
-"""TCP and UDP sockets. A pod has no network but its own: the other end of a connection is in the same pod, or gone."""
+"""TCP and UDP sockets. A pod has no network but its own, so a connection's peer is in the same pod, or gone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ramet.freezing.descriptors.peeking import may_receive, peek_messages, peek_
 from ramet.freezing.descriptors.recipes import Address, Description, InternetSocket
 from ramet.freezing.descriptors.socket_options import read_facts
 
-LISTEN, CLOSE = 10, 7  # states of TCP: include/net/tcp_states.h
-_CONNECTED = frozenset((1, 4, 5, 8, 9, 11))  # with data that can still be read
+LISTEN, CLOSE = 10, 7  # states of TCP, from include/net/tcp_states.h
+_CONNECTED = frozenset((1, 4, 5, 8, 9, 11))  # states with data that can still be read
 _SIOCOUTQ = 0x5411
-_FINISHING = frozenset((4, 9, 11))  # FIN_WAIT1, LAST_ACK, CLOSING: the end is said, but not heard yet
-_UNACKED_AT, _SACKED_AT = 24, 28  # struct tcp_info: for a listener, how many wait and how many may
+_FINISHING = frozenset((4, 9, 11))  # FIN_WAIT1, LAST_ACK, CLOSING: the FIN is sent but not acknowledged
+_UNACKED_AT, _SACKED_AT = 24, 28  # in struct tcp_info of a listener: queued connections, and the backlog
 _TCP_REPAIR, _TCP_REPAIR_QUEUE, _TCP_QUEUE_SEQ = 19, 20, 21
 _REPAIR_ON, _REPAIR_OFF_QUIETLY = 1, -1
 _NO_QUEUE, _RECEIVE_QUEUE, _SEND_QUEUE = 0, 1, 2
@@ -41,19 +41,19 @@ def read_internet(access: Access, opened: Opened, copy: socket.socket) -> Intern
         if waiting:
             access.lost.append(f"socket {opened.number}: what was sent on {waiting} connections not yet accepted")
     elif state in _CONNECTED:
-        # With an error pending even a peek would take it; without one it cannot wait or fail.
+        # A pending error would be consumed even by a peek. Without one, a peek can neither wait nor fail.
         received = peek_tcp(copy, access.budget) if may_receive(copy) else b""
         under_way = int.from_bytes(fcntl.ioctl(copy, _SIOCOUTQ, bytes(4)), "little")
     return InternetSocket(facts, local, remote, state == LISTEN, backlog, waiting, state, received, under_way, ())
 
 
 def _address(address: Any) -> Address:
-    """Without the interface of a local IPv6 address, which pods do not have."""
+    """Without the scope of a link-local IPv6 address, which pods do not have."""
     return str(address[0]).partition("%")[0], int(address[1])
 
 
 def plain(address: Address | None) -> Address | None:
-    """An IPv4 address as IPv6 writes it (::ffff:127.0.0.1) is the same place."""
+    """An IPv4-mapped IPv6 address (::ffff:127.0.0.1) is the same place as the IPv4 address."""
     return address and (address[0].removeprefix("::ffff:") if "." in address[0] else address[0], address[1])
 
 
@@ -65,7 +65,7 @@ def _remote(copy: socket.socket) -> Address | None:
 
 
 def read_under_way(access: Access, descriptions: list[Description], opened: Mapping[int, Opened]) -> list[Description]:
-    """Adds to each connection with both ends here what the receiver had no room for, or has not confirmed yet."""
+    """Add to each connection with both ends here what the receiver had no room for or has not acknowledged yet."""
     names = {
         (plain(each.thing.local), plain(each.thing.remote)): index
         for index, each in enumerate(descriptions)
@@ -85,11 +85,13 @@ def read_under_way(access: Access, descriptions: list[Description], opened: Mapp
 
 
 def _read_all(access: Access, sender: InternetSocket, sending: Opened, receiving: Opened) -> bytes | None:
-    """What the receiver will have read in the end. What it has and what the sender still keeps may overlap."""
+    """The bytes that the receiver will have read in the end. Its own and those that the sender keeps may overlap."""
     access.budget.spend(sender.under_way, "what waits in a TCP connection", MOST_QUEUE_BYTES)
     try:
         with access.copy_of_socket(sending.number) as source, access.copy_of_socket(receiving.number) as target:
-            with _repairing(source, _SEND_QUEUE):  # nothing moves while we look
+            with _repairing(source, _SEND_QUEUE):  # repair mode stops the socket: nothing moves while we look
+                # The sequence number behind the last byte that was written; `reached` is that behind the last byte
+                # received. The difference is what the receiver still lacks, and the sender keeps at least that.
                 end = source.getsockopt(socket.IPPROTO_TCP, _TCP_QUEUE_SEQ)
                 kept = source.recv(sender.under_way, _PEEK)
                 received = peek_tcp(target, access.budget) if may_receive(target) else b""
@@ -98,15 +100,16 @@ def _read_all(access: Access, sender: InternetSocket, sending: Opened, receiving
     except OSError as error:
         access.lost.append(f"socket {sending.number}: {sender.under_way} bytes on their way ({error})")
         return None
+    # Sequence numbers are modulo 2^32, and a FIN takes one of them.
     missing = (end - reached) % (1 << 32) - (1 if sender.state in _FINISHING else 0)
     return received + (kept[-missing:] if 0 < missing <= len(kept) else b"")
 
 
 @contextlib.contextmanager
 def _repairing(copy: socket.socket, queue: int) -> Iterator[None]:
-    """A mode in which the kernel shows a connection's queues to whoever has power over its network.
+    """Switch on TCP_REPAIR, in which the kernel shows a connection's queues. Needs CAP_NET_ADMIN over the network.
 
-    Leaving it forgets SO_REUSEADDR, which is set again.
+    Leaving the mode resets SO_REUSEADDR, so it is set again.
     """
     reuses = copy.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
     copy.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, _REPAIR_ON)
@@ -115,5 +118,6 @@ def _repairing(copy: socket.socket, queue: int) -> Iterator[None]:
         yield
     finally:
         copy.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR_QUEUE, _NO_QUEUE)
+        # Not plain "off", which would send a window probe to the peer.
         copy.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, _REPAIR_OFF_QUIETLY)
         copy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)

@@ -1,4 +1,4 @@
-"""System calls with which the engine looks at another process's descriptors. None of them waits, or changes them."""
+"""System calls with which the engine examines another process's descriptors. None of them waits or changes anything."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def _call(number: int, *arguments: int) -> int:
 
 
 def copy_descriptor(pidfd: int, number: int) -> int:
-    """A descriptor of ours for the same open description: offset, flags and options are shared with its owner."""
+    """Get a descriptor for the same open file description: offset, flags and options are shared with its owner."""
     return _call(X86_64["pidfd_getfd"], pidfd, number)
 
 
 def compare_descriptors(pid: int, one: int, other: int) -> int:
-    """0: both are the same open description. Else a stable order, as in a sort."""
+    """0 if both are the same open file description. Otherwise a stable order, for sorting."""
+    # kcmp answers 0 equal, 1 less, 2 greater, 3 not equal without an order.
     return (0, -1, 1, 1)[_call(X86_64["kcmp"], pid, pid, _KCMP_FILE, one, other)]
 
 
 def is_watched(pid: int, epoll: int, number: int, nth: int, descriptor: int) -> bool:
-    """Does the nth entry that `epoll` has for `number` watch the file that is now open as `descriptor`?"""
+    """Whether the nth entry that `epoll` has for `number` watches the file that is now open as `descriptor`."""
     slot = ctypes.create_string_buffer(struct.pack("III", epoll, number, nth), 12)
     try:
         return not _call(X86_64["kcmp"], pid, pid, _KCMP_EPOLL_TFD, descriptor, ctypes.addressof(slot))
@@ -46,16 +47,16 @@ def is_watched(pid: int, epoll: int, number: int, nth: int, descriptor: int) -> 
 
 
 def duplicate_contents(source: int, target: int, most: int) -> int:
-    """What is in one pipe is put into another as well; the first keeps it."""
+    """Copy what is in one pipe into another. The first keeps it."""
     return _call(X86_64["tee"], source, target, most, _SPLICE_F_NONBLOCK)
 
 
 def join_network(descriptor: int) -> None:
-    """The calling thread moves to a network: that of a process (its pidfd), or one from /proc/<pid>/ns."""
+    """Move the calling thread to a network, given by a pidfd or by a file of /proc/<pid>/ns."""
     _call(X86_64["setns"], descriptor, _CLONE_NEWNET)
 
 
 def settle_timer(descriptor: int) -> None:
-    """Has the kernel account for what has expired, so that the timer's state in /proc is exact."""
+    """Make the kernel account for expirations, so that the timer's state in /proc is exact."""
     room = ctypes.create_string_buffer(32)
     _call(X86_64["timerfd_gettime"], descriptor, ctypes.addressof(room))

@@ -1,4 +1,4 @@
-"""Locks on files, from the `lock:` lines that the kernel adds to what it says of a descriptor."""
+"""File locks, from the `lock:` lines in a descriptor's fdinfo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _F_RDLCK, _F_WRLCK = 0, 1
 
 
 def read_locks(lines: tuple[str, ...]) -> tuple[Lock, ...]:
-    """``lock:  1: POSIX  ADVISORY  WRITE 4711 00:2a:17 5 14``: the owner's pid, the file, first and last."""
+    """Parse ``lock:  1: POSIX  ADVISORY  WRITE 4711 00:2a:17 5 14``: owner's pid, file, first and last byte."""
     found: list[Lock] = []
     for line in lines:
         words = line.split()
@@ -27,10 +27,12 @@ def read_locks(lines: tuple[str, ...]) -> tuple[Lock, ...]:
 
 
 def take_locks(script: Script, descriptions: list[Description]) -> None:
-    """Last of all: closing any descriptor of a file gives up the process's locks on it.
+    """Take the locks, last of all: closing any descriptor of a file drops the process's POSIX locks on it.
 
-    In a copy's own tree nobody can hold them. On a folder of the host the original still does: there a copy has none.
+    In a copy's own tree no other process can hold them. On a folder of the host the original still does, so a copy has
+    none there.
     """
+    # A POSIX lock belongs to the process: it is taken once, whichever descriptors show it.
     done: set[Lock] = set()
     for each in descriptions:
         number = each.places[0].number
@@ -40,7 +42,7 @@ def take_locks(script: Script, descriptions: list[Description]) -> None:
                 script.call("lock a file", "flock", number, how, must_work=False)
                 continue
             if lock.kind == "POSIX":
-                # Shown with every descriptor of the file, but only taken through one that is open the right way.
+                # Every descriptor of the file shows the lock, but only one with the right access mode can take it.
                 wrong = os.O_RDONLY if lock.exclusive else os.O_WRONLY
                 if lock in done or each.flags & os.O_ACCMODE == wrong:
                     continue

@@ -22,12 +22,12 @@ from ramet.isolation.syscalls import find_in_root
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (..)(.)s ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _DELETED = b" (deleted)"
-_ANONYMOUS = b"/dev/zero (deleted)"  # what the kernel calls shared memory without a file
+_ANONYMOUS = b"/dev/zero (deleted)"  # the kernel's name for shared memory without a file
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 _MFD_CLOEXEC = 1
-_MOST_AT_ONCE = 1 << 30  # a single write moves less than 2 GiB
-_COPY_BYTES_PER_SECOND = 100_000_000  # no less
+_MOST_AT_ONCE = 1 << 30  # one write moves less than 2 GiB
+_COPY_BYTES_PER_SECOND = 100_000_000  # a lower bound
 
 
 _SYSTEM = tuple(f"{folder}/".encode() for folder in system_folders())
@@ -35,7 +35,10 @@ _SYSTEM = tuple(f"{folder}/".encode() for folder in system_folders())
 
 @dataclass(frozen=True, slots=True)
 class SharedMap:
-    """A range of shared memory. With a path it is that file in each copy's own tree, else the copy has its contents."""
+    """A range of shared memory.
+
+    With a path it is that file in each copy's own tree; otherwise the copy gets its contents.
+    """
 
     start: int
     length: int
@@ -43,11 +46,11 @@ class SharedMap:
     offset: int
     memory: Memory
     path: bytes | None
-    whole: bool  # every page of it can be read: there is no end of a file within
-    ranges: Ranges | None = None  # of the file, where there is data; None: anywhere, as nobody has it open
+    whole: bool  # every page can be read: no end of a file lies within
+    ranges: Ranges | None = None  # where the file has data; None: unknown, because no process has it open
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """What has to be copied: places from its start on, and lengths. Holes stay holes."""
+        """(offset from its start, length) of what must be copied. Holes stay holes."""
         for first, last in ((0, self.offset + self.length),) if self.ranges is None else self.ranges:
             begin, end = max(first - self.offset, 0), min(last - self.offset, self.length)
             for at in range(begin, end, _MOST_AT_ONCE):
@@ -59,7 +62,7 @@ class SharedMap:
 
 
 def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
-    """To be called inside the pause."""
+    """Read the shared mappings of a paused process. Raises ForkFailed."""
     try:
         maps = os.open(f"/proc/{target.pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -78,10 +81,12 @@ def with_ranges(maps: Sequence[SharedMap], known: Mapping[Memory, Ranges]) -> tu
 
 
 def check_amount(maps: Sequence[SharedMap], counted_bytes: int) -> float:
-    """How many seconds copying them may take: others wait for that, so it depends on what is there and not on sizes.
+    """How many seconds copying may take. Raises ForkFailed if it is too much.
 
-    ``counted_bytes``: all memory on the account of the sandbox, 0 where none is counted. Memory that nobody has open
-    cannot be asked where its holes are; to copy a hole is to fill it. Much that must be holes is refused at once.
+    Everyone in the pod waits for it, so this depends on the data that exists, not on the sizes of mappings.
+    ``counted_bytes``: all memory charged to the sandbox; 0 if it is not counted. The kernel cannot be asked for the
+    holes of memory without an open descriptor, and copying a hole fills it. If most of it must be holes, it is refused
+    at once.
     """
     if sum(each.copied_bytes for each in maps) > MOST_SHARED_BYTES:
         raise too_much(f"it shares more than {MOST_SHARED_BYTES >> 30} GiB of memory without a name")
@@ -98,7 +103,7 @@ def check_amount(maps: Sequence[SharedMap], counted_bytes: int) -> float:
 
 
 def _query(target: Target, maps: int) -> list[SharedMap] | None:
-    """None before Linux 6.11."""
+    """Ask the kernel with PROCMAP_QUERY. None before Linux 6.11."""
     ranges = _core.shared_maps(maps, MOST_SHARED_MAPS + 1)
     if ranges is None:
         return None
@@ -112,14 +117,16 @@ def _query(target: Target, maps: int) -> list[SharedMap] | None:
 
 
 def _parse(target: Target, maps: int) -> list[SharedMap]:
+    """Parse /proc/<pid>/maps."""
     found: list[SharedMap] = []
     with os.fdopen(os.dup(maps), "rb") as lines:
+        # Read line by line: a hostile process may have very many mappings, and the count is checked after each.
         for line in lines:
             match = _LINE.fullmatch(line.rstrip(b"\n"))
             if match is None:
                 continue
             protection = sum(bit for letter, bit in zip(match[3] + match[4], (1, 2, 4), strict=True) if letter != 0x2D)
-            # The kernel writes a newline in a name as an octal escape, but leaves a backslash alone.
+            # The kernel escapes a newline in a name as octal, but not a backslash.
             name = _ESCAPE.sub(lambda escape: bytes((int(escape[1], 8) & 255,)), match[7])
             if not _is_the_systems(protection, name):
                 start, end, offset, inode = int(match[1], 16), int(match[2], 16), int(match[5], 16), int(match[6])
@@ -129,7 +136,10 @@ def _parse(target: Target, maps: int) -> list[SharedMap]:
 
 
 def _is_the_systems(protection: int, name: bytes) -> bool:
-    """A file of the host that no sandbox can write, like the C library's tables: all of them may look at one copy."""
+    """Whether it is a file of the host that no sandbox can write, such as the C library's tables.
+
+    It may stay shared.
+    """
     return not protection & _PROT_WRITE and name.startswith(_SYSTEM)
 
 
@@ -142,13 +152,18 @@ def _shared_map(
     target: Target, start: int, end: int, protection: int, offset: int, inode: int, name: bytes
 ) -> SharedMap:
     path = None
+    # A mapping of a file with a path is that file again in the copy's own tree, where others may map it too.
     if name.startswith(b"/") and not name.endswith(_DELETED) and _is_file(target, name):
         path = name
     return SharedMap(start, end - start, protection, offset, (inode, name), path, name == _ANONYMOUS)
 
 
 def _is_file(target: Target, path: bytes) -> bool:
-    """Not by its inode: an overlay shows others in /proc/<pid>/maps than in stat. A name that is no more says so."""
+    """Whether a path is a regular file.
+
+    Not compared by inode: an overlay shows other inodes in /proc/<pid>/maps than in stat. The name of a deleted file
+    says so.
+    """
     try:
         found = find_in_root(target.root, path)
     except (OSError, ValueError):
@@ -160,7 +175,7 @@ def _is_file(target: Target, path: bytes) -> bool:
 
 
 def covers(maps: Iterable[SharedMap], memory: Memory, size: int) -> bool:
-    """Is every byte of this file in a mapping that can be read?"""
+    """Whether every byte of this file is in a readable mapping."""
     position = 0
     for each in sorted((each for each in maps if each.memory == memory), key=lambda each: each.offset):
         if each.offset <= position and each.path is None and each.protection & _PROT_READ:
@@ -169,9 +184,9 @@ def covers(maps: Iterable[SharedMap], memory: Memory, size: int) -> bool:
 
 
 def privatize(maps: Sequence[SharedMap]) -> list[Call]:
-    """Calls for the frozen copy of the memory, whose table of descriptors is empty.
+    """Calls for the frozen copy of the memory, which has an empty table of descriptors.
 
-    Afterwards it shares nothing with the process it was copied from, whatever that writes later.
+    Afterwards it shares nothing with the process it was copied from, whatever that one writes later.
     """
     calls: list[Call] = []
 
@@ -180,24 +195,28 @@ def privatize(maps: Sequence[SharedMap]) -> list[Call]:
 
     for each in maps:
         if each.path is not None:
-            # A copy maps its own file here; until then nothing holds the original's.
+            # A copy maps its own file here later. Until then the frozen memory must not keep the original's.
             flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
             add("let go of a shared file", "mmap", each.start, each.length, 0, flags, -1, 0)
             continue
         if not each.protection & _PROT_READ:
             add("make shared memory readable", "mprotect", each.start, each.length, _PROT_READ, must_work=False)
+        # With an empty table every new descriptor is 0.
         add("make room for shared memory", "memfd_create", b"shared\0", _MFD_CLOEXEC)
         add("size the room", "ftruncate", 0, each.length)
         for at, length in each.pieces():
+            # pwrite from the mapping itself. Past the end of a file pages cannot be read and the call is cut short
+            # (EFAULT), so it must only succeed where there is no such end.
             add("copy shared memory", "pwrite64", 0, each.start + at, length, at, must_work=each.whole)
         flags = _MAP_PRIVATE | _MAP_FIXED
+        # MAP_FIXED replaces the shared mapping in one step, at the same address.
         add("keep the copy", "mmap", each.start, each.length, each.protection, flags, 0, 0)
         add("close the room", "close", 0)
     return calls
 
 
 def share_again(script: Script, maps: Sequence[SharedMap], files: Mapping[Memory, tuple[int, int]]) -> None:
-    """Maps shared memory in the copy. `files`: slots and sizes of nameless files that are open as well."""
+    """Map shared memory in the copy. `files`: slots and sizes of nameless files that are open as well."""
     nameless: dict[Memory, list[SharedMap]] = {}
     for each in maps:
         if each.path is None:
@@ -221,7 +240,7 @@ def share_again(script: Script, maps: Sequence[SharedMap], files: Mapping[Memory
 
 
 def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
-    """From the copy's own memory, where the contents are since the freeze."""
+    """Write a range from the copy's own memory, which holds the contents since the freeze."""
     if not each.protection & _PROT_READ:
         script.call("make memory readable", "mprotect", each.start, each.length, _PROT_READ)
     end = min(each.length, size - each.offset)
@@ -235,6 +254,7 @@ def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
 def _map_named(script: Script, each: SharedMap, path: bytes) -> None:
     name = f"map {os.fsdecode(path)!r} again"
     access = os.O_RDWR if each.protection & _PROT_WRITE else os.O_RDONLY
+    # O_NONBLOCK and O_NOFOLLOW, because something else may be at that path by now.
     slot = script.create(name, "open", path + b"\0", access | os.O_NOFOLLOW | os.O_NONBLOCK, 0)
     script.call(name, "mmap", each.start, each.length, each.protection, _MAP_SHARED | _MAP_FIXED, slot, each.offset)
     script.drop(slot)

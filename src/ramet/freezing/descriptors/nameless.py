@@ -1,4 +1,4 @@
-"""Regular files without a path: deleted, made with O_TMPFILE, or in memory. Their contents are carried over."""
+"""Regular files without a path: deleted, made with O_TMPFILE, or in memory. Their contents are copied."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
 _O_TMPFILE = 0o20200000
 _CHUNK_BYTES = 1 << 20
-_MESSAGE_QUEUES = 0x19800202
-_MODE_BITS = 0o1777  # a sandbox cannot set the other two
-_READ_FROM_MAP_BYTES = 1 << 20  # smaller ones are read anyway
-_SMALL_HOLE_BYTES = 256 << 10  # is filled: one write more costs as much
-_MOST_RANGES = 2048  # each is a call in the copy, and one in each sandbox that is made of it
+_MESSAGE_QUEUES = 0x19800202  # MQUEUE_MAGIC
+_MODE_BITS = 0o1777  # a sandbox cannot set the set-id bits
+_READ_FROM_MAP_BYTES = 1 << 20  # smaller files are read in any case
+_SMALL_HOLE_BYTES = 256 << 10  # a smaller hole is filled: another write would cost as much
+_MOST_RANGES = 2048  # each is a call in the frozen copy, and one in each sandbox made from it
 
 
 def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder: bytes) -> NamelessFile | Dead:
@@ -32,7 +32,7 @@ def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder
     if not in_memory and _is_message_queue(access, opened):
         return access.dead(opened)
     inode, memory = inode_of(status), (status.st_ino, opened.link)
-    # The copy has the pages of a mapping anyway: no need to carry them through the engine as well.
+    # The copy has the pages of a mapping anyway, so they need not pass through the engine.
     mapped = status.st_size > _READ_FROM_MAP_BYTES and covers(access.shared_maps(), memory, status.st_size)
     known = mapped or inode in access.nameless_read
     access.nameless_read.add(inode)
@@ -51,7 +51,7 @@ def read_nameless(access: Access, opened: Opened, status: os.stat_result, folder
 
 
 def _is_message_queue(access: Access, opened: Opened) -> bool:
-    """It looks like a regular file whose contents tell about the queue."""
+    """Whether it is a POSIX message queue, which looks like a regular file whose content describes the queue."""
     with access.copy(opened.number) as copy:
         return file_system_type(copy) == _MESSAGE_QUEUES
 
@@ -60,12 +60,15 @@ def _seals(access: Access, opened: Opened) -> int:
     with access.copy(opened.number) as copy:
         try:
             return fcntl.fcntl(copy, _F_GET_SEALS)
-        except OSError:  # a deleted file whose name looked like this
+        except OSError:  # a deleted file whose name only looks like a memfd's
             return 0
 
 
 def _read_ranges(access: Access, opened: Opened, memory: Memory, size: int) -> Ranges | None:
-    """Where a file that is mapped as well has data: only that is copied of the mapping. None: no need to know."""
+    """Where a file that is also mapped has data: only that is copied of the mapping.
+
+    None: not needed, or too many ranges.
+    """
     if size <= _READ_FROM_MAP_BYTES or not any(each.memory == memory for each in access.shared_maps()):
         return None
     ranges: list[tuple[int, int]] = []
@@ -76,7 +79,7 @@ def _read_ranges(access: Access, opened: Opened, memory: Memory, size: int) -> R
                 start = os.lseek(file, end, os.SEEK_DATA)
                 end = os.lseek(file, start, os.SEEK_HOLE)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole follows
+                if error.errno == errno.ENXIO:  # only a hole follows
                     return tuple(ranges)
                 raise
             if ranges and start - ranges[-1][1] < _SMALL_HOLE_BYTES:
@@ -89,7 +92,7 @@ def _read_ranges(access: Access, opened: Opened, memory: Memory, size: int) -> R
 
 
 def _read_extents(access: Access, opened: Opened) -> tuple[Extent, ...]:
-    """The data, without its holes, read through a description of our own: the owner's has its offset."""
+    """Read the data without holes, through an open file description of our own: the owner's keeps its offset."""
     extents: list[Extent] = []
     with access.reopened(opened.number) as file:
         position = 0
@@ -98,7 +101,7 @@ def _read_extents(access: Access, opened: Opened) -> tuple[Extent, ...]:
                 start = os.lseek(file, position, os.SEEK_DATA)
                 position = os.lseek(file, start, os.SEEK_HOLE)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole follows
+                if error.errno == errno.ENXIO:  # only a hole follows
                     return tuple(extents)
                 raise
             access.budget.spend(position - start, f"the deleted file {os.fsdecode(opened.link)!r}")
@@ -113,18 +116,20 @@ def _read_extents(access: Access, opened: Opened) -> tuple[Extent, ...]:
 
 
 class NamelessMaker:
-    """Makes each nameless inode once, and a description of it for each one there was."""
+    """Makes each nameless inode once, and a description of it for each that there was."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._made: dict[Inode, int] = {}
         self._seals: dict[Inode, int] = {}
-        self._first: dict[Inode, Description] = {}  # opened with O_TMPFILE, as only that very description tells later
+        # The one to be opened with O_TMPFILE: only that description can be given a name later.
+        self._first: dict[Inode, Description] = {}
 
     def make_inodes(self, descriptions: list[tuple[Description, NamelessFile]]) -> dict[Inode, int]:
-        """Slots of descriptions for filling and mapping them, without seals yet."""
+        """Make the inodes and fill them. Returns slots for mapping them; seals are not set yet."""
         extents: dict[Inode, tuple[Extent, ...]] = {}
         for each, thing in descriptions:
+            # O_TMPFILE needs write access, so this is only possible with a description that has it.
             if thing.linkable and each.flags & os.O_ACCMODE == os.O_RDWR:
                 self._first.setdefault(thing.inode, each)
             extents[thing.inode] = extents.get(thing.inode) or thing.extents
@@ -135,11 +140,13 @@ class NamelessMaker:
         return self._made
 
     def make_description(self, each: Description, thing: NamelessFile) -> int:
+        """Open an inode once more, through /proc, with the flags and offset of one description."""
         name = f"open the nameless file {os.fsdecode(thing.name)!r}"
         if self._first.get(thing.inode) is each:
             slot = self._script.copy(name, self._made[thing.inode])
             self._script.set_flags(name, slot, each.flags)
         else:
+            # Through /proc, because the file has no path. This gives a new description with its own offset and flags.
             path = b"/proc/self/fd/%d\0" % self._made[thing.inode]
             slot = self._script.create(name, "open", path, each.flags & ~(_O_TMPFILE | os.O_NOFOLLOW), 0)
         if each.position:
@@ -147,6 +154,7 @@ class NamelessMaker:
         return slot
 
     def seal(self) -> None:
+        """Set the seals, now that everything is written, and drop the slots."""
         for inode, slot in self._made.items():
             if self._seals[inode]:
                 self._script.call("seal a file in memory", "fcntl", slot, _F_ADD_SEALS, self._seals[inode])
@@ -159,7 +167,7 @@ class NamelessMaker:
         elif thing.linkable:
             slot = script.create(name, "open", thing.folder + b"\0", _O_TMPFILE | os.O_RDWR, 0o600)
         else:
-            # Not O_TMPFILE, which overlays of older kernels do not have.
+            # Not O_TMPFILE, which overlays of older kernels do not support.
             path = thing.folder.rstrip(b"/") + b"/.ramet-deleted-%d\0" % number
             slot = script.create(name, "open", path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             script.call(name, "unlink", path)

@@ -1,7 +1,7 @@
-"""What waits in a socket's queue, without taking it out and without touching the socket's pending error.
+"""Reads what waits in a socket's queue, without taking it out and without touching the socket's pending error.
 
-A receive would report and clear an error even when it only peeks, so nothing is received from a socket that has one.
-Descriptors that travel with a message are left where they are: there is no room for them in what is received.
+Even a peek reports and clears a pending error, so nothing is received from a socket that has one. Descriptors attached
+to a message stay where they are: there is no room for them in what is received.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _LARGEST_MESSAGE = 1 << 18
 
 
 def may_receive(copy: socket.socket) -> bool:
+    """Whether there is something to peek at, and no pending error."""
     poll = select.poll()
     poll.register(copy, select.POLLIN)
     events = sum(found for _, found in poll.poll(0))
@@ -32,7 +33,8 @@ def may_receive(copy: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def _moving_on(copy: socket.socket) -> Iterator[None]:
-    """Each peek begins where the last one ended."""
+    """Let each peek begin where the last one ended (SO_PEEK_OFF), and restore the owner's setting afterwards."""
+    # The duplicate shares this option with the owner's descriptor, so it is restored.
     before = copy.getsockopt(socket.SOL_SOCKET, SO_PEEK_OFF)
     copy.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
     try:
@@ -42,7 +44,7 @@ def _moving_on(copy: socket.socket) -> Iterator[None]:
 
 
 def peek_stream(copy: socket.socket, budget: Budget) -> tuple[bytes, bool]:
-    """All bytes of a unix stream, and whether descriptors travel with them."""
+    """All bytes of a unix stream, and whether descriptors are attached to them."""
     parts: list[bytes] = []
     descriptors = False
     with _moving_on(copy):
@@ -51,6 +53,7 @@ def peek_stream(copy: socket.socket, budget: Budget) -> tuple[bytes, bool]:
                 data, _, flags, _ = copy.recvmsg(_CHUNK_BYTES, 0, _PEEK)
             except OSError:
                 break
+            # MSG_CTRUNC without room for control data: there was some.
             descriptors |= bool(flags & socket.MSG_CTRUNC)
             if not data:
                 break
@@ -60,7 +63,7 @@ def peek_stream(copy: socket.socket, budget: Budget) -> tuple[bytes, bool]:
 
 
 def peek_messages(copy: socket.socket, budget: Budget) -> tuple[tuple[Message, ...], bool]:
-    """All messages of a socket that keeps them apart, and whether descriptors travel with them."""
+    """All messages of a socket that keeps boundaries, and whether descriptors are attached to them."""
     messages: list[Message] = []
     descriptors = False
     with _moving_on(copy):
@@ -70,7 +73,7 @@ def peek_messages(copy: socket.socket, budget: Budget) -> tuple[tuple[Message, .
             except OSError:
                 break
             if not data and copy.type == socket.SOCK_SEQPACKET:
-                break  # the end, said again and again
+                break  # end-of-file, reported again and again
             budget.spend(len(data), "what waits in a socket", MOST_QUEUE_BYTES)
             descriptors |= bool(flags & socket.MSG_CTRUNC)
             messages.append(Message(data, _source(source)))
@@ -86,11 +89,12 @@ def _source(address: Any) -> tuple[str, int] | bytes | None:
 
 
 def peek_tcp(copy: socket.socket, budget: Budget) -> bytes:
+    # SIOCINQ gives the amount, so that one peek reads all of it.
     waiting = int.from_bytes(fcntl.ioctl(copy, _SIOCINQ, bytes(4)), "little")
     if not waiting:
         return b""
     budget.spend(waiting, "what waits in a TCP connection", MOST_QUEUE_BYTES)
-    # Kernels before 6.9 cannot move a peek in TCP and refuse the question (EOPNOTSUPP): a peek begins at the front.
+    # Kernels before 6.9 have no SO_PEEK_OFF for TCP (EOPNOTSUPP); there a peek always begins at the front.
     moved = False
     with contextlib.suppress(OSError):
         moved = copy.getsockopt(socket.SOL_SOCKET, SO_PEEK_OFF) >= 0

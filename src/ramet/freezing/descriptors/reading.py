@@ -15,13 +15,13 @@ from ramet.freezing.descriptors.kernel import compare_descriptors
 from ramet.freezing.descriptors.recipes import Description, Descriptors, Line, NamedFile, Place, Thing
 from ramet.freezing.descriptors.target import Target
 
-# Every pod shows them, and nobody can put something else there: no need to look closer.
+# Every pod has these, and no sandbox can replace them, so they need no closer look.
 _DEVICES = frozenset((b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"))
 _NAMESPACE = re.compile(rb"(cgroup|ipc|mnt|net|pid|time|user|uts):\[\d+\]")
 
 
 def read_descriptors(target: Target) -> Descriptors:
-    """To be called inside the pause. What comes back is plain data."""
+    """Read all descriptors as plain data. Call it during the pause. Raises ForkFailed."""
     try:
         table = _core.descriptors(target.pid)
         plain = _read_plain(target, table)
@@ -34,14 +34,16 @@ def read_descriptors(target: Target) -> Descriptors:
 
 
 def _read_plain(target: Target, table: _core.Table) -> Descriptors | None:
-    """The descriptors of a sandbox that has opened nothing, which is the usual one. None if there is anything else."""
+    """The fast path for a sandbox that has opened nothing, which is the usual one. None: it has something else."""
     lines = target.lines.links()
     places: dict[bytes, list[Place]] = {}
     flags: dict[bytes, int] = {}
     for number, link, text in sorted(table):
+        # A line may have several numbers. A device may not: two numbers could be one description or two.
         if text is None or (link not in lines and (link not in _DEVICES or link in places)):
             return None
-        # "pos:\t0\nflags:\t02100002\n...": the same order for twenty years; anything else is read with more care.
+        # "pos:\t0\nflags:\t02100002\n...": the kernel has kept this order for twenty years. Anything else takes the
+        # slow path.
         words = text.split(None, 4)
         if len(words) < 4 or words[2] != "flags:" or "lock:" in text:
             return None
@@ -78,20 +80,28 @@ def _read(access: Access) -> Descriptors:
     first_other = len(descriptions)
     descriptions += [_describe(group, _read_thing(access, group[0])) for group in groups]
     opened_by_index = {first_other + index: group[0] for index, group in enumerate(groups)}
+    # After all sockets are known: data in flight belongs to the peer's queue, and epolls refer to other descriptions.
     descriptions = internet_sockets.read_under_way(access, descriptions, opened_by_index)
     resolved = epolls.resolve(access, descriptions, opened_by_index)
     return Descriptors(access.target.pid_inside, tuple(resolved), tuple(access.lost))
 
 
 def _might_be_same(opened: Opened) -> object:
-    """Equal for two numbers of one description; two descriptions can have it equal as well."""
+    """A key that is equal for two numbers of one open file description.
+
+    Two descriptions may have the same key as well.
+    """
     facts = opened.facts
     identity = facts.get("ino"), facts.get("mnt_id"), facts.get("eventfd-id")
     return opened.link, opened.status_flags, facts.get("pos"), identity
 
 
 def _same_descriptions(pid: int, bucket: list[Opened]) -> list[list[Opened]]:
-    """The kernel tells which of them are duplicates. Only look-alikes are compared: each question is a system call."""
+    """Group numbers of the same open file description, by asking the kernel (kcmp).
+
+    Only look-alikes are compared, because each question is a system call. kcmp gives an order, so sorting needs few of
+    them.
+    """
     if len(bucket) == 1:
         return [bucket]
 
@@ -126,7 +136,7 @@ def _read_thing(access: Access, opened: Opened) -> Thing:
     if link.startswith(b"/"):
         return files.read_file(access, opened)
     if opened.flags & os.O_PATH:
-        return access.dead(opened)  # a name for something that has no name
+        return access.dead(opened)  # an O_PATH descriptor of something without a path
     if link.startswith(b"pipe:["):
         return pipes.read_pipe(access, opened)
     if link.startswith(b"socket:["):

@@ -1,40 +1,39 @@
-"""What is known of a paused process's descriptors: plain data, from which any number of copies can be made."""
+"""Records of a paused process's descriptors: plain data, from which any number of copies can be made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Inode: TypeAlias = tuple[int, int]  # device and number
-# Inode number and name of nameless memory, as /proc shows them for a descriptor and for a mapping. Not the device:
-# an overlay shows another one in /proc/<pid>/maps than in stat.
+Inode: TypeAlias = tuple[int, int]  # device and inode number
+# Inode number and name of nameless memory, as /proc shows them for a descriptor and for a mapping. Without the device,
+# because an overlay shows another one in /proc/<pid>/maps than in stat.
 Memory: TypeAlias = tuple[int, bytes]
-Ranges: TypeAlias = tuple[tuple[int, int], ...]  # beginnings and ends, in order
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # begin and end of each, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One of the guest's lines to the engine; the copy has its own under this number."""
+    """One of the guest's lines to the engine. The copy has its own under this number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file, folder or device that its path leads to."""
+    """A file, folder or device that has a path."""
 
     path: bytes
     seekable: bool
-    expected: (
-        bool  # False: it may be missing in the copy (a folder of the host, /proc), which is then a dead descriptor
-    )
+    # False: it may be missing in the copy (a folder of the host, /proc). Then it becomes a dead descriptor.
+    expected: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ProcFile:
-    """A file of the pod's /proc that belongs to the paused process itself."""
+    """A file of the pod's /proc about the paused process itself."""
 
-    below: bytes  # what follows /proc/<pid>
+    below: bytes  # the path below /proc/<pid>
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +44,18 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class NamelessFile:
-    """A regular file without a path: deleted, made with O_TMPFILE, or in memory."""
+    """A regular file without a path: deleted, made with O_TMPFILE, or a memfd."""
 
     inode: Inode
     memory: Memory
-    name: bytes  # of a file in memory
-    folder: bytes | None  # where it was; None for a file in memory
+    name: bytes  # of a memfd
+    folder: bytes | None  # where it was; None for a memfd
     linkable: bool
     mode: int
     size: int
     extents: tuple[Extent, ...]
     seals: int | None
-    ranges: Ranges | None = None  # where there is data, of one that is mapped as well; None: not known
+    ranges: Ranges | None = None  # where there is data, if it is also mapped; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,10 @@ class NamelessFolder:
 
 @dataclass(frozen=True, slots=True)
 class PipeEnd:
-    """One description of a pipe. The contents are with one of those that can be read."""
+    """One description of a pipe. One of those that can be read holds the contents."""
 
     pipe: bytes  # equal for all ends of one pipe
-    path: bytes | None  # of a FIFO
+    path: bytes | None  # for a FIFO
     capacity: int
     contents: tuple[bytes, ...]
 
@@ -96,30 +95,30 @@ class SignalQueue:
 
 @dataclass(frozen=True, slots=True)
 class FileWatch:
-    """An inotify instance; its watches are not carried over."""
+    """An inotify instance. Its watches are not copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessHandle:
-    pid: int  # in the pod; 0: a process that is no more
+    pid: int  # in the pod; 0: it has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """An entry of an epoll."""
+    """One entry of an epoll."""
 
     number: int  # at registration
     events: int
     data: int
     target: int  # index of the description
-    in_place: bool  # the number still names that description
-    ready: int  # of an entry that is spent (EPOLLONESHOT): events it could be spent on again
+    in_place: bool  # whether the number still belongs to that description
+    ready: int  # for a spent entry (EPOLLONESHOT): events that it can be spent on again
 
 
 @dataclass(frozen=True, slots=True)
 class Epoll:
     watched: tuple[Watched, ...]
-    quiet: bool  # it had nothing to report
+    quiet: bool  # whether it had nothing to report
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class UnixSocket:
     listening: bool
     connected: bool
     backlog: int
-    waiting: tuple[int, ...]  # inodes of connections that nobody has accepted
+    waiting: tuple[int, ...]  # inodes of connections not yet accepted
     shutdown: int
     stream: bytes
     messages: tuple[Message, ...]
@@ -180,10 +179,10 @@ class InternetSocket:
     remote: Address | None
     listening: bool
     backlog: int
-    waiting: int  # connections that nobody has accepted
-    state: int  # of TCP
+    waiting: int  # connections not yet accepted
+    state: int  # TCP state
     received: bytes
-    under_way: int  # bytes sent that the other end has not confirmed
+    under_way: int  # bytes sent that the peer has not acknowledged
     messages: tuple[Message, ...]
 
 
@@ -207,7 +206,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Something that has no life outside the paused process."""
+    """Something that cannot exist outside the paused process."""
 
     what: str
 
@@ -235,7 +234,7 @@ Thing: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A number in the table."""
+    """A descriptor number."""
 
     number: int
     close_on_exec: bool
@@ -252,10 +251,10 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """An open description: what it is, and the numbers it has."""
+    """An open file description: what it is, and its descriptor numbers."""
 
     places: tuple[Place, ...]
-    flags: int  # without O_CLOEXEC, which is the number's
+    flags: int  # without O_CLOEXEC, which belongs to the number
     position: int
     thing: Thing
     locks: tuple[Lock, ...]
@@ -263,11 +262,11 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Everything a paused process had open."""
+    """Everything that a paused process had open."""
 
-    pid: int  # of the process in its pod
+    pid: int  # pid of the process in its pod
     descriptions: tuple[Description, ...]
-    lost: tuple[str, ...]  # what a copy will not have, for people
+    lost: tuple[str, ...]  # descriptions of everything that a copy will not have
 
     def __repr__(self) -> str:
         numbers = sum(len(each.places) for each in self.descriptions)

@@ -1,4 +1,4 @@
-"""Options of sockets: those that differ from a new socket's are carried over."""
+"""Socket options: those that differ from a new socket's are copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOL_TCP, _SOL_IP, _SOL_IPV6 = socket.IPPROTO_TCP, socket.IPPROTO_IP, socket.IPP
 SO_BUF_LOCK, SO_PEEK_OFF = 72, 42
 _SEND_BUFFER_SET, _RECEIVE_BUFFER_SET = 1, 2
 _REUSE_ADDRESS = (socket.SOL_SOCKET, socket.SO_REUSEADDR)
-# Never SO_ERROR: reading it takes the error away from the owner.
+# Never SO_ERROR: reading it clears the owner's pending error.
 _ANY = tuple(
     (socket.SOL_SOCKET, option, size)
     for option, size in (
@@ -48,7 +48,7 @@ _TCP = tuple(
 _IP = tuple((_SOL_IP, option, 4) for option in (1, 2, 11, 8))
 _IP_MULTICAST = tuple((_SOL_IP, option, 4) for option in (33, 34))
 _IPV6 = tuple((_SOL_IPV6, option, 4) for option in (socket.IPV6_V6ONLY, 67))  # 67 is IPV6_TCLASS
-# They decide what a bind or a listen does, so they come before it.
+# These decide what bind or listen does, so they are set before it.
 _EARLY = frozenset(
     (
         (socket.SOL_SOCKET, socket.SO_REUSEPORT),
@@ -60,11 +60,13 @@ _EARLY = frozenset(
 
 
 def read_facts(copy: socket.socket) -> SocketFacts:
+    """Read a socket's family, type, protocol and options."""
     family, kind = int(copy.family), copy.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
     protocol = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL)
     usual = _usual_values(family, kind, protocol)
     options: list[Option] = []
     for key, value in _values(copy, family, kind).items():
+        # SO_REUSEADDR is set on the way, to bind ports again, and gets its real value at the end.
         if value != usual.get(key) and key != _REUSE_ADDRESS:
             options.append(Option(*key, value))
     reuses = copy.getsockopt(*_REUSE_ADDRESS) != 0
@@ -88,6 +90,7 @@ def _values(one: socket.socket, family: int, kind: int) -> dict[tuple[int, int],
 
 @functools.lru_cache(maxsize=32)
 def _usual_values(family: int, kind: int, protocol: int) -> dict[tuple[int, int], bytes]:
+    """The options of a new socket of this kind. {}: none can be made here, and all options are copied."""
     try:
         with socket.socket(family, kind, protocol) as fresh:
             return _values(fresh, family, kind)
@@ -96,8 +99,9 @@ def _usual_values(family: int, kind: int, protocol: int) -> dict[tuple[int, int]
 
 
 def _buffer_sizes(copy: socket.socket) -> tuple[Option, ...]:
-    """Only sizes that somebody set: the others are the kernel's to change. It tells the double of what it was given."""
+    """Buffer sizes that a program has set. The kernel tunes the others itself. It reports twice what it was given."""
     try:
+        # SO_BUF_LOCK (Linux 5.14) shows which sizes a program has set.
         locked = copy.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
     except OSError:
         return ()

@@ -1,4 +1,4 @@
-"""Sockets: looked at through a copy of the descriptor, told apart by family."""
+"""Sockets, examined through a duplicate of the descriptor and distinguished by family."""
 
 from __future__ import annotations
 

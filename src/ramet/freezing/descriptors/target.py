@@ -12,14 +12,14 @@ LINE_NUMBERS = (CONTROL, SPARE_STDOUT, SPARE_STDERR)
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Inodes of the guest's three lines to the engine: a copy gets lines of its own instead."""
+    """Inodes of the guest's three lines to the engine. A copy gets its own instead."""
 
     control: int  # a socket
     stdout: int  # a pipe
     stderr: int  # a pipe
 
     def links(self) -> dict[bytes, int]:
-        """What the links in /proc/<pid>/fd read for them, and the number that the copy's own line has."""
+        """The links in /proc/<pid>/fd that these have, with the number of the copy's own line."""
         return {
             b"socket:[%d]" % self.control: CONTROL,
             b"pipe:[%d]" % self.stdout: SPARE_STDOUT,
@@ -29,12 +29,12 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A REPL whose threads are all stopped, and with it every process of its pod."""
+    """A REPL whose threads are all stopped, like every other process of its pod."""
 
-    pid: int  # in the engine's numbering
+    pid: int  # pid in the engine's numbering
     pidfd: int
     root: int  # O_PATH descriptor of the pod's root
-    pod_pids: Mapping[int, int]  # the engine's number of each process of the pod, and the pod's own
+    pod_pids: Mapping[int, int]  # pids of the pod's processes: the engine's number to the pod's own
     lines: Lines
 
     @property

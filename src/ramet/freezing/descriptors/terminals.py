@@ -1,4 +1,4 @@
-"""Pseudo terminals: masters and slaves by their index. What is buffered in them cannot be looked at, and is lost."""
+"""Pseudo terminals: masters and slaves by index. The kernel does not show what they have buffered, so it is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_terminal(access: Access, opened: Opened, status: os.stat_result) -> Thi
             waiting = int.from_bytes(fcntl.ioctl(copy, _FIONREAD, bytes(4)), "little")
             locked = int.from_bytes(fcntl.ioctl(copy, _TIOCGPTLCK, bytes(4)), "little") if master else 0
             packets = int.from_bytes(fcntl.ioctl(copy, _TIOCGPKT, bytes(4)), "little") if master else 0
-        except OSError:  # its other side is closed
+        except OSError:  # the other side is closed
             return access.dead(opened)
     if waiting:
         access.lost.append(f"terminal {opened.number}: {waiting} bytes that wait in it")
@@ -46,15 +46,21 @@ def read_terminal(access: Access, opened: Opened, status: os.stat_result) -> Thi
 
 
 def make_terminals(script: Script, terminals: Mapping[int, tuple[Description, Terminal]]) -> dict[int, int]:
-    """The kernel numbers terminals from 0 in each pod: those in between are made as well, and closed again."""
+    """Make the terminals.
+
+    The kernel numbers them from 0 in each pod, so those in between are made too, and closed again.
+    """
     slots: dict[int, int] = {}
     if not terminals:
         return slots
     top = max(thing.index for _, thing in terminals.values())
     made = [
-        script.create("make a terminal", "open", b"/dev/pts/ptmx\0", os.O_RDWR | _O_NOCTTY, 0) for _ in range(top + 1)
+        # Each open of ptmx takes the lowest free index, so opening them in order reproduces the numbers.
+        script.create("make a terminal", "open", b"/dev/pts/ptmx\0", os.O_RDWR | _O_NOCTTY, 0)
+        for _ in range(top + 1)
     ]
     unused = set(made)
+    # A slave can only be opened while its master is unlocked. Locks are restored at the end.
     for thing in (thing for _, thing in terminals.values() if not thing.master):
         script.call("unlock a terminal", "ioctl", made[thing.index], _TIOCSPTLCK, bytes(4))
     for place, (each, thing) in terminals.items():
@@ -69,6 +75,7 @@ def make_terminals(script: Script, terminals: Mapping[int, tuple[Description, Te
         if thing.packets:
             script.call("set a terminal's packet mode", "ioctl", slot, _TIOCPKT, b"\1\0\0\0")
         script.set_flags("set a terminal's flags", slot, each.flags)
+    # Last, because a locked terminal cannot be opened.
     for place, (_, thing) in terminals.items():
         if thing.master and thing.locked:
             script.call("lock a terminal", "ioctl", slots[place], _TIOCSPTLCK, b"\1\0\0\0")

@@ -1,4 +1,4 @@
-"""Makes unix sockets again: first what others connect to, then pairs, then what waits to be accepted."""
+"""Makes unix sockets again: first those that others connect to, then pairs, then connections waiting to be accepted."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ramet.freezing.descriptors.socket_options import (
 
 _SEND_SHUTDOWN = 2
 _NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_CHUNK_BYTES = 32_768  # one buffer of the kernel's: it is queued whole or not at all
+_CHUNK_BYTES = 32_768  # one kernel buffer, which is queued whole or not at all
 _USUAL_ROOM = 65_536
 _LONGEST_NAME = 108
 _ENOUGH_ROOM = 1 << 24  # the kernel gives as much as it allows
 
 
 class UnixMaker:
-    """Makes all unix sockets of one process. `slots` is filled with what was made, by index of the description."""
+    """Makes all unix sockets of one process. `slots` maps the index of a description to what was made."""
 
     def __init__(self, script: Script, sockets: Mapping[int, tuple[Description, UnixSocket]]) -> None:
         self._script = script
         self._sockets = sockets
         self._index_of = {thing.inode: index for index, (_, thing) in sockets.items()}
-        self._listeners: dict[bytes, int] = {}  # slots, by the name that bind was given
-        self._ways: dict[bytes, bytes] = {}  # where to connect to, from the root folder, for such a name
+        self._listeners: dict[bytes, int] = {}  # slots, by the name given to bind
+        self._ways: dict[bytes, bytes] = {}  # the path to connect to from the root folder, by such a name
         self._waiting = {
             inode: thing.name for _, thing in sockets.values() if thing.name is not None for inode in thing.waiting
         }
@@ -42,30 +42,33 @@ class UnixMaker:
         for index, (_, thing) in self._sockets.items():
             if self._is_bound(thing):
                 self._make_bound(index, thing)
-        # Whoever waits to be accepted comes last, so that an accept finds the connection that was just made for it.
+        # Connections that wait to be accepted come last. Otherwise an accept in `_join` would get one of these instead
+        # of the connection that it has just made.
         for index, (_, thing) in self._sockets.items():
             if index not in self.slots and self._waiting.get(thing.inode) not in self._ways:
                 self._make_end(index, thing)
         for index, (_, thing) in self._sockets.items():
             if index not in self.slots:
                 self._connect(index, thing, self._waiting[thing.inode])
+        # A larger backlog was needed to queue them all; now it gets its real value.
         for index, (_, thing) in self._sockets.items():
             if thing.listening and len(thing.waiting) > thing.backlog:
                 self._script.call("listen on a unix socket", "listen", self.slots[index], thing.backlog)
         for index, (_, thing) in self._sockets.items():
             if thing.facts.type == socket.SOCK_DGRAM and thing.name is not None:
                 self._fill_bound(index, thing)
+        # Options at the end: timeouts, small buffers or O_NONBLOCK of the original could make the calls above fail.
         for index, (each, thing) in self._sockets.items():
             set_early_options(self._script, self.slots[index], thing.facts)
             set_late_options(self._script, self.slots[index], thing.facts)
             self._script.set_flags("set a unix socket's flags", self.slots[index], each.flags)
 
     def _is_bound(self, thing: UnixSocket) -> bool:
-        """An accepted socket has its listener's name, but is not bound itself."""
+        """Whether the socket itself was bound. An accepted socket has its listener's name without being bound."""
         return thing.name is not None and not (thing.connected and thing.facts.type != socket.SOCK_DGRAM)
 
     def _new(self, thing: UnixSocket) -> int:
-        # Nothing here may wait: the original decides who accepts, and how many may queue.
+        # Nothing in a thaw may wait: whether a connect blocks depends on a backlog that the original chose.
         kind = thing.facts.type | socket.SOCK_NONBLOCK
         return self._script.create("make a unix socket", "socket", socket.AF_UNIX, kind, 0)
 
@@ -76,15 +79,18 @@ class UnixMaker:
             _bind(script, slot, name)
             self._ways[name] = name
         elif path is None or path.deleted:
-            _bind(script, slot, b"")  # any name: the kernel picks one that no path leads to
+            _bind(script, slot, b"")  # any name: the kernel picks an abstract one
         else:
+            # bind was given a name relative to a folder, and getsockname must show the same name again.
             script.call("go to a socket's folder", "chdir", path.folder + b"\0")
+            # The copied tree contains the socket's file, and bind fails with EADDRINUSE if it exists.
             script.call("remove the copied socket file", "unlink", path.name + b"\0", must_work=False)
             given = name if name.startswith(b"/") else path.name
             _bind(script, slot, given)
             script.call("set a socket file's mode", "chmod", path.name + b"\0", path.mode)
             script.call("go back", "chdir", b"/\0")
             way = name if name.startswith(b"/") else path.folder.rstrip(b"/") + b"/" + path.name
+            # A longer path does not fit into sun_path, so no socket can connect to it from the root folder.
             if len(way) < _LONGEST_NAME:
                 self._ways[name] = way
         if thing.listening:
@@ -109,7 +115,7 @@ class UnixMaker:
         if other is not None and peer is not None and peer not in self.slots:
             self.slots[peer] = there
             _fill(script, other, here)
-            # What one side cannot send any more the other cannot receive: one kind of shutdown tells it all.
+            # If one side cannot send, the other cannot receive, so restoring SHUT_WR on both restores everything.
             for slot, end in ((here, thing), (there, other)):
                 if end.shutdown & _SEND_SHUTDOWN:
                     script.call("shut a unix socket down", "shutdown", slot, socket.SHUT_WR)
@@ -117,7 +123,10 @@ class UnixMaker:
             script.drop(there)
 
     def _join(self, thing: UnixSocket, other: UnixSocket | None) -> tuple[int, int]:
-        """Both ends; through the listener that one of them came from, if that is here, for the names they have."""
+        """Make both ends.
+
+        If a listener is here that one of them came from, connect through it, so that both have their names.
+        """
         script, kind = self._script, thing.facts.type
         for server in (thing, other):
             name = server.name if server is not None else None
@@ -134,7 +143,7 @@ class UnixMaker:
         _connect(self._script, self.slots[index], self._ways[name])
 
     def _fill_bound(self, index: int, thing: UnixSocket) -> None:
-        """Datagrams for a socket with a name are sent to that name, by whoever sent them if it is here."""
+        """Send datagrams to a named socket again, through the original sender if it is here."""
         way = self._ways.get(thing.name or b"")
         if way is None:
             return
@@ -153,7 +162,7 @@ class UnixMaker:
 
 
 def _address(name: bytes) -> bytes:
-    """struct sockaddr_un, only as long as the name: an abstract name is not padded."""
+    """Pack a struct sockaddr_un, only as long as the name: an abstract name is not padded."""
     end = b"" if not name or name.startswith(b"\0") or len(name) >= _LONGEST_NAME else b"\0"
     return struct.pack("H", socket.AF_UNIX) + name + end
 
@@ -169,14 +178,16 @@ def _connect(script: Script, slot: int, name: bytes) -> None:
 
 
 def _fill(script: Script, thing: UnixSocket, sender: int) -> None:
-    """Puts what waited in a socket into its queue, from the other end."""
+    """Put what waited in a socket into its queue, from the other end."""
     parts = [message.data for message in thing.messages]
     parts += [thing.stream[at : at + _CHUNK_BYTES] for at in range(0, len(thing.stream), _CHUNK_BYTES)]
     roomy = sum(map(len, parts)) > _USUAL_ROOM
     if roomy:
+        # The queue of the original may be fuller than a new socket's send buffer allows.
         set_option(script, sender, socket.SOL_SOCKET, socket.SO_SNDBUF, struct.pack("i", _ENOUGH_ROOM))
     for part in parts:
         script.call("fill a unix socket", "sendto", sender, part or b"\0", len(part), _NO_WAIT, 0, 0)
+    # Restore the size, and clear the mark that a program has set it.
     if roomy:
         usual = struct.pack("i", _usual_send_room())
         set_option(script, sender, socket.SOL_SOCKET, socket.SO_SNDBUF, usual)

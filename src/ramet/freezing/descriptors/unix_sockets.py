@@ -1,4 +1,4 @@
-"""Unix sockets: pairs with what waits in them, listeners, connections through listeners, datagram sockets."""
+"""Unix sockets: pairs with their queues, listeners, connections through listeners, datagram sockets."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def read_unix(access: Access, opened: Opened, copy: socket.socket) -> Thing:
     if known is None:
         return access.dead(opened)
     name = _name(copy)
+    # Peeking at a listener fails, and at a socket with a pending error it would clear that error.
     can_be_peeked = not known.listening and may_receive(copy)
     stream, messages, descriptors = _queue(access, copy) if can_be_peeked else (b"", (), False)
     if descriptors:
@@ -59,7 +60,7 @@ def _name(copy: socket.socket) -> bytes | None:
 
 
 def _path(access: Access, copy: socket.socket, name: bytes) -> UnixPath | None:
-    """Where the socket is in the file tree now; bind may have been given a path from a folder that is unknown."""
+    """Where the socket is in the file tree now. bind may have been given a path relative to an unknown folder."""
     try:
         bound = fcntl.ioctl(copy, _SIOCUNIXFILE)
     except OSError:
@@ -70,7 +71,7 @@ def _path(access: Access, copy: socket.socket, name: bytes) -> UnixPath | None:
         is_own = access.is_own(bound)
     finally:
         os.close(bound)
-    # On a folder of the host it is the original's alone: a copy must not take its place there.
+    # On a folder of the host the socket belongs to the original alone: a copy must not replace it there.
     deleted = not is_own or not access.leads_to(path, inode_of(status))
     folder, _, last = path.rpartition(b"/")
     if not name.startswith(b"/") and path.endswith(b"/" + name):

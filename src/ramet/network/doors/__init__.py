@@ -1,4 +1,4 @@
-"""What listens in a pod, and what programs in there say first: HTTP, SOCKS5, TLS or anything, and questions for names.
+"""The listeners in a pod, and the first bytes of its programs: HTTP, SOCKS5, TLS or anything else, and DNS queries.
 
 Start with ``doors``.
 """

@@ -1,4 +1,4 @@
-"""Programs of a sandbox that come to the proxy: what each asks for, and how it is told when it cannot have it."""
+"""Serves the programs of a sandbox that connect to the proxy: what each asks for, and how it is refused."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ramet.network.streams.socket_stream import SocketStream
 _FIRST_BYTE_SECONDS = 60.0
 _LAST_SECONDS = 2.0
 _LAST_BYTES = 1 << 20
-# linux/netfilter_ipv4.h: where a connection was going before a rule led it here, as a struct sockaddr_in.
+# linux/netfilter_ipv4.h: the destination of a connection before a rule redirected it, as a struct sockaddr_in.
 _SO_ORIGINAL_DST = 80
 _SOCKADDR_IN = struct.Struct("!2xH4s8x")
 
 
 async def serve_proxy_client(client: SocketStream, guest: Guest, authority: AuthorityNow) -> None:
-    """One that knows it speaks to a proxy: SOCKS or HTTP, told apart by the first byte."""
+    """Serve a program that knows that it talks to a proxy: SOCKS or HTTP, told apart by the first byte."""
     async with asyncio.timeout(_FIRST_BYTE_SECONDS):
         data = await client.read()
     if not data:
@@ -59,10 +59,10 @@ async def _serve_socks(client: SocketStream, guest: Guest, authority: AuthorityN
 
 
 async def serve_raw_client(client: SocketStream, guest: Guest, authority: AuthorityNow) -> None:
-    """One that knows nothing of a proxy: the kernel led it here. It is told no more than that it did not work."""
+    """Serve a program that the kernel redirected here and that knows of no proxy. A refusal is just a reset."""
     try:
         address, port = original_destination(client.socket)
-    except OSError:  # somebody has connected to this port itself
+    except OSError:  # a program has connected to this port itself, without being redirected
         return client.abort()
     try:
         target = await reach(guest, str(address), port, "tcp")
@@ -72,7 +72,11 @@ async def serve_raw_client(client: SocketStream, guest: Guest, authority: Author
 
 
 async def _say_last(client: SocketStream, answer: bytes) -> None:
-    """Say it, and listen for a moment: what is sent to a closed connection resets it, and may take the answer along."""
+    """Send an answer and read on for a moment before closing.
+
+    close(2) with unread bytes, or bytes that arrive after it, cause a reset, and the client's kernel then drops the
+    answer.
+    """
     client.write(answer)
     client.write_eof()
     heard = 0
@@ -82,9 +86,10 @@ async def _say_last(client: SocketStream, answer: bytes) -> None:
 
 
 def original_destination(end: socket.socket) -> tuple[IPv4Address, int]:
-    """Where it was going. OSError: nobody led it here."""
+    """Where a connection was going before it was redirected. Raises OSError if it was not."""
     port, packed = _SOCKADDR_IN.unpack(end.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, _SOCKADDR_IN.size))
     address = IPv4Address(packed)
+    # A program that connects to the port directly gets the port's own address here.
     if address.is_loopback:
         raise OSError(f"{address} is this side's own")
     return address, port

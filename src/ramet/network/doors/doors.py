@@ -1,4 +1,4 @@
-"""The sockets of one sandbox that the proxy listens on, and the tasks that serve who comes there."""
+"""The sockets of one sandbox that the proxy listens on, and the tasks that serve its clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.network.guests import Guest
 from ramet.network.streams.socket_stream import SocketStream
 
 PROXY, TRANSPARENT, NAMES = "proxy", "transparent", "names"
-# Connections are accepted one by one, in between others; a program that finds the queue full waits for a second.
+# We accept connections one by one, between other work. A program that finds the queue full retries after a second.
 _BACKLOG = 1024
 
 Serve = Callable[[SocketStream, Guest, AuthorityNow], Awaitable[None]]
@@ -21,7 +21,7 @@ Failed = Callable[[BaseException], None]
 
 
 class Doors:
-    """Owns the listeners and the clients' connections. ``failed`` is told of errors that should not be there."""
+    """Owns the listeners and the clients' connections. Unexpected errors go to ``failed``."""
 
     def __init__(self, guest: Guest, authority: AuthorityNow, failed: Failed) -> None:
         self.guest = guest
@@ -33,9 +33,11 @@ class Doors:
         self._closed = False
 
     async def open(self, listeners: Mapping[str, socket.socket]) -> None:
+        """Start to listen."""
         loop = asyncio.get_running_loop()
         serving: dict[str, Serve] = {PROXY: serve_proxy_client, TRANSPARENT: serve_raw_client}
         for what, serve in serving.items():
+            # The sandbox may be closed during each await here; then `close` runs again at the end.
             if what in listeners and not self._closed:
                 made = await loop.create_server(self._stream_for(serve), sock=listeners[what], backlog=_BACKLOG)
                 self._servers.append(made)
@@ -44,19 +46,22 @@ class Doors:
             _, self._names = await loop.create_datagram_endpoint(
                 lambda: NamingService(self.guest, raw, self._failed), sock=listeners[NAMES]
             )
-            # The loop has set it: code in the pod could bind the port as well, and answer instead.
+            # The loop has set SO_REUSEADDR. For UDP that would let code in the pod bind the same port, and answer
+            # instead of us.
             listeners[NAMES].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         if self._closed:
             self.close()
 
     def close(self) -> None:
-        """Nobody is listened to any more, and all connections are reset."""
+        """Stop listening and reset all connections."""
         self._closed = True
         for server in self._servers:
             server.close()
         if self._names is not None:
             self._names.close()
         self.guest.close()
+        # A copy, because aborting may finish tasks. `guest.close` has ended the connections to servers in an orderly
+        # way.
         for task, client in tuple(self._clients.items()):
             client.abort()
             task.cancel()
@@ -67,6 +72,8 @@ class Doors:
     def _come(self, client: SocketStream, serve: Serve) -> None:
         if self._closed or not self.guest.limits.begin_client():
             return client.abort()
+        # Counted until the socket is really closed, which may be long after the task has ended: a peer may not read the
+        # rest.
         self.guest.limits.take()
         client.on_lost = self.guest.limits.give_back
         task = asyncio.get_running_loop().create_task(self._serve(client, serve))
@@ -77,7 +84,7 @@ class Doors:
         try:
             await serve(client, self.guest, self._authority)
         except (ConnectionError, TimeoutError):
-            client.abort()
+            client.abort()  # the peer is gone, or too slow: nothing to report
 
     def _done(self, task: asyncio.Task[None]) -> None:
         client = self._clients.pop(task)

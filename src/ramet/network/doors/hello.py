@@ -1,6 +1,6 @@
-"""The first message of a TLS client, read far enough to know which server it asks for. Anything odd is refused.
+"""Reads the first message of a TLS client, far enough to know which server it asks for. Anything odd is refused.
 
-record:     type 22, version, length (2)                one message may come in several records
+record:     type 22, version, length (2)                one message may span several records
 message:    type 1, length (3)
 client hello: version (2), random (32), session id (1+n), cipher suites (2+n), compression (1+n), extensions (2+n)
 extension:  type (2), length (2): 0 server name; 0xfe0d encrypted client hello
@@ -17,32 +17,32 @@ _RECORD_BYTES_AT_MOST = 1 << 14
 
 
 class NotUnderstood(Exception):
-    """This is no client hello, or one that is not to be trusted."""
+    """Not a client hello, or one that is not to be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a client says in the clear."""
+    """The parts of a client hello that are sent in the clear."""
 
     server_name: str | None
-    encrypted_hello: bool  # there is another server name that nobody on the way can read
+    encrypted_hello: bool  # there is another server name, which only the server can read
 
 
 def read_hello(data: bytes) -> Hello | None:
-    """None: more is needed. What comes after the hello is not looked at."""
+    """Parse a client hello. None: incomplete. Ignores what follows it. Raises NotUnderstood."""
     return HelloReader().feed(data)
 
 
 class HelloReader:
-    """Reads it as it comes, each record once: a client may send it byte by byte, in records of a byte each."""
+    """Parses it as it arrives, each record once: a client may send it byte by byte, in records of one byte each."""
 
     def __init__(self) -> None:
-        self.data = b""  # all that came
-        self._at = 0  # of the first record that is not all here
-        self._message = bytearray()  # what those before it hold
+        self.data = b""  # everything received
+        self._at = 0  # where the first incomplete record begins
+        self._message = bytearray()  # the content of the records before that
 
     def feed(self, more: bytes) -> Hello | None:
-        """None: more is needed."""
+        """Add bytes. None: more are needed. Raises NotUnderstood."""
         self.data += more
         data = self.data
         while len(data) >= self._at + 5:
@@ -65,7 +65,7 @@ class HelloReader:
         return None
 
     def _whole(self, part: bytes) -> Hello | None:
-        """The hello, if it is complete with this part of a record."""
+        """The hello, if this part of a record completes it."""
         begun = bytes(self._message[:4]) + part[:4]
         if begun[0:1] and begun[0] != _CLIENT_HELLO:
             raise NotUnderstood("the first message of TLS is not a client's")
@@ -98,7 +98,7 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def part(self, size: int) -> _Reader:
-        """What has its length before it."""
+        """A part that is preceded by its length."""
         return _Reader(self.take(self.number(size)))
 
 
@@ -113,6 +113,7 @@ def _hello(reader: _Reader) -> Hello:
     found: dict[int, _Reader] = {}
     while extensions.left:
         kind = extensions.number(2)
+        # Two server names could be read differently by us and by the server.
         if kind in found:
             raise NotUnderstood("an extension is given twice")
         found[kind] = extensions.part(2)

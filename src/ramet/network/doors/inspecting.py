@@ -1,4 +1,4 @@
-"""The first bytes that a program sends through a tunnel: what it is about to speak, and whether that may pass."""
+"""Looks at the first bytes that a program sends through a tunnel: which protocol it is, and whether it may pass."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ramet.protocol.rules import host_address, host_name
 
 Speech = Literal["tls", "http", "http2", "other", "unclear"]
 
-# A request line that is longer is taken by no server.
+# No server accepts a longer request line.
 LINE_BYTES_AT_MOST = 64 * 1024
 _HELLO_SECONDS = 30.0
-# What may still become the first line of a request: a word, and after a space anything that prints.
+# Bytes that may still become a request line: a word, and after a blank anything printable.
 _BEGINNING = re.compile(rb"[!-~]+(?:[ \t][\t -~\x80-\xff]*)?\r?")
 _REQUEST = re.compile(rb"[A-Za-z-]{1,24}[ \t]")
 _ALERT, _HANDSHAKE = b"\x15", b"\x16"
@@ -24,27 +24,30 @@ _OF_A_WARNING = b"\x00\x02\x01"  # length and level
 
 
 def speech_of(data: bytes) -> Speech:
-    """What somebody speaks who began like this. Unclear: HTTP may come of it."""
+    """The protocol that begins with these bytes. "unclear": it may still become HTTP."""
     if data[:1] == _HANDSHAKE:
         return "tls"
-    # Refused there. Some servers, as those in Go, drop warnings that come before the hello, whatever version they tell,
-    # and could then be told any name behind one.
+    # Treated as TLS, and refused there. Some servers, such as Go's, ignore warnings before the hello, whatever version
+    # they have. A program could otherwise hide a hello with any name behind one.
     if data[:1] == _ALERT and _OF_A_WARNING.startswith(data[3:6]):
         return "tls"
     if data[0:1] and data[0] & 0x80 and data[2:4] == b"\x01\x03":
-        return "tls"  # as clients of SSL 2 say hello; it is refused there
+        return "tls"  # the hello of SSL 2; refused there
     line, line_end, _ = data.lstrip(b"\r\n\t ").partition(b"\n")
     if b"HTTP/" in line.upper():
         return "http2" if line.startswith(b"PRI ") else "http"
     if not line_end and len(data) > LINE_BYTES_AT_MOST and _REQUEST.match(line):
-        return "http"  # with a request line that is refused there
+        return "http"  # refused there for its request line
     if line_end or len(data) > LINE_BYTES_AT_MOST:
         return "other"
     return "unclear" if not line or _BEGINNING.fullmatch(line) else "other"
 
 
 async def hear_hello(client: Stream, data: bytes) -> tuple[Hello, bytes]:
-    """The whole first message of TLS, and all that was read for it. NotUnderstood: it is none, or comes too slowly."""
+    """Read a whole client hello. Returns it with all bytes read for it.
+
+    Raises NotUnderstood, also if it comes too slowly.
+    """
     try:
         async with asyncio.timeout(_HELLO_SECONDS):
             reader = HelloReader()
@@ -58,7 +61,7 @@ async def hear_hello(client: Stream, data: bytes) -> tuple[Hello, bytes]:
 
 
 def why_not(hello: Hello, host: str, port: int, guest: Guest) -> str | None:
-    """What is wrong with speaking TLS like this to a host that was asked for and allowed. None: nothing."""
+    """Why TLS with this hello may not pass to a host that was asked for and allowed. None: it may."""
     network, decider = guest.network, guest.decider
     if hello.encrypted_hello and (not network.open or any(rule.name is not None for rule in network.deny)):
         return "TLS hides the name of its server (encrypted client hello), so no rule can be held to it"
@@ -72,7 +75,7 @@ def why_not(hello: Hello, host: str, port: int, guest: Guest) -> str | None:
         if guest.secrets_for(name, port):
             return f"TLS names {name}, which has secrets; connect to it by its name, not by an address"
         verdict = decider.name_verdict(name, port)
-        # Whoever may reach an address may call it what they like, except by a name that is denied.
+        # A program that may reach an address may use any name for it, except one that is denied.
         if not verdict.allowed and verdict.rule is not None:
             return verdict.reason
     return None

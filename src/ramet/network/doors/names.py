@@ -1,7 +1,7 @@
-"""Names for programs that know no proxy: DNS over UDP, with an address of its own for each name that may be reached.
+"""DNS for programs that know no proxy: over UDP, with a stand-in address for each name that may be reached.
 
-The address stands for the name and for nothing else: a connection to it arrives at the proxy, which then asks what the
-name leads to. So no program learns, or chooses, what is really connected to.
+The address stands for the name and nothing else: a connection to it arrives at the proxy, which then resolves the name.
+So no program learns or chooses the address that is really connected to.
 
     message:   id (2), flags (2), counts of questions, answers, authorities, additionals (2 each), then these
     question:  name (length and label, ..., 0), type (2), class (2)
@@ -29,13 +29,13 @@ OK, FORMAT_ERROR, SERVER_FAILURE, NO_SUCH_NAME, NOT_IMPLEMENTED = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question of one name."""
+    """A query for one name."""
 
     id: int
     flags: int
-    question: bytes  # as it came; it goes into the answer
-    name: str | None  # as rules compare it; None: it is no name of a host
-    written: str  # as it came, for a log
+    question: bytes  # as received; copied into the answer
+    name: str | None  # in the form that rules compare; None: not a host name
+    written: str  # as received, for the log
     kind: int
 
     @property
@@ -44,7 +44,7 @@ class Query:
 
 
 def read_query(data: bytes) -> Query | None:
-    """None: nothing that can be answered."""
+    """Parse a query. None: it cannot be answered."""
     if not _HEAD.size < len(data) <= QUERY_BYTES_AT_MOST:
         return None
     number, flags, questions, answers, authorities, _ = _HEAD.unpack_from(data)
@@ -54,7 +54,7 @@ def read_query(data: bytes) -> Query | None:
     at = _HEAD.size
     while at < len(data) and data[at]:
         length = data[at]
-        if length > 63 or at + 1 + length >= len(data):  # a pointer, or cut short
+        if length > 63 or at + 1 + length >= len(data):  # a compression pointer, or truncated
             return None
         labels.append(data[at + 1 : at + 1 + length])
         at += 1 + length
@@ -68,20 +68,21 @@ def read_query(data: bytes) -> Query | None:
 
 
 def answer(query: Query, code: int, address: IPv4Address | None = None) -> bytes:
+    """The answer to a query, with an address or without."""
     flags = _RESPONSE | query.flags & _RECURSION_DESIRED | _RECURSION_AVAILABLE | code
     head = _HEAD.pack(query.id, flags, 1, int(address is not None), 0, 0)
     if address is None:
         return head + query.question
-    # 0xc00c: the name in the question
+    # 0xc00c is a pointer to the name in the question.
     record = struct.pack("!HHHIH", 0xC00C, _A, _INTERNET, _SECONDS_TO_LIVE, 4) + address.packed
     return head + query.question + record
 
 
 class Names:
-    """The names of one sandbox and the addresses that stand for them.
+    """The names of one sandbox and their stand-in addresses.
 
-    The same name gets the same address as a rule, also in another sandbox and after a restart of the proxy: programs
-    keep addresses, and copies of a sandbox keep what it had.
+    A name usually gets the same address, also in another sandbox and after a restart of the proxy: programs keep
+    addresses, and forks of a sandbox keep what it had.
     """
 
     def __init__(self) -> None:
@@ -92,7 +93,7 @@ class Names:
         return len(self._names)
 
     def address_of(self, name: str) -> IPv4Address | None:
-        """None: there are too many names already."""
+        """The stand-in for a name. None: there are too many names already."""
         known = self._addresses.get(name)
         if known is not None:
             return known
@@ -100,9 +101,10 @@ class Names:
             return None
         number = int.from_bytes(sha256(name.encode()).digest()[:4], "big")
         while True:
-            # Neither the first nor the last of the block, which some programs take for something else.
+            # Not the first or the last address of the block, which some programs treat specially.
             address = NAMES_BLOCK[1 + number % (NAMES_BLOCK.num_addresses - 2)]
             if address not in self._names:
+                # Two names with the same hash: take the next free address.
                 break
             number += 1
         self._names[address], self._addresses[name] = name, address

@@ -1,6 +1,6 @@
-"""DNS for programs that know no proxy, on a UDP socket of the pod: names that may be reached exist, others do not.
+"""The DNS server of one pod: names that may be reached exist, others do not.
 
-A name that may not be reached is never looked up: it could carry what a program has read to whoever answers for it.
+A name that may not be reached is never looked up: the name itself could carry data to the operator of its name server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ramet.network.reaching.resolving import NotResolved
 
 _QUERIES_AT_ONCE = 64
 _TOLD_AT_MOST = 256
-# A program asks twice for each name (IPv4, IPv6), and again for each domain it is configured to search.
+# Do not log a name again within this time: a program asks for IPv4 and IPv6, and for each of its search domains.
 _TOLD_SECONDS = 5.0
 _PORT = 53
 
@@ -25,7 +25,7 @@ Failed = Callable[[BaseException], None]
 
 
 class NamingService(asyncio.DatagramProtocol):
-    """Of one sandbox. ``raw``: there is a way for connections to the addresses that it gives."""
+    """The DNS server of one sandbox. ``raw``: connections to stand-in addresses are redirected to us."""
 
     def __init__(self, guest: Guest, raw: bool, failed: Failed) -> None:
         self._guest = guest
@@ -40,7 +40,8 @@ class NamingService(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         query = names.read_query(data)
-        # A program whose question is dropped asks again.
+        # Drop what we cannot answer now. A program that gets no answer asks again.
+        # Bounded, because each lookup holds memory and perhaps a thread for seconds.
         if query is None or len(self._tasks) >= _QUERIES_AT_ONCE:
             return
         known = self._known(query)
@@ -52,7 +53,7 @@ class NamingService(asyncio.DatagramProtocol):
         task.add_done_callback(self._done)
 
     def error_received(self, exc: Exception) -> None:
-        """A program has gone before it was answered."""
+        """ICMP reported that a program was gone before it was answered. Ignore it."""
 
     def close(self) -> None:
         for task in self._tasks:
@@ -61,13 +62,14 @@ class NamingService(asyncio.DatagramProtocol):
             self._transport.close()
 
     def _known(self, query: Query) -> bytes | None:
-        """The answer, where nothing has to be looked up for it."""
+        """The answer, if nothing has to be looked up for it. None: look the name up."""
         if query.name is None or not self._guest.decider.may_be_looked_up(query.name):
             self._tell(query, "no rule allows this name, so it was not looked up")
             return names.answer(query, names.NO_SUCH_NAME)
         if not self._raw:
             self._tell(query, "this host has no nf_tables, so only programs that use the proxy can connect")
             return names.answer(query, names.NO_SUCH_NAME)
+        # The name exists but has no address of the kind asked for: pods have no IPv6.
         if not query.wants_address:
             return names.answer(query, names.OK)
         if self._guest.decider.pinned(query.name) is not None:

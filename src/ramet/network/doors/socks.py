@@ -1,8 +1,8 @@
-"""SOCKS version 5 (RFC 1928) without authentication: a program asks for one connection, then speaks through it.
+"""SOCKS version 5 (RFC 1928) without authentication: a program asks for one connection, then talks through it.
 
-greeting:  5, count, methods...                     answer: 5, method (0: none; 255: not like this)
+greeting:  5, count, methods...                     answer: 5, method (0: none; 255: not acceptable)
 request:   5, command (1: connect), 0, form of address, address, port (2)
-answer:    5, code, 0, 1, address (4), port (2)     what it is connected to is not told
+answer:    5, code, 0, 1, address (4), port (2)     the address is always zero: programs do not learn it
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ _CODES = {"rule": NOT_ALLOWED, "bytes": NOT_ALLOWED, "limit": FAILED, "unresolve
 
 
 class Unspeakable(Exception):
-    """What came is not a request that can be granted; it has been answered."""
+    """The request cannot be granted, and has been answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
+    """The host and port that a program asks for."""
+
     host: str
     port: int
 
 
 async def hear_request(client: Stream) -> Wanted:
-    """What a program asks for. Unspeakable: nothing of use. TimeoutError: it did not say."""
+    """Read a request. Raises Unspeakable for anything that cannot be granted, TimeoutError, ConnectionError."""
     async with asyncio.timeout(_SECONDS):
         reader = _Reader(client)
         version, count = await reader.take(2)
@@ -90,5 +92,5 @@ class _Reader:
         return taken
 
     def leave(self) -> None:
-        """What came behind is for whoever reads next."""
+        """Put back what came after the request, for the next reader."""
         self._stream.unread(self._data)

@@ -1,11 +1,11 @@
-"""A connection that a program asked for, once there is one: bytes both ways, after a look at the program's first ones.
+"""A connection that a program asked for, once it is made: bytes both ways, after a look at the program's first ones.
 
-    TLS       the server it names must be the one that was asked for; for a host with secrets we speak TLS ourselves
-    HTTP/1    handed to the forwarder, which holds each request to the host
-    HTTP/2    in the clear: refused, as nobody would look at its requests
-    others    as they are; not to a host with secrets, whose answers must be looked into
+    TLS       the server it names must be the one that was asked for; for a host with secrets we terminate TLS ourselves
+    HTTP/1    goes to the forwarder, which checks each request
+    HTTP/2    in the clear: refused, because nothing here reads its requests
+    others    passed unchanged; not to a host with secrets, whose answers must be searched
 
-The server's bytes go to the program all the while: some protocols begin with them.
+The server's bytes reach the program meanwhile: in some protocols the server speaks first.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from ramet.network.reaching.targets import Target
 from ramet.network.secrets.certificates import Authority
 from ramet.network.streams.socket_stream import SocketStream
 
-# How long the rest of a line is waited for before its beginning goes on.
+# How long to wait for the rest of a line before its beginning is passed on.
 _REST_OF_LINE_SECONDS = 0.05
 
 AuthorityNow = Callable[[], Authority | None]
 
 
 async def tunnel(client: SocketStream, guest: Guest, target: Target, authority: AuthorityNow) -> None:
-    """Until it is over. The target is closed then; the client is, too, or was reset."""
+    """Serve a tunnel until it is over. Closes the target; the client is closed or reset."""
     try:
+        # Set before the first await: a rule may cut the target while the client is silent.
         target.on_over = lambda: _end_with(client, target)
         target.plain.pour_into(client)
         await _begin(client, guest, target, authority)
@@ -48,6 +49,7 @@ def _end_with(client: SocketStream, target: Target) -> None:
 
 async def _begin(client: SocketStream, guest: Guest, target: Target, authority: AuthorityNow) -> None:
     data = await client.read()
+    # After the await, because rules and secrets may have changed while we waited for the first bytes.
     secret = bool(guest.secrets_for(target.host, target.port))
     if not data:
         return await _relay(client, target)
@@ -61,7 +63,7 @@ async def _begin(client: SocketStream, guest: Guest, target: Target, authority: 
         case "unclear" if not secret:
             await _see_more(client, guest, target, data)
         case "unclear":
-            # The forwarder waits for the rest of a request, and refuses what becomes none.
+            # The forwarder waits for the rest of a request, and refuses what does not become one.
             await _speak_http(client, guest, target, data)
         case "other" if secret:
             target.refuse("neither HTTP nor TLS: what a host with secrets answers must be looked into")
@@ -81,6 +83,7 @@ async def _speak_tls(client: SocketStream, guest: Guest, target: Target, data: b
     if not guest.secrets_for(target.host, target.port):
         target.plain.write(data)
         return await _relay(client, target)
+    # Asked for now, and not when the tunnel began: the engine may have sent it since.
     own = authority()
     if own is None:
         return target.refuse("the proxy has no certificates yet for hosts with secrets")
@@ -99,10 +102,12 @@ async def _speak_http(client: SocketStream, guest: Guest, target: Target, data: 
 
 
 def _hand_over(client: SocketStream, target: Target, data: bytes) -> bool:
-    """Make both ready for someone who reads requests and answers. False: they were not at the beginning any more."""
+    """Prepare both sides for the forwarder. Returns False if the server has already spoken, after refusing it."""
+    # Bytes of the server that have passed could not be masked any more, nor matched to a request.
     if target.entry.received:
         target.refuse("the server spoke first, and the program answered with HTTP or TLS")
         return False
+    # From here on the forwarder reads the server's bytes, and reports its end.
     target.plain.stop_pouring()
     target.on_over = None
     client.unread(data)
@@ -110,12 +115,14 @@ def _hand_over(client: SocketStream, target: Target, data: bytes) -> bool:
 
 
 async def _see_more(client: SocketStream, guest: Guest, target: Target, line: bytes) -> None:
-    """The beginning of a line that may become a request. It goes on after a moment, but never together with the rest of
-    a request: a server acts on a whole one only.
+    """Handle the beginning of a line that may become a request.
+
+    It is passed on after a moment, but never together with the rest of a request: a server acts only on a whole one.
     """
     held = line
     while True:
         try:
+            # With nothing held there is nothing to pass on after a while, so wait without a limit.
             async with asyncio.timeout(_REST_OF_LINE_SECONDS if held else None):
                 data = await client.read()
         except TimeoutError:

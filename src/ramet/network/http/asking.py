@@ -1,4 +1,4 @@
-"""What a request asks for: of which host and port, read from its target and checked against everything else it says."""
+"""The host and port that a request asks for, read from its target and checked against the rest of its head."""
 
 from __future__ import annotations
 
@@ -18,47 +18,56 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\\]+)(?::([0-9]{1,5}))?")
 
 
 class Connect(NamedTuple):
-    """A tunnel is asked for."""
+    """A request for a tunnel."""
 
     host: str
     port: int
 
 
 class Asked(NamedTuple):
-    head: RequestHead  # its own, or that of an earlier one that has another target and is the same otherwise
-    host: str  # a name as rules compare it, or an address
+    """A request and where it goes."""
+
+    head: RequestHead  # its own, or that of an earlier request that differs only in its target
+    host: str  # a name in the form that rules compare, or an address
     port: int
-    named: bytes  # the host as the server is told it
+    named: bytes  # the host as sent to the server
     path: bytes  # and query
-    length: int | None  # of the body; see ``framing``
-    connection: list[bytes]  # options of this connection; also names of fields that are not passed on
-    keep: bool  # another request may follow
+    length: int | None  # length of the body, see ``framing``
+    connection: list[bytes]  # options of this connection, which are also the names of fields that are not passed on
+    keep: bool  # whether another request may follow
     websocket: bool
 
 
 class Repeated:
-    """A request that the next one is likely to repeat, but for the path: then only that has to be read."""
+    """A request that the next one probably repeats except for its path, so that only the path has to be read."""
 
     def __init__(self, head: bytes, asked: Asked) -> None:
         self._asked = asked
         method, target = asked.head.method, asked.head.target
-        # Up to the slash that the path begins with, and from behind the path. Not where the slash is of our making.
+        # The head up to the path's leading slash, and what follows the path. Not usable if we added that slash
+        # ourselves.
         usable = asked.path.startswith(b"/") and target.endswith(asked.path)
         start = len(method) + 1 + len(target) - len(asked.path) + 1
+        # No head begins with a line feed, so this never matches.
         self._start = head[:start] if usable else b"\n"
         self._rest = head[len(method) + 1 + len(target) :]
 
     def read(self, head: bytes) -> Asked | None:
-        """What it asks for. None: it is another kind of request."""
+        """Read a head that repeats this one. None: it differs in more than its path."""
         path_end = len(head) - len(self._rest)
         if not head.startswith(self._start) or not head.endswith(self._rest) or path_end < len(self._start):
             return None
         path = head[len(self._start) - 1 : path_end]
+        # The path decides nothing about where the request goes, but it must be one that `read_request` would accept.
         return self._asked._replace(path=path) if _PATH.fullmatch(path) else None
 
 
 def read_asked(head: RequestHead, fixed: tuple[str, int] | None, secure: bool) -> Asked | Connect:
-    """``fixed``: host and port that the connection is for; without it, the client knows that we are a proxy."""
+    """Read where a request goes. Raises Malformed.
+
+    ``fixed``: the host and port of the connection. Without it, the client knows that we are a proxy and sends a whole
+    URL.
+    """
     length = request_length(head)
     if head.method == b"CONNECT":
         if fixed is not None:
@@ -87,14 +96,17 @@ def read_asked(head: RequestHead, fixed: tuple[str, int] | None, secure: bool) -
 
 
 def asked_for(head: bytes) -> tuple[str, int]:
-    """The host and port in the first line of what may be no request at all, for a log. Empty and 0: none are there."""
+    """The host and port in the first line of something that may not be a request, for the log.
+
+    Empty and 0: none found.
+    """
     method, _, rest = head[:_LINE_LOOKED_AT].partition(b"\r\n")[0].partition(b" ")
     target = rest.split(b" ")[0]
     match = _ANY_URL.match(target)
     if match is None and method != b"CONNECT":
         return "", 0
     scheme, authority = (b"", target) if match is None else match.groups()
-    host = authority.rpartition(b"@")[2]  # a password belongs into no log
+    host = authority.rpartition(b"@")[2]  # a password does not belong in a log
     name, colon, port = host.rpartition(b":")
     if not colon or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         return host.decode("latin-1"), 443 if scheme.lower() == b"https" else 80 if scheme else 0
@@ -108,7 +120,7 @@ def _tunnel(head: RequestHead, length: int | None) -> Connect:
     if length is not None:
         raise Malformed("it asks for a tunnel and has a body")
     if head.fields.values(b"host") or head.minor == 1:
-        # Some clients leave the port out here.
+        # Some clients leave the port out of Host here.
         _host_named(head, host, port, True, port)
     return Connect(host, port)
 
@@ -130,7 +142,10 @@ def _path(head: RequestHead) -> bytes:
 
 
 def _host_named(head: RequestHead, host: str, port: int, port_may_be_left_out: bool, usual_port: int) -> bytes:
-    """Raises Malformed unless the one Host field says the same. Gives it, as it is passed on."""
+    """Check that the single Host field names the same host, and return it as it is passed on. Raises Malformed.
+
+    A server that trusts Host where we trusted the target would serve another site than the rules allowed.
+    """
     hosts = head.fields.values(b"host")
     if not hosts and head.minor == 1:
         raise Malformed("it has no Host")

@@ -1,6 +1,6 @@
 """Reads heads and bodies from a stream piece by piece, and writes bodies to another one.
 
-What was read too much stays in ``Incoming.held``: the body behind a head, the next request behind a body.
+Bytes read beyond the end stay in ``Incoming.held``: the body after a head, the next request after a body.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ramet.network.secrets.replacing import Replacer
 from ramet.network.streams.socket_stream import SocketStream
 from ramet.network.streams.stream import Stream
 
-# Less is put together with what comes before it, into one packet; more is not copied for that.
+# Smaller pieces are joined with what precedes them into one packet. Larger ones are not copied for that.
 _JOINED_BYTES = 64 * 1024
-# Bytes that go from one connection to the other by themselves. Not all at once: whoever waits for them wants to know,
-# now and then, that they still go.
+# How much of a body is poured from one connection to the other at a time. Not all at once, because the timeout is
+# extended between two parts.
 _POURED_AT_LEAST = 256 * 1024
 _POURED_AT_MOST = 4 << 20
 
 
 class CutShort(ConnectionError):
-    """The other side has ended in the middle of a message."""
+    """The other side has closed in the middle of a message."""
 
 
 class Incoming:
-    """What comes over a stream."""
+    """The bytes that arrive over a stream, including those read too early."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -43,13 +43,16 @@ class Incoming:
         return held or await self.stream.read()
 
     async def head(self, check: Callable[[bytes, int], None] | None = None, patience: Patience | None = None) -> bytes:
-        """All of a head; b"" if the other side has ended before it. ``check`` is asked whether to wait for the rest,
-        and told how much of it it has seen before.
+        """Read a whole head. Returns b"" if the other side closes before it.
+
+        ``check`` raises Malformed for a beginning that cannot become a head; it is also given how much of it it has
+        seen before. Raises CutShort in the middle of a head, Malformed if the head is too long.
         """
         data = self.held or await self.stream.read()
         self.held = b""
         waiting = False
         seen = 0
+        # Search only the new part, and three bytes before it: a head may arrive byte by byte.
         while (end := data.find(b"\r\n\r\n", max(0, seen - 3)) + 4) < 4:
             if not data:
                 return b""
@@ -58,6 +61,7 @@ class Incoming:
             if check is not None:
                 check(data, seen)
             seen = len(data)
+            # Once per head: a client that sends a byte now and then must not extend its time.
             if patience is not None and not waiting:
                 patience.give(times.HEAD_SECONDS)
                 waiting = True
@@ -72,7 +76,7 @@ class Incoming:
 
 
 class Body:
-    """One body, of a length as ``framing`` tells it."""
+    """One body, with a length as defined in ``framing``."""
 
     def __init__(self, incoming: Incoming, length: int) -> None:
         self.ended = length == 0
@@ -82,11 +86,11 @@ class Body:
 
     @property
     def is_here(self) -> bool:
-        """Some of it has been read already."""
+        """Whether some of it has been read already."""
         return bool(self._incoming.held)
 
     async def next(self) -> bytes:
-        """Another piece; empty only at the end, which ``ended`` tells as well."""
+        """The next piece. Empty only at the end, which ``ended`` shows as well. Raises CutShort."""
         if self._chunks is not None:
             return await self._next_chunks(self._chunks)
         if self.ended:
@@ -105,7 +109,10 @@ class Body:
         return data
 
     async def pour(self, sink: Stream) -> bool:
-        """Let a part of it go by itself, if nobody has to look at it and enough is left to make it worth while."""
+        """Pour a part of it without looking at it, if enough is left to be worthwhile. Returns whether it did.
+
+        Raises CutShort.
+        """
         source = self._incoming.stream
         if self._left < _POURED_AT_LEAST or self._incoming.held:
             return False
@@ -115,9 +122,10 @@ class Body:
         try:
             await source.pour_into(sink, count)
         finally:
+            # After a cancellation, too: the rest is for `read` again, not for this sink.
             source.stop_pouring()
         if source.pour_left:
-            await sink.drain()  # raises, if it was the sink
+            await sink.drain()  # raises if it was the sink that ended
             raise CutShort("the connection ended in the middle of a body")
         self._left -= count
         self.ended = not self._left
@@ -137,7 +145,7 @@ class Body:
 
 
 class Change:
-    """What happens to a body on its way: it is unpacked, if it has to be, and texts in it are replaced."""
+    """Transforms a body on its way: decompresses it if necessary, and replaces texts in it."""
 
     def __init__(self, replacer: Replacer | Masker, unpacker: Unpacker | None = None) -> None:
         self._replacer = replacer
@@ -159,7 +167,8 @@ class Change:
 async def pass_on(
     head: bytes, body: Body, sink: Stream, in_chunks: bool, change: Change | None, patience: Patience
 ) -> None:
-    """Write a head and all of a body, as fast as it comes and can go."""
+    """Write a head and a whole body, at the speed of both sides. Raises CutShort, Malformed, ConnectionError."""
+    # Nothing of the body is here, and it may take long to come: the head must not wait for it.
     if not body.ended and not body.is_here:
         sink.write(head)
         head = b""
@@ -182,10 +191,10 @@ async def pass_on(
                 _write(sink, head, part, in_chunks)
                 head = b""
                 await sink.drain()
-                await asyncio.sleep(0)  # looking for secrets takes a while: others have their turn
+                await asyncio.sleep(0)  # searching for secrets takes long: let other connections run
         await sink.drain()
     rest = change.finish() if change is not None else b""
-    if head or rest or end:  # not so if it was poured
+    if head or rest or end:  # not if everything was poured
         _write(sink, head, rest, in_chunks, end)
     await sink.drain()
 

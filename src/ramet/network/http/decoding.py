@@ -1,4 +1,4 @@
-"""Takes compressed bodies apart that somebody must look into. What grows out of all proportion is refused."""
+"""Decompresses bodies that must be searched. Refuses those that expand out of proportion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ramet.network.http.heads import Malformed
 
 _PIECE_BYTES = 256 * 1024
-# So much more than came in may come out, beyond a first part that anything may have.
+# How many times larger than its input the output may be, beyond a first part that is always allowed.
 _GROWTH_AT_MOST = 100
 _FIRST_BYTES = 64 << 20
 _GZIP = frozenset({b"gzip", b"x-gzip"})
@@ -16,7 +16,7 @@ _EITHER_HEADER, _NO_HEADER = 32 + zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 class Unpacker:
-    """One body. ``kind`` is the only coding that it has."""
+    """Decompresses one body. ``kind`` is its only content coding."""
 
     def __init__(self, kind: bytes) -> None:
         self._gzip = kind in _GZIP
@@ -29,7 +29,10 @@ class Unpacker:
         return kind == b"deflate" or kind in _GZIP
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """In pieces of bounded length: whoever asks for the next one has got rid of the last."""
+        """Decompress in pieces of bounded size, so that the caller can pass one on before the next is made.
+
+        Raises Malformed.
+        """
         self._taken += len(data)
         more = bool(data)
         while more:
@@ -46,9 +49,10 @@ class Unpacker:
             if piece:
                 yield piece
             data = self._stream.unconsumed_tail
-            # A piece that is full may have more behind it, although nothing is left to be put in.
+            # A full piece may have more behind it in the decompressor, although all input was consumed.
             more = bool(data) or len(piece) == _PIECE_BYTES
             if self._stream.eof:
+                # gzip allows several members one after the other.
                 data = self._stream.unused_data
                 more = bool(data)
                 self._stream, self._complete = None, True
@@ -60,6 +64,6 @@ class Unpacker:
     def _begin(self, data: bytes) -> None:
         if self._complete and not self._gzip:
             raise Malformed("there is data after its compressed body")
-        # "deflate" means a header of zlib; some servers leave it out.
+        # "deflate" means a zlib header. Some servers omit it.
         bare = not self._gzip and (data[0] & 0x0F != 8 or (len(data) > 1 and (data[0] << 8 | data[1]) % 31))
         self._stream = zlib.decompressobj(_NO_HEADER if bare else _EITHER_HEADER)

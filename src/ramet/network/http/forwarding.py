@@ -1,7 +1,7 @@
-"""Serves HTTP/1 to a program in a sandbox: its requests one after the other, each decided on by itself.
+"""Serves HTTP/1 to a program in a sandbox: its requests one after the other, each decided on its own.
 
-client ── head ──▶ read strictly ──▶ asked for what? ──▶ reach, or the connection of the last request ──▶ head, anew
-client ◀── head, anew ◀── read strictly ◀── server                           bodies go both ways as fast as they can
+client ── head ──▶ strict reader ──▶ host and port ──▶ reach, or reuse the last connection ──▶ head, written anew
+client ◀── head, written anew ◀── strict reader ◀── server                 bodies flow both ways at full speed
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ from ramet.network.reaching.targets import Refused, Target
 from ramet.network.streams.stream import Stream
 from ramet.protocol.network import Kind
 
+# A server may send 1xx heads without end, each of which resets the timeout.
 _INTERIM_AT_MOST = 100
-# Sent again when a kept connection turns out to have been closed meanwhile: RFC 9110, 9.2.2.
+# Methods that are retried when a kept connection turns out to be closed: the idempotent ones of RFC 9110, 9.2.2.
 _SENT_AGAIN = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"PROPFIND", b"REPORT"})
 _LINGER_BYTES = 1 << 20
+# An answer up to this size that has arrived whole is written together with its head, in one packet.
 _AT_ONCE_BYTES = 64 * 1024
 
 
 async def forward(
     client: Stream, guest: Guest, fixed: tuple[str, int] | None, secure: bool, target: Target | None = None
 ) -> Connect | None:
-    """Serve a client until its connection ends, or until it asks for a tunnel: then it is the caller's again.
+    """Serve a client until its connection ends, or until it asks for a tunnel, which is returned.
 
-    ``fixed``: the host and port that this connection is for, in a tunnel. ``secure``: the server is spoken to in TLS.
-    ``target``: a connection to it that was made already; it is ours now.
+    After a tunnel request the client belongs to the caller again. ``fixed``: the host and port that this connection is
+    for, inside a tunnel. ``secure``: use TLS to the server. ``target``: an existing connection to it, which is ours
+    from now on.
     """
     connection = _Connection(client, guest, fixed, secure, target)
     try:
@@ -49,14 +52,16 @@ async def forward(
 
 
 class _Over(Exception):
-    """The client's connection is over; there is nobody to be told why."""
+    """The client's connection is over, so no answer can be sent."""
 
 
 class _NoAnswer(ConnectionError):
-    """A server has ended the connection without a word."""
+    """A server has closed a reused connection without sending an answer."""
 
 
 class _Connection:
+    """One client's connection and the state of its current request."""
+
     def __init__(
         self, client: Stream, guest: Guest, fixed: tuple[str, int] | None, secure: bool, target: Target | None
     ) -> None:
@@ -69,24 +74,27 @@ class _Connection:
         self._kind: Kind = target.entry.kind if target is not None else "http"
         self._upstream: Upstream | None = None
         self._sending: Sending | None = None
-        # Who is waited for: the client's next word, the server's answer, or both while it is passed on.
+        # Whom we wait for: the client's next request, the server's answer, or both while the answer is passed on.
+        # Decides whom a timeout closes.
         self._waiting: Literal["client", "server", "both"] = "client"
         self._patience = Patience(self._give_up)
         self._handed_over = False
         self._last: Repeated | None = None
-        self._beginning = b""  # of a head that is not all here
+        self._beginning = b""  # the beginning of a head that has not arrived whole, for the log
 
     async def serve(self) -> Connect | None:
         head = b""
         try:
             while True:
                 self._patience.give(times.IDLE_SECONDS)
+                # Reset before each read: if reading raises, the log must not show the previous request.
                 head = b""
                 head = await self._incoming.head(self._check_beginning, self._patience)
                 if not head:
                     return None
                 asked = self._read(head)
                 if isinstance(asked, Connect):
+                    # Bytes that arrived after the CONNECT belong to the tunnel.
                     self._client.unread(self._incoming.held)
                     self._handed_over = True
                     return asked
@@ -96,7 +104,7 @@ class _Connection:
             self._tell_malformed(head or self._beginning, str(error))
             await self._say_last(malformed(str(error)))
         except (_Over, ConnectionError):
-            pass  # there is nobody left to be told
+            pass  # the client is gone, so no answer can be sent
         return None
 
     def _check_beginning(self, data: bytes, seen: int) -> None:
@@ -104,17 +112,19 @@ class _Connection:
         check_beginning(data, seen)
 
     def _tell_malformed(self, head: bytes, why: str) -> None:
-        """The log tells of what was refused: as of the connection that was made for it, or as of one by itself."""
+        """Log the refusal on its open connection if there is one, else as a new entry."""
         if self._sending is not None and self._sending.malformed is not None:
-            return  # the connection that a part of it went over has ended with this reason
+            return  # the connection over which a part of it went has been logged with this reason
         reason = f"this request is not passed on: {why}"
         target = self._target if self._upstream is None else self._upstream.target
+        # Nothing was sent over it yet, so it counts as never allowed.
         if target is not None and not target.entry.sent:
             return target.refuse(reason)
         host, port = self._fixed or asked_for(head)
         self._guest.entries.tried(self._kind, host, port, False, None, reason)
 
     def _read(self, head: bytes) -> Asked | Connect:
+        """Parse a head. Most requests of a client differ from the last one only in their path."""
         again = self._last.read(head) if self._last is not None else None
         if again is not None:
             return again
@@ -123,22 +133,28 @@ class _Connection:
         return asked
 
     def close(self) -> None:
+        # The timer first: firing in the middle of this would act on closed streams.
         self._patience.close()
         self._client.when_gone = None
         if self._sending is not None:
             self._sending.cancel()
         self._drop_upstream()
+        # A connection made for the first request, which never came.
         if self._target is not None:
             self._target.close()
         if not self._handed_over:
             self._client.close()
 
     async def _serve_one(self, asked: Asked) -> bool:
-        """False: nothing follows on this connection."""
+        """Serve one request. Returns whether another may follow on this connection."""
         self._patience.give(times.ANSWER_SECONDS)
+        # A client that has shut down its sending side may still wait for the answer, or be gone: a shorter timeout for
+        # it.
         self._client.when_gone = lambda: self._patience.shorten(times.GONE_SECONDS)
+        # It may have ended before the callback was set, and would not report it again.
         if self._client.ended:
             self._patience.shorten(times.GONE_SECONDS)
+        # Only without a body: one that was streamed to the server is not there any more to be sent again.
         again = asked.head.method in _SENT_AGAIN and not asked.length
         try:
             while True:
@@ -147,8 +163,9 @@ class _Connection:
                     return await self._exchange(asked, upstream)
                 except _NoAnswer:
                     self._drop_upstream()
-                    if not again:  # as if the server had hung up on the client itself, which then decides
+                    if not again:  # as if the server had closed on the client itself, which then decides
                         raise _Over from None
+                    # Once: a second failure happens on a fresh connection, and is the server's real answer.
                     again = False
         except Refused as refused:
             keep = self._no_body_left(asked)
@@ -160,18 +177,22 @@ class _Connection:
             self._waiting = "client"
 
     async def _upstream_for(self, asked: Asked) -> Upstream:
+        """The kept connection if it serves this request, else a new one. Raises Refused, NotTrusted."""
         upstream = self._upstream
         if upstream is not None:
             if upstream.serves(asked.host, asked.port):
+                # We read from it ourselves now; its end is reported by the read.
                 upstream.stream.when_gone = None
                 return upstream
             self._drop_upstream()
+        # Taken out first: `connect` owns it from here on, also when it fails.
         target, self._target = self._target, None
         self._upstream = await connect(self._guest, asked.host, asked.port, self._kind, self._secure, target)
         return self._upstream
 
     async def _exchange(self, asked: Asked, upstream: Upstream) -> bool:
         if asked.length:
+            # Runs as a task: a server may answer, and refuse, before it has read the whole body.
             sending = self._sending = await send(asked, upstream, self._incoming, self._patience)
         else:
             sending = self._sending = SENT
@@ -184,6 +205,8 @@ class _Connection:
             if head.status == 101:
                 await self._switch(head, upstream)
                 return False
+            # If the request's body has not gone out whole, the rest of it would be read as the next request. So do not
+            # keep the connection then.
             plan = upstream.plan(head, asked, length, asked.keep and sending.done)
         except (Malformed, ConnectionError) as error:
             return await self._no_answer(asked, upstream, sending, error)
@@ -192,19 +215,23 @@ class _Connection:
         except (Malformed, ConnectionError) as error:
             if isinstance(error, Malformed):
                 upstream.target.cut(f"its answer is not passed on: {error}")
-            self._client.abort()  # half of an answer must not look like a whole one
+            self._client.abort()  # a reset: half of an answer must not look like a whole one
             raise _Over from None
         if not sending.done:
             self._drop_upstream()
             return await self._linger()
+        # The end of the connection marks the end of such a body, or the server has announced it.
         if length == UNTIL_END or head.minor == 0 or b"close" in head.fields.listed(b"connection"):
             self._drop_upstream()
         else:
+            # While the connection is idle the server may close it; that must free its slot at once.
             upstream.stream.when_gone = self._drop_upstream
         return plan.keep
 
     async def _pass_answer_on(self, upstream: Upstream, plan: AnswerPlan, length: int) -> None:
+        """Pass an answer's body on, masked if the host has secrets."""
         incoming = upstream.incoming
+        # The common case of a small answer: one write, no task switch.
         if upstream.secrets is None and 0 <= length <= len(incoming.held) <= _AT_ONCE_BYTES:
             self._client.write(plan.head + incoming.held[:length])
             incoming.held = incoming.held[length:]
@@ -213,6 +240,7 @@ class _Connection:
         await pass_on(plan.head, Body(incoming, length), self._client, plan.in_chunks, change, self._patience)
 
     async def _answer_head(self, asked: Asked, upstream: Upstream) -> tuple[AnswerHead, int]:
+        """Read heads up to the final answer. Interim ones (1xx) are passed on."""
         for interim in range(_INTERIM_AT_MOST):
             try:
                 data = await upstream.incoming.head()
@@ -221,15 +249,20 @@ class _Connection:
             except ConnectionError:
                 data = b""
             if not data:
+                # A server may close an idle connection in the moment in which we send the next request (RFC 9112,
+                # 9.3.1). Only then is the request sent again: not on the first request of a connection, not after an
+                # interim answer, and not if rules or a timeout closed it.
                 fresh = interim or upstream.used == 1 or upstream.target.reason or self._patience.over
                 raise (ConnectionError if fresh else _NoAnswer)("the connection ended before an answer came")
             head, length = upstream.read_answer(data, asked.head.method)
             if head.status >= 200:
                 return head, length
             if head.status == 101:
+                # Without a request for it, a switch would let the server send bytes that are never inspected.
                 if not asked.websocket or head.fields.listed(b"upgrade") != [b"websocket"]:
                     raise Malformed("it switched to another protocol, which the request did not ask for")
                 return head, length
+            # HTTP/1.0 does not know interim answers.
             if asked.head.minor == 1:
                 self._client.write(interim_head(head, upstream.secrets))
                 await self._client.drain()
@@ -237,7 +270,7 @@ class _Connection:
         raise Malformed("it says again and again that an answer will come")
 
     async def _switch(self, head: AnswerHead, upstream: Upstream) -> None:
-        """The patience ends here: nobody knows how long the two sides of a websocket have nothing to say."""
+        """Relay a websocket. The timer stops here: a websocket may be silent for any time."""
         masked = MaskedFrames(upstream.secrets.masker()) if upstream.secrets is not None else None
         switching = switching_head(head, upstream.secrets)
         self._patience.close()
@@ -249,7 +282,8 @@ class _Connection:
             raise _Over from None
 
     async def _no_answer(self, asked: Asked, upstream: Upstream, sending: Sending, error: Exception) -> bool:
-        """Tell the client what a server has done instead of answering, if it was the server."""
+        """Answer the client when the server did not. If the client itself caused it, raise what it caused instead."""
+        # The body's error comes first: it aborted the connection to the server, so `error` is only its consequence.
         if sending.malformed is not None:
             raise sending.malformed
         if sending.client_gone:
@@ -272,7 +306,8 @@ class _Connection:
         return await self._say_failure(asked, HTTPStatus.BAD_GATEWAY, told, sending.done)
 
     def _no_body_left(self, asked: Asked) -> bool:
-        """Whether the next request can be read after this one was refused; a body that is here is thrown away."""
+        """Whether the next request can be read after this one was refused. Drops a body that has arrived whole."""
+        # A body that has not arrived would be read as the next request, so the connection cannot be kept then.
         if asked.length and 0 < asked.length <= len(self._incoming.held):
             self._incoming.held = self._incoming.held[asked.length :]
             return asked.keep
@@ -295,8 +330,13 @@ class _Connection:
         await self._linger()
 
     async def _linger(self) -> bool:
-        """Read on for a while: closing on bytes that nobody has read would take our answer back with a reset."""
+        """Read on for a while before closing.
+
+        close(2) on a socket with unread bytes sends a reset, upon which the client's kernel discards our answer (RFC
+        9112, 9.6).
+        """
         if self._sending is not None:
+            # The task reads from the same client and would take what we want to discard.
             self._sending.cancel()
         self._waiting = "client"
         self._patience.give(times.LINGER_SECONDS)
@@ -310,15 +350,22 @@ class _Connection:
         return False
 
     def _drop_upstream(self) -> None:
+        """Close the connection to the server."""
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
+            # Or closing would call back here.
             upstream.stream.when_gone = None
             upstream.close()
 
     def _give_up(self) -> None:
+        """The timeout: close whom we wait for.
+
+        The coroutine that reads from it wakes up with a ConnectionError or an end.
+        """
         if self._upstream is not None and self._waiting != "client":
             self._upstream.stream.abort()
         if self._waiting == "client":
             self._client.close()
         elif self._waiting == "both":
+            # The client has half of an answer.
             self._client.abort()

@@ -1,8 +1,8 @@
-"""Frames of a websocket from its server, with secrets masked in what they carry: RFC 6455, 5.2.
+"""Websocket frames from a server, with secrets masked in their payload: RFC 6455, 5.2.
 
-frame:     end of message (1 bit), 0 (3), opcode (4); masked (1), length (7) [2 or 8 more], so many bytes
+frame:     end of message (1 bit), 0 (3), opcode (4); masked (1), length (7) [2 or 8 more], payload
 
-Who knows where a message ends has nothing to hold back at its end.
+At the end of a message nothing has to be held back, because no value continues in the next one.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from ramet.network.secrets.masking import Masker
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _END, _RESERVED, _OPCODE = 0x80, 0x70, 0x0F
 _CONTROL_BYTES_AT_MOST = 125
-# Frames that wait behind bytes which are held back: a message in many empty parts.
+# Frames that wait behind held-back bytes. A message of many empty frames would make them grow without end.
 _WAITING_AT_MOST = 1000
 
 
 class MaskedFrames:
-    """One direction of one websocket. A value that a message has in several parts is found as well."""
+    """One direction of one websocket. Also finds a value that is split over several frames of a message."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._unread = b""
-        self._left = 0  # of the payload that is being read
-        self._ends_message = True  # the frame that is being read does
+        self._left = 0  # unread bytes of the current frame's payload
+        self._ends_message = True  # whether the current frame ends its message
         self._in_message = False
-        # What goes between bytes of messages as it is, and behind how many of them.
+        # Frame headers and control frames, each with the number of payload bytes that come before it.
         self._waiting: deque[tuple[int, bytes]] = deque()
-        self._taken = self._given = 0  # bytes of messages
+        self._taken = self._given = 0  # payload bytes taken in, and payload bytes returned
 
     def feed(self, data: bytes) -> bytes:
-        """What can go on now. Malformed: this is no websocket, or one with extensions."""
+        """Mask what can be passed on now. Raises Malformed for anything but plain websocket frames."""
         data = self._unread + data
         out: list[bytes] = []
         at = 0
@@ -54,12 +54,13 @@ class MaskedFrames:
         return b"".join(out)
 
     def _begin_frame(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """Where its payload begins, or behind it if it is a short one between messages. 0: more is needed."""
+        """Read a frame header. Returns where the payload begins, or the end of a control frame; 0: more is needed."""
         if len(data) < at + 2:
             return 0
         first, second = data[at], data[at + 1]
         opcode, ends = first & _OPCODE, bool(first & _END)
         start = at + 2 + {126: 2, 127: 8}.get(second, 0)
+        # An extension (reserved bits), such as compression, would hide values from the search.
         if first & _RESERVED or second & _END or opcode not in (_CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG):
             raise Malformed("it sent an invalid websocket frame, or one with an extension")
         if opcode >= _CLOSE:
@@ -68,6 +69,8 @@ class MaskedFrames:
             end = start + second
             if len(data) < end:
                 return 0
+            # A control frame may stand between the parts of a message. It is masked on its own, and must not end that
+            # search.
             self._wait(data[at:start] + self._masker.fresh().whole(data[start:end]), out)
             return end
         if (opcode == _CONTINUED) is not self._in_message:
@@ -91,7 +94,7 @@ class MaskedFrames:
         out.append(self._give(b""))
 
     def _give(self, masked: bytes) -> bytes:
-        """Bytes of messages, with what waits between them."""
+        """Join payload bytes with the headers that belong between them."""
         parts: list[bytes] = []
         at = 0
         while self._waiting and self._waiting[0][0] <= self._given + len(masked):

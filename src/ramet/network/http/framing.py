@@ -1,6 +1,6 @@
-"""How long a body is: told ahead, in chunks, or until the connection ends. What could be read in two ways is refused.
+"""How long a body is: given in advance, in chunks, or until the connection ends. Ambiguous lengths are refused.
 
-chunk:   size in hexadecimal [";" extension] CRLF, so many bytes, CRLF; after one of size 0, fields that nobody needs
+chunk:   size in hexadecimal [";" extension] CRLF, that many bytes, CRLF; after one of size 0, trailer fields
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 
 from ramet.network.http.heads import AnswerHead, Fields, Malformed, RequestHead, trailers_end
 
-# A length of 0 or more is told ahead.
+# 0 or more: the length in bytes, known in advance.
 CHUNKED = -1
 UNTIL_END = -2
 LAST_CHUNK = b"0\r\n\r\n"
@@ -21,12 +21,13 @@ _TRAILERS_AT_MOST = 16 * 1024
 
 
 def request_length(head: RequestHead) -> int | None:
-    """None: nothing is said of a body, and there is none."""
+    """Length of a request's body. None: there is no body. Raises Malformed."""
     return _told(head.fields, head.minor)
 
 
 def answer_length(head: AnswerHead, method: bytes) -> int:
-    length = _told(head.fields, head.minor)  # also where there is no body: odd ones are refused
+    """Length of an answer's body. Raises Malformed."""
+    length = _told(head.fields, head.minor)  # parsed even if there is no body, so that odd lengths are refused
     if method == b"HEAD" or head.status in (204, 304) or head.status < 200:
         return 0
     return UNTIL_END if length is None else length
@@ -37,6 +38,7 @@ def _told(fields: Fields, minor: int) -> int | None:
     codings = fields.values(b"transfer-encoding")
     if not lengths and not codings:
         return None
+    # Two lengths are how requests are smuggled: one program uses the first, another the second.
     if lengths and codings:
         raise Malformed("it has both Content-Length and Transfer-Encoding")
     if codings:
@@ -53,20 +55,20 @@ def _told(fields: Fields, minor: int) -> int | None:
 
 
 class Chunks:
-    """Takes the chunks of one body apart."""
+    """Parses the chunks of one body."""
 
     def __init__(self) -> None:
         self.ended = False
-        self.rest = b""  # what came behind the body
-        self._held = b""  # the beginning of a line that has not come to its end
-        self._left = 0  # of the chunk that is being read, with the line end behind it
+        self.rest = b""  # bytes after the body
+        self._held = b""  # the beginning of an incomplete line
+        self._left = 0  # unread bytes of the current chunk, including the CRLF after it
         self._in_trailers = False
 
     def feed(self, data: bytes) -> bytes:
-        """More of the body. Nothing may be fed any more once it has ended."""
+        """Parse more input and return its payload. Must not be called once it has ended. Raises Malformed."""
         if self._held:
             data, self._held = self._held + data, b""
-        view = memoryview(data)  # there may be many chunks: each is copied once, into what is given
+        view = memoryview(data)  # there may be many chunks: copy each only once, into the result
         pieces: list[memoryview] = []
         at = 0
         while at < len(data) and not self._in_trailers:
@@ -96,7 +98,7 @@ class Chunks:
         return at + len(found)
 
     def _after_size(self, data: bytes, at: int) -> int:
-        """Where the chunk begins; 0: its size is not there yet."""
+        """Parse a size line. Returns where the chunk begins; 0: the line is incomplete."""
         match = _SIZE.match(data, at)
         if match is None:
             if data.find(b"\n", at, at + _SIZE_LINE_AT_MOST) >= 0 or len(data) - at >= _SIZE_LINE_AT_MOST:

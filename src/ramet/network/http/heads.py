@@ -1,4 +1,4 @@
-"""Heads of HTTP/1 messages, read strictly: what two programs could read in two ways is refused, not repaired.
+"""Heads of HTTP/1 messages, read strictly: what two programs could read differently is refused, not repaired.
 
 request:   METHOD SP target SP HTTP/1.x CRLF
 answer:    HTTP/1.x SP status [SP reason] CRLF
@@ -12,26 +12,26 @@ from typing import NamedTuple
 
 HEAD_BYTES_AT_MOST = 64 * 1024
 
-# Name in lower case, name as it was written, value without the blanks around it.
+# Name in lower case, name as written, value without surrounding blanks.
 Field = tuple[bytes, bytes, bytes]
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_TEXT = rb"[^\x00-\x08\x0a-\x1f\x7f]*"  # no control characters but the tab
+_TEXT = rb"[^\x00-\x08\x0a-\x1f\x7f]*"  # no control characters except tab
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*(" + _TEXT + rb")\r\n")
 _FIELDS = re.compile(rb"(?:" + _TOKEN + rb":" + _TEXT + rb"\r\n)*\r\n")
 _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,23}) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])\r\n")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: (" + _TEXT + rb"))?\r\n")
 _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
-# TRACE is for seeing what others have added; PRI begins HTTP/2.
+# TRACE returns to a program what others have added to its request, such as a secret. PRI begins HTTP/2.
 _ODD_METHODS = frozenset({b"TRACE", b"TRACK", b"PRI"})
 
 
 class Malformed(Exception):
-    """A message that is refused. Its text says why and shows nothing of the message."""
+    """A message that is refused. Its text gives the reason and quotes nothing of the message."""
 
 
 class Fields:
-    """The fields of one head in their order. Asking for one that is not there costs next to nothing."""
+    """The fields of one head, in order. Looking up a missing field is cheap."""
 
     __slots__ = ("_names", "all")
 
@@ -43,16 +43,16 @@ class Fields:
         return [value for key, _, value in self.all if key == name] if name in self._names else []
 
     def listed(self, name: bytes) -> list[bytes]:
-        """What a field lists between commas, in lower case."""
+        """The comma-separated items of a field, in lower case."""
         parts = [part.strip(b" \t") for value in self.values(name) for part in value.lower().split(b",")]
         return [part for part in parts if part]
 
 
-# Tuples: made for each message, and frozen dataclasses take five times as long to make.
+# Named tuples, because they are made for each message, and frozen dataclasses take five times as long.
 class RequestHead(NamedTuple):
     method: bytes
     target: bytes
-    minor: int  # version: 1.0 or 1.1
+    minor: int  # minor version: HTTP/1.0 or 1.1
     fields: Fields
 
 
@@ -64,7 +64,7 @@ class AnswerHead(NamedTuple):
 
 
 def read_request(head: bytes) -> RequestHead:
-    """``head`` is all up to the empty line, and that."""
+    """Parse a request head, which ends with the empty line. Raises Malformed."""
     match = _REQUEST.match(head)
     if match is None:
         raise Malformed(_why_no_request_line(head))
@@ -75,6 +75,7 @@ def read_request(head: bytes) -> RequestHead:
 
 
 def read_answer(head: bytes) -> AnswerHead:
+    """Parse an answer's head, which ends with the empty line. Raises Malformed."""
     match = _STATUS.match(head)
     if match is None:
         raise Malformed("the status line is not one of HTTP/1")
@@ -83,27 +84,27 @@ def read_answer(head: bytes) -> AnswerHead:
 
 
 def check_beginning(data: bytes, seen: int = 0) -> None:
-    """Raise Malformed if this cannot become the head of a request, so that nobody waits for the rest of it.
+    """Raise Malformed if this cannot become the head of a request, so that the caller need not wait for the rest.
 
-    ``seen``: so much of it was looked at before. A head may come byte by byte.
+    ``seen``: how much of it was checked before. A head may arrive byte by byte.
     """
     line_end = data.find(b"\n", seen) + 1
     if line_end and data.find(b"\n", 0, seen) < 0 and _REQUEST.match(data[:line_end]) is None:
         raise Malformed(_why_no_request_line(data))
     if not b"A" <= data[:1] <= b"Z":
         raise Malformed("it does not begin as a request of HTTP/1 does")
-    # A carriage return at the very end may get its line feed with the next bytes.
+    # A final carriage return may get its line feed with the next bytes.
     if _BARE.search(data, max(0, seen - 1), len(data) - data.endswith(b"\r")):
         raise Malformed("a line does not end in CR LF")
 
 
 def written(fields: list[tuple[bytes, bytes]]) -> bytes:
-    """Fields, and the empty line behind them."""
+    """Fields and the empty line, as they are sent."""
     return b"".join([b"%b: %b\r\n" % field for field in fields]) + b"\r\n"
 
 
 def trailers_end(data: bytes) -> int:
-    """Where the fields behind a chunked body end, with the empty line; 0: they do not. Malformed ones are refused."""
+    """Where the trailer fields after a chunked body end, including the empty line. 0: incomplete. Raises Malformed."""
     if data.startswith(b"\r\n"):
         return 2
     end = data.find(b"\r\n\r\n") + 4
@@ -114,6 +115,7 @@ def trailers_end(data: bytes) -> int:
 
 
 def _fields(head: bytes, start: int) -> Fields:
+    # Check all of it first: findall skips over what does not match.
     if _FIELDS.fullmatch(head, start) is None:
         raise Malformed(_why_no_fields(head, start))
     return Fields([(name.lower(), name, value.rstrip(b" \t")) for name, value in _FIELD.findall(head, start)])

@@ -1,4 +1,4 @@
-"""How long somebody is waited for: one timer for a connection, which costs next to nothing to be set anew."""
+"""Timeouts of one connection: a single timer that is cheap to extend."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 IDLE_SECONDS = 120.0  # between two requests
 HEAD_SECONDS = 30.0  # from the first byte of a head to its last
-ANSWER_SECONDS = 900.0  # of silence, from either side, until an answer has come whole: some think for long
-GONE_SECONDS = 30.0  # for the answer to somebody who has ended its half of the connection, and may have left
-LINGER_SECONDS = 5.0  # for the rest of a request that was refused
+ANSWER_SECONDS = 900.0  # silence of either side until the answer is complete; some servers compute for long
+GONE_SECONDS = 30.0  # for the answer to a client that has shut down its sending side, and may have left
+LINGER_SECONDS = 5.0  # for the rest of a refused request
+# The timer fires at least this often and looks whether the deadline has moved. Extending a deadline is then one
+# assignment, instead of a new timer for each piece of a body.
 _LOOK_SECONDS = 15.0
 
 
 class Patience:
-    """Calls ``end`` when the time that was given last is over. More can be given then, for what is left to do."""
+    """Calls ``end`` when the current deadline passes. A new deadline can then be set for what is left to do."""
 
     def __init__(self, end: Callable[[], None]) -> None:
-        self.over = False  # once, at least
+        self.over = False  # whether a deadline has ever passed
         self._end = end
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + IDLE_SECONDS
@@ -25,11 +27,13 @@ class Patience:
         self._look()
 
     def give(self, seconds: float) -> None:
+        """Set the deadline to this many seconds from now."""
         self._until = self._loop.time() + seconds
         if self._timer is None:
             self._look()
 
     def shorten(self, seconds: float) -> None:
+        """Move the deadline forward. Takes effect when the timer next fires."""
         self._until = min(self._until, self._loop.time() + seconds)
 
     def close(self) -> None:

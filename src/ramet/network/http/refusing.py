@@ -1,6 +1,6 @@
-"""Answers of our own: what was refused, why, and what the owner of the sandbox can do about it.
+"""The proxy's own answers: what was refused, why, and what the owner of the sandbox can do about it.
 
-The reason goes into the status line too: of an answer to CONNECT, most clients show nothing else.
+The reason is in the status line too: most clients show nothing else of an answer to CONNECT.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REASON_AT_MOST = 200
 
 
 def refusal(refused: Refused, host: str, port: int, method: bytes = b"CONNECT", keep: bool = False) -> bytes:
-    """The answer to a request that leads to no connection."""
+    """The answer to a request for which there is no connection."""
     where = _where(host, port)
     why = refused.reason if host in refused.reason else f"{where}: {refused.reason}"
     return _answer(_STATUS[refused.status], why, _hint(refused, where), method, keep)
@@ -32,7 +32,7 @@ def failure(status: HTTPStatus, host: str, port: int, why: str, method: bytes, k
 
 
 def malformed(why: str) -> bytes:
-    """The answer to what is no request, or not one that is passed on. Nothing can follow it."""
+    """The answer to something that is not a request, or not one that is passed on. The connection ends after it."""
     return _answer(HTTPStatus.BAD_REQUEST, f"this request is not passed on: {why}", None, b"", False)
 
 

@@ -1,4 +1,4 @@
-"""A request on its way to a server: at once where all of it is here, by a task of its own where its body is to come."""
+"""Sends a request to a server: at once if all of it is here, in a task of its own if the body is still arriving."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ramet.network.http.patience import Patience
 from ramet.network.http.upstream import Upstream
 from ramet.network.http.writing import request_fields, request_line
 
-# A body that placeholders are looked for in is read whole up to this length: then its new length can be told ahead,
-# which some servers insist on.
+# A body in which placeholders are replaced is read whole up to this length, so that its new length can be sent in
+# advance, which some servers insist on.
 _WHOLE_BYTES = 1 << 20
-# But no more than a few pieces of what the sandbox may leave with the proxy, which get smaller with its connections.
+# But no more than a few of the pieces that the sandbox may keep in our memory, which shrink with its connections.
 _WHOLE_PIECES = 4
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Sending:
-    """The rest of one request. The server may answer before it has all of it."""
+    """The rest of one request. The server may answer before it has received all of it."""
 
     def __init__(self, done: bool = False) -> None:
-        self.done = done  # all of it was sent
-        self.malformed: Malformed | None = None  # the client's body is
+        self.done = done  # whether all of it was sent
+        self.malformed: Malformed | None = None  # set if the client's body is malformed
         self.client_gone = False
         self._task: asyncio.Task[None] | None = None
 
@@ -39,13 +39,16 @@ class Sending:
 
     async def _watched(self, sent: Coroutine[None, None, None], upstream: Upstream, client: Incoming) -> None:
         try:
+            # Runs beside the coroutine that waits for the answer. Aborting the upstream wakes that one, which then
+            # looks at `malformed` and `client_gone` for the reason.
             await sent
             self.done = True
         except Malformed as error:
             self.malformed = error
             upstream.abort("the body of a request was malformed")
         except ConnectionError as error:
-            # A server that takes no more may have answered already; whoever waits for that goes on waiting.
+            # A server that stops reading may already have answered, so do not abort: the other coroutine still waits
+            # for that.
             self.client_gone = isinstance(error, CutShort) or client.stream.ended
             if self.client_gone:
                 upstream.abort()
@@ -60,7 +63,7 @@ def send_at_once(asked: Asked, upstream: Upstream) -> None:
 
 
 async def send(asked: Asked, upstream: Upstream, client: Incoming, patience: Patience) -> Sending:
-    """Write a request with its body, or begin to. Raises Malformed or CutShort for a body that is read ahead."""
+    """Write a request with its body, or start to. Raises Malformed or CutShort for a body that is read in advance."""
     length, secrets = asked.length, upstream.secrets
     assert length
     body = Body(client, length)
@@ -70,6 +73,7 @@ async def send(asked: Asked, upstream: Upstream, client: Incoming, patience: Pat
     replacer = secrets.body_replacer(kind[0] if kind else b"") if secrets is not None else None
     if replacer is not None:
         if 0 < length <= min(_WHOLE_BYTES, _WHOLE_PIECES * upstream.piece_bytes):
+            # We answer "Expect" ourselves, because we need the whole body before the server hears of the request.
             if expect:
                 client.stream.write(_GO_ON)
             whole = replacer.whole(await _all(body))

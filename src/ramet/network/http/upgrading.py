@@ -1,4 +1,4 @@
-"""Behind a switch to websockets: bytes both ways until one side ends. Those of hosts with secrets stay masked."""
+"""Relays a websocket after the switch, until one side ends. Secrets of the host stay masked."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from ramet.network.secrets.effort import slices
 
 
 async def relay(client: Incoming, server: Incoming, masked: MaskedFrames | None) -> None:
-    """Until the server has ended, or either is gone. Malformed: it speaks something else."""
+    """Relay until the server ends or either side is gone. Raises ConnectionError, or Malformed for invalid frames."""
+    # Both directions at once. This coroutine handles the server's bytes, so its end decides when the relay ends.
     upwards = asyncio.create_task(_upwards(client, server))
     try:
         while data := await server.more():
             for part in slices(data) if masked is not None else (data,):
                 if masked is not None:
                     part = masked.feed(part)
-                    await asyncio.sleep(0)  # looking for secrets takes a while: others have their turn
+                    await asyncio.sleep(0)  # searching for secrets takes long: let other connections run
                 if part:
                     client.stream.write(part)
                     await client.stream.drain()
@@ -32,4 +33,4 @@ async def _upwards(client: Incoming, server: Incoming) -> None:
             await server.stream.drain()
         server.stream.write_eof()
     except ConnectionError:
-        server.stream.abort()  # wakes whoever reads from it
+        server.stream.abort()  # wakes the coroutine that reads from it

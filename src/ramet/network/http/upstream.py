@@ -1,4 +1,4 @@
-"""The connection to a server that requests of one client go over, one after the other, as long as both keep it."""
+"""A connection to a server, over which requests of one client go one after the other while both sides keep it open."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _contexts: dict[str | None, ssl.SSLContext] = {}
 
 
 class NotTrusted(Exception):
-    """There is no TLS with a server. Its text says why."""
+    """TLS with a server failed. The text says why."""
 
 
 class Upstream:
-    """Owns the target."""
+    """A connection to a server and what was decided for it. Owns the target."""
 
     def __init__(self, guest: Guest, target: Target, stream: Stream, secure: bool) -> None:
         self.target = target
@@ -34,12 +34,13 @@ class Upstream:
         self.incoming = Incoming(stream)
         secrets = guest.secrets_for(target.host, target.port)
         self.secrets = HostSecrets(secrets, target.port, secure) if secrets else None
-        self.used = 0  # requests that went over it
-        # What was written and read last: the next ones are likely to be the same.
+        self.used = 0  # requests sent over it
+        # The last results: the next request and answer are probably the same.
         self._fields: tuple[RequestHead, bytes] | None = None
         self._answer: tuple[bytes, bytes, AnswerHead, int] | None = None
         self._plan: tuple[AnswerHead, RequestHead, bool, AnswerPlan] | None = None
         self._guest = guest
+        # Compared by `serves`: a request must not use a connection that was allowed under other rules.
         self._decided = guest.decider, guest.secrets
 
     def __repr__(self) -> str:
@@ -50,7 +51,10 @@ class Upstream:
         return self._guest.limits.piece_bytes
 
     def serves(self, host: str, port: int) -> bool:
-        """Whether another request can go over it: under the rules that it was made by, and with nothing odd waiting."""
+        """Whether another request can go over it: same host, same rules and secrets, no unasked bytes waiting.
+
+        Unasked bytes would be read as the answer to the next request.
+        """
         return (
             (self.target.host, self.target.port) == (host, port)
             and self._decided == (self._guest.decider, self._guest.secrets)
@@ -61,12 +65,13 @@ class Upstream:
 
     def fields_of(self, asked: Asked) -> bytes:
         """The fields of a request without a body, as they are sent."""
+        # By identity: a repeated request shares the head object of the first one.
         if self._fields is None or self._fields[0] is not asked.head:
             self._fields = asked.head, request_fields(asked, self.secrets, asked.length, False)
         return self._fields[1]
 
     def read_answer(self, data: bytes, method: bytes) -> tuple[AnswerHead, int]:
-        """A head, and the length of the body behind it."""
+        """Parse an answer's head. Returns it with the length of its body. Raises Malformed."""
         known = self._answer
         if known is None or known[0] != data or known[1] != method:
             head = read_answer(data)
@@ -77,7 +82,7 @@ class Upstream:
         known = self._plan
         if known is None or known[0] is not head or known[1] is not asked.head or known[2] is not keep:
             plan = plan_answer(head, asked, self.secrets, length, keep)
-            if plan.unpacker is not None:  # is good for one body
+            if plan.unpacker is not None:  # it has the state of one body
                 return plan
             known = self._plan = head, asked.head, keep, plan
         return known[3]
@@ -94,7 +99,7 @@ class Upstream:
 async def connect(
     guest: Guest, host: str, port: int, kind: Kind, secure: bool, target: Target | None = None
 ) -> Upstream:
-    """Raises Refused, NotTrusted. ``target``: a connection that was made already."""
+    """Connect to a server. ``target``: an existing connection. Raises Refused, NotTrusted."""
     if target is None:
         target = await reach(guest, host, port, kind)
     if not secure:
@@ -122,7 +127,7 @@ async def connect(
 async def _context(more_pem: str | None) -> ssl.SSLContext:
     known = _contexts.get(more_pem)
     if known is None:
-        # Reading all the certificates of a system takes long enough for others to notice.
+        # Loading all certificates of a system would block other connections noticeably.
         known = await asyncio.to_thread(upstream_context, more_pem)
         if len(_contexts) >= _CONTEXTS_AT_MOST:
             _contexts.clear()

@@ -1,7 +1,7 @@
-"""Heads as they are passed on: written anew from what was read, with framing of our own, without what is between hops.
+"""Heads as they are passed on: written anew from what was read, with our own framing, without hop-by-hop fields.
 
-Nothing is added that tells of a proxy. Where secrets are for the host, placeholders become values on the way out, and
-values stars on the way back.
+Nothing is added that reveals a proxy. For hosts with secrets, placeholders become values in requests, and values become
+stars in answers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BETWEEN_HOPS = frozenset({
     b"connection", b"keep-alive", b"te", b"trailer", b"trailers", b"transfer-encoding", b"content-length", b"upgrade",
     b"http2-settings", b"host", b"expect",
 })  # fmt: skip
-# Where answers are looked into, they must come whole and not compressed: half a secret would not be found.
+# Answers in which secrets are masked must come whole and uncompressed: half a secret would not be found.
 _NOT_TO_HOSTS_OF_SECRETS = frozenset({
     b"accept-encoding", b"range", b"if-range", b"x-ms-range", b"request-range", b"a-im", b"sec-websocket-extensions",
 })  # fmt: skip
-# Of a secret, too: 206, and the differences of RFC 3229. There are more ways to ask for one than anybody knows: Apache
-# takes Request-Range for Range, others take headers from the query.
+# Partial answers: 206, and the differences of RFC 3229. There are more ways to ask for one than we can strip: Apache
+# accepts Request-Range for Range, and others read headers from the query.
 _PARTS = frozenset({206, 226})
 _WEBSOCKET = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
 _CLOSE = (b"Connection", b"close")
@@ -36,7 +36,7 @@ def request_line(asked: Asked, secrets: HostSecrets | None) -> bytes:
 
 
 def request_fields(asked: Asked, secrets: HostSecrets | None, length: int | None, expect: bool) -> bytes:
-    """``length``: of the body as it will be sent. ``expect``: the client waits for a word before it sends its body."""
+    """The fields of a request. ``length``: of the body as sent. ``expect``: the client waits for "100 Continue"."""
     out = [(b"Host", asked.named)]
     passed = _passed(asked.head.fields, asked.connection)
     if secrets is None:
@@ -72,11 +72,14 @@ class AnswerPlan(NamedTuple):
     head: bytes
     in_chunks: bool
     unpacker: Unpacker | None
-    keep: bool  # the client's connection, behind it
+    keep: bool  # whether the client's connection stays open afterwards
 
 
 def plan_answer(head: AnswerHead, asked: Asked, secrets: HostSecrets | None, length: int, keep: bool) -> AnswerPlan:
-    """``length`` is that of the body as it comes; ``keep``: as far as the client is concerned."""
+    """Decide how to pass an answer on. ``length``: of the body as received. ``keep``: as far as the client allows it.
+
+    Raises Malformed.
+    """
     fields = _passed(head.fields, head.fields.listed(b"connection"))
     unpacker: Unpacker | None = None
     if secrets is not None:
@@ -91,20 +94,20 @@ def plan_answer(head: AnswerHead, asked: Asked, secrets: HostSecrets | None, len
         in_chunks = True
         out.append((b"Transfer-Encoding", b"chunked"))
     else:
-        keep = False  # the end of the connection is the end of the body, for HTTP/1.0
+        keep = False  # for HTTP/1.0 the body ends with the connection
     if not keep:
         out.append(_CLOSE)
     return AnswerPlan(_status_line(head, secrets) + written(out), in_chunks, unpacker if length else None, keep)
 
 
 def interim_head(head: AnswerHead, secrets: HostSecrets | None) -> bytes:
-    """Of a word before the answer: 100, 103."""
+    """The head of an interim answer, such as 100 or 103."""
     fields = _passed(head.fields, head.fields.listed(b"connection"))
     return _status_line(head, secrets) + written(_masked_fields(fields, secrets))
 
 
 def switching_head(head: AnswerHead, secrets: HostSecrets | None) -> bytes:
-    """Of the answer behind which there is a websocket."""
+    """The head of the answer that switches to a websocket. Raises Malformed."""
     fields = _passed(head.fields, head.fields.listed(b"connection"))
     if secrets is not None and any(key == b"sec-websocket-extensions" for key, _, _ in fields):
         raise Malformed("it uses a websocket extension that the request did not ask for")
@@ -112,6 +115,7 @@ def switching_head(head: AnswerHead, secrets: HostSecrets | None) -> bytes:
 
 
 def _passed(fields: Fields, connection: list[bytes]) -> list[Field]:
+    # Fields named in Connection are for this hop only, and so are all of a proxy's own.
     dropped = _BETWEEN_HOPS.union(connection) if connection else _BETWEEN_HOPS
     return [field for field in fields.all if field[0] not in dropped and not field[0].startswith(b"proxy-")]
 
@@ -131,14 +135,17 @@ def _told_length(head: AnswerHead, asked: Asked, length: int, compressed: bool) 
     if head.status == 204:
         return []
     if head.status == 304 or asked.head.method == b"HEAD":
-        # Of the body that there would have been; nobody knows what it is unpacked.
+        # The length that a body would have had; unknown if it would have been decompressed.
         told = head.fields.values(b"content-length") if not compressed else []
         return [(b"Content-Length", value) for value in told]
     return [(b"Content-Length", b"%d" % length)]
 
 
 def _unpacked(fields: list[Field], listed: list[bytes]) -> tuple[list[Field], Unpacker | None]:
-    """Without the compression that nobody has asked for, and what it takes to undo it."""
+    """Remove a compression that was not asked for: the other fields, and what decompresses the body.
+
+    Raises Malformed.
+    """
     codings = [coding for coding in listed if coding != b"identity"]
     if not codings:
         return fields, None

@@ -1,4 +1,4 @@
-"""From a name and a port to a connection: whether rules allow it, which address it is, and what may still end it.
+"""From a name and a port to a connection: whether rules allow it, which address it uses, and what may end it later.
 
 Start with ``targets``.
 """

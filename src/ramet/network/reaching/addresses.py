@@ -1,4 +1,4 @@
-"""Which addresses are public: anything else is reached only where the owner has listed it."""
+"""Which addresses are public. All others are reached only if the owner has listed them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ramet.protocol.rules import Address
 
 _Block = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# What clouds tell their machines from an address that looks public. The others are link-local or private.
+# Metadata services of clouds at an address that looks public. The others are link-local or private.
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
 
-# Addresses of IPv6 that stand for one of IPv4, which a gateway on the way may connect to: NAT64 (RFC 6052, 8215), 6to4,
-# Teredo, and the forms that kernels take for IPv4 themselves.
+# IPv6 addresses that stand for an IPv4 address, to which a gateway on the way may connect: NAT64 (RFC 6052, 8215),
+# 6to4, Teredo, and the forms that kernels themselves treat as IPv4.
 _STANDING_FOR_OTHERS: tuple[_Block, ...] = tuple(
     ipaddress.ip_network(block)
     for block in (
@@ -26,8 +26,8 @@ _STANDING_FOR_OTHERS: tuple[_Block, ...] = tuple(
         "2001::/32",
     )
 )
-# What `ipaddress` of some version calls global and is not, or not in every version: 6to4 relays, old site-local, and
-# what only routers and experiments use.
+# Ranges that some versions of `ipaddress` call global although they are not: 6to4 relays, old site-local addresses, and
+# ranges for routers and experiments.
 _ODD: tuple[_Block, ...] = tuple(
     ipaddress.ip_network(block)
     for block in ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "240.0.0.0/4",
@@ -36,13 +36,16 @@ _ODD: tuple[_Block, ...] = tuple(
 
 
 def plain(address: Address) -> Address:
-    """An IPv4 address that is written as one of IPv6 is what the kernel connects to."""
+    """The IPv4 address inside an IPv4-mapped one, which is what the kernel connects to.
+
+    Others are returned unchanged.
+    """
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
 
 def why_not_public(address: Address, of_host: Collection[Address] = ()) -> str | None:
-    """What an address is instead, in words. None: it is public. ``of_host``: those of this machine itself."""
+    """Why an address is not public, in words. None: it is public. ``of_host``: the addresses of this machine."""
     if address in of_host:
         return "an address of the host itself"
     if address in _METADATA:

@@ -1,7 +1,7 @@
-"""What a connection is asked before it is made: its name against the rules, then each address against them.
+"""Decides about a connection before it is made: first about its name, then about each of its addresses.
 
-Two steps, because a name is looked up in between; whoever connects uses an address that ``address_verdict`` has let
-pass, and no other: a second look at the name could give another one.
+There are two steps because the name is resolved in between. The connection then uses an address that
+``address_verdict`` has allowed, and no other: resolving the name a second time could give another one (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from ramet.protocol.rules import Address, Rule
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """A decision and its reason."""
+
     allowed: bool
-    rule: str | None  # the one that decided
-    reason: str | None = None  # of a refusal
-    hint: str | None = None  # what the owner of the sandbox can do, where a rule for the host itself would not help
+    rule: str | None  # the rule that decided
+    reason: str | None = None  # why it was refused
+    hint: str | None = None  # a hint for the sandbox's owner, if a rule for the host itself would not help
 
 
 class Decider:
-    """The rules of one sandbox in force. ``of_host``: addresses of the machine that the proxy runs on."""
+    """The current rules of one sandbox. ``of_host``: addresses of the machine that the proxy runs on."""
 
     def __init__(self, network: NetworkSpec, of_host: Collection[Address] = ()) -> None:
         self._network = network
@@ -35,11 +37,11 @@ class Decider:
         }
 
     def pinned(self, name: str) -> Address | None:
-        """The address that the owner gave a name: it is not looked up."""
+        """The address that the owner has fixed for a name; such a name is not resolved."""
         return self._pinned.get(name)
 
     def name_verdict(self, name: str, port: int) -> Verdict:
-        """Whether a name, as ``host_name`` gives it, may be looked up and connected to on a port."""
+        """Whether a name (in the form of ``host_name``) may be resolved and connected to on a port."""
         network = self._network
         denied = _found(network.deny, name, port)
         if denied is not None:
@@ -52,22 +54,22 @@ class Decider:
         return Verdict(False, None, f"{name}:{port} is in no rule of this sandbox")
 
     def may_be_looked_up(self, name: str) -> bool:
-        """Whether some port of it could be connected to: names that could not are told to nobody."""
+        """Whether any port of it could be connected to. Other names are never sent to a name server."""
         network = self._network
         denied = _ports(network.deny, name)
-        # In few steps: code in a sandbox asks as often as it likes, and there may be hundreds of rules about a name.
+        # Kept cheap: code in a sandbox asks as often as it likes, and there may be hundreds of rules about a name.
         allowed = [(1, 65535)] if network.open else _ports(network.allow, name)
         return not all(_within(span, denied) for span in allowed)
 
     def rule_about(self, name: str) -> str | None:
-        """The rule by which a name may be looked up, or may not."""
+        """The rule that allows or forbids to look a name up."""
         for rule in (*self._network.deny, *self._network.allow):
             if rule.means_name(name) and (rule in self._network.allow or rule.ports == ((1, 65535),)):
                 return str(rule)
         return "open" if self._network.open else None
 
     def address_verdict(self, address: Address, port: int, name: str | None = None) -> Verdict:
-        """Whether an address may be connected to: asked for by itself, or what an allowed name has led to."""
+        """Whether an address may be connected to, either asked for directly or as an address of an allowed ``name``."""
         address = plain(address)
         denied = _listed(self._network.deny, address, port)
         if denied is not None:
@@ -112,7 +114,7 @@ def _listed(rules: tuple[Rule, ...], address: Address, port: int) -> Rule | None
 
 
 def _ports(rules: tuple[Rule, ...], name: str) -> list[tuple[int, int]]:
-    """The ports that rules about a name have, as ranges in order that neither overlap nor touch."""
+    """The ports in rules about a name, as sorted ranges that neither overlap nor touch."""
     found: list[tuple[int, int]] = []
     for first, last in sorted({ports for rule in rules if rule.means_name(name) for ports in rule.ports}):
         if found and first <= found[-1][1] + 1:

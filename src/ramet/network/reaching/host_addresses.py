@@ -1,4 +1,4 @@
-"""Addresses of the machine that the proxy runs on, by which its own services could be reached."""
+"""The addresses of the machine that the proxy runs on, through which its own services could be reached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HostAddresses(Collection[Address]):
-    """Looked at again now and then: machines get and lose addresses."""
+    """The host's addresses, read again every few seconds: machines gain and lose addresses."""
 
     def __init__(self) -> None:
         self._found: frozenset[Address] = frozenset()
@@ -45,12 +45,14 @@ class HostAddresses(Collection[Address]):
 
     def _now(self) -> frozenset[Address]:
         now = time.monotonic()
+        # Read again on use rather than by a timer: most proxies are idle most of the time.
         if now - self._looked_at >= _SECONDS:
             self._found, self._looked_at = frozenset(own_addresses()), now
         return self._found
 
 
 def own_addresses() -> list[Address]:
+    """Read the addresses of all interfaces. Raises OSError."""
     first = ctypes.POINTER(_Interface)()
     if _libc.getifaddrs(ctypes.byref(first)) != 0:
         number = ctypes.get_errno()

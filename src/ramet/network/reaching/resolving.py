@@ -1,5 +1,6 @@
-"""Names to addresses, as the host's own resolver has them, in threads of which neither a sandbox nor an owner can take
-all: a name whose servers never answer holds a thread for some 30 s, and nobody can take it back.
+"""Resolves names with the host's own resolver, in threads of which no sandbox and no owner can take all.
+
+A name whose servers never answer occupies a thread for some 30 s, and a thread in getaddrinfo cannot be stopped.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ramet.protocol.rules import Address
 
-_THREADS = 256  # made when they are needed, and kept
-_AT_ONCE_EACH = 8  # of one sandbox
+_THREADS = 256  # created when needed, and kept
+_AT_ONCE_EACH = 8  # per sandbox
 _WAITING_EACH = 256
 _SECONDS = 10.0
 
 
 class NotResolved(Exception):
-    """A name leads nowhere, or nobody could say where to. ``missing``: it is known not to exist."""
+    """A name could not be resolved. ``missing``: it is known not to exist."""
 
     def __init__(self, message: str, missing: bool = False) -> None:
         super().__init__(message)
@@ -28,10 +29,10 @@ class NotResolved(Exception):
 
 
 class Resolver:
-    """The threads of all sandboxes, and who has them.
+    """The threads for all sandboxes, and who uses them.
 
-    An owner may have half of those that the others leave, and each of its sandboxes a quarter of what the owner may
-    have more: so there is one for whoever comes next, until very many ask for names that nobody answers for.
+    An owner may use half of what the others leave, and each of its sandboxes a quarter of what is left to the owner. So
+    there is a thread for the next one, until very many ask for names without an answer.
     """
 
     def __init__(self, ask: Callable[[str], Sequence[Address]] | None = None) -> None:
@@ -45,7 +46,7 @@ class Resolver:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def thread(self, lookups: Lookups) -> None:
-        """Wait for one. Whoever has it calls ``back`` when its work is done, also if nobody waits for that any more."""
+        """Wait for a thread. The caller calls ``back`` when the work is done, even if its own caller has left."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(lookups, deque()).append(turn)
         self._admit()
@@ -55,17 +56,19 @@ class Resolver:
             if turn.cancelled():
                 self._leave_queue(lookups, turn)
             else:
-                self.back(lookups)  # it was our turn in the moment in which we stopped waiting
+                # We got the thread in the same turn of the loop in which we were cancelled: return it.
+                self.back(lookups)
             raise
 
     def back(self, lookups: Lookups) -> None:
-        # What is zero then is not kept.
+        """Return a thread and admit the next."""
+        # Counter subtraction drops entries that reach zero, so the tables do not grow with every sandbox ever seen.
         self._of_owners -= Counter([lookups.owner])
         self._of_sandboxes -= Counter([lookups])
         self._admit()
 
     def submit(self, name: str) -> asyncio.Future[Sequence[Address]]:
-        """By whoever has a thread."""
+        """Resolve a name. The caller must hold a thread."""
         return asyncio.wrap_future(self._threads.submit(self._ask, name))
 
     def _leave_queue(self, lookups: Lookups, turn: asyncio.Future[None]) -> None:
@@ -76,19 +79,20 @@ class Resolver:
                 del self._waiting[lookups]
 
     def _admit(self) -> None:
-        """Give threads to those who wait and may have one, one for each sandbox in turn."""
+        """Give threads to sandboxes that wait and may have one, one each in turn."""
         admitted = True
         while admitted:
             admitted = False
             for lookups in list(self._waiting):
                 if not self._may_have_one(lookups):
                     continue
+                # Removed and put back at the end: sandboxes take turns, however many lookups one of them has queued.
                 queue = self._waiting.pop(lookups)
                 turn = queue.popleft()
                 if queue:
-                    self._waiting[lookups] = queue  # behind the others
+                    self._waiting[lookups] = queue  # at the end of the queue
                 if turn.done():
-                    continue  # it was cancelled, and will leave the queue in a moment
+                    continue  # it was cancelled, and removes itself in a moment
                 self._of_owners[lookups.owner] += 1
                 self._of_sandboxes[lookups] += 1
                 turn.set_result(None)
@@ -96,6 +100,7 @@ class Resolver:
 
     def _may_have_one(self, lookups: Lookups) -> bool:
         free = _THREADS - self._of_owners.total()
+        # Half of what is free, so that owners who come later find threads. Every owner may have one in any case.
         left_to_owner = free // 2 - self._of_owners[lookups.owner]
         of_owner = left_to_owner > 0 or self._of_owners[lookups.owner] == 0
         of_sandbox = max(1, min(_AT_ONCE_EACH, left_to_owner // 4))
@@ -103,7 +108,7 @@ class Resolver:
 
 
 class Lookups:
-    """What one sandbox asks the resolver. A thread counts until it is back, also when nobody waits for it any more."""
+    """The lookups of one sandbox. A thread counts until it returns, even if its caller has left."""
 
     def __init__(self, resolver: Resolver, owner: str = "") -> None:
         self.owner = owner
@@ -111,13 +116,15 @@ class Lookups:
         self._waiting = 0
 
     async def addresses(self, name: str) -> list[Address]:
-        """All addresses of a name, in the resolver's order, each once."""
+        """All addresses of a name, each once, in the resolver's order. Raises NotResolved."""
+        # Waiters cost memory, and a sandbox chooses how many there are.
         if self._waiting >= _WAITING_EACH:
             raise NotResolved(f"{name} was not looked up: this sandbox asks for too many names at once")
         self._waiting += 1
         try:
             async with asyncio.timeout(_SECONDS):
                 await self._resolver.thread(self)
+                # Shielded: a timeout ends our wait, not the thread. `_back` counts it when it really returns.
                 found = await asyncio.shield(self._submit(name))
         except TimeoutError:
             raise NotResolved(f"{name} cannot be looked up: the resolver did not answer") from None
@@ -144,10 +151,10 @@ class Lookups:
     def _back(self, answer: asyncio.Future[Sequence[Address]]) -> None:
         self._resolver.back(self)
         if not answer.cancelled():
-            answer.exception()  # whoever waited has seen it
+            answer.exception()  # mark as retrieved: the caller has seen it, or has left
 
 
 def _ask_host(name: str) -> Sequence[Address]:
-    """Blocks."""
+    """Ask the host's resolver. Blocks; raises OSError, UnicodeError."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]

@@ -1,6 +1,6 @@
-"""From a host that code in a sandbox has asked for to a connection: rules, one look at the name, rules again, connect.
+"""From a host that code in a sandbox asks for to a connection: rules, one lookup, rules again, connect.
 
-The address that is connected to is one that the rules have seen. Nobody looks at the name a second time.
+The address that is connected to is one that the rules have allowed. The name is never resolved a second time.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ Status = Literal["rule", "limit", "bytes", "unresolved", "unreachable"]
 _CONNECT_SECONDS = 30.0  # for all addresses of a name together
 _CONNECT_SECONDS_EACH = 10.0
 _ADDRESSES_AT_MOST = 6
-# Found out this long after a peer has vanished: 60 s of silence, then five questions.
+# A vanished peer is noticed after 60 s of silence and five unanswered probes.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 5))
 
 
 class Refused(Exception):
-    """There is no connection, and why: in words for whoever asked, and as what kind of failure."""
+    """There is no connection: the reason, in words for the program that asked, and the kind of failure."""
 
     def __init__(self, reason: str, status: Status, hint: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status: Status = status
-        self.hint = hint  # what the owner of the sandbox can do; None: what is usual for the status
+        self.hint = hint  # a hint for the sandbox's owner; None: the usual one for the status
 
 
 class Target:
-    """A connection to a host. Counts what goes over its stream for the log and the limits of the sandbox."""
+    """A connection to a host. Counts the bytes of its stream for the log and for the limits of the sandbox."""
 
     def __init__(self, guest: Guest, host: str, port: int, address: Address, stream: SocketStream) -> None:
-        self.host = host  # as rules compare it
+        self.host = host  # in the form that rules compare
         self.port = port
         self.address = address
-        self.stream: Stream = stream  # becomes another one where TLS begins
+        self.stream: Stream = stream  # replaced by the TLS stream when TLS starts
         self.reason: str | None = None  # why it was cut
         self.entry: Entry
-        self.on_over: Callable[[], None] | None = None  # called once, however it came to its end
+        self.on_over: Callable[[], None] | None = None  # called once, whatever ended it
         self._socket = stream
         self._guest = guest
         self._over = False
@@ -61,19 +61,22 @@ class Target:
         return f"<Target {self.host}:{self.port} at {self.address}, {'over' if self._over else 'open'}>"
 
     def begin(self, entry: Entry) -> None:
+        """Register the connection with its log entry, and start to count."""
         self.entry = entry
         self._guest.targets.add(self)
+        # No byte may pass uncounted: what arrived during the connect is counted below.
         self._socket.meter = self
         self._guest.limits.take()
         self._socket.on_lost = self._lost
-        if self._socket.unread_bytes:  # a server that speaks first has done so
+        if self._socket.unread_bytes:  # the server spoke before we started to count
             self.received(self._socket.unread_bytes)
+        # It was lost before the callback was set, and will not be reported again.
         if self._socket.lost:
             self._lost()
 
     @property
     def plain(self) -> SocketStream:
-        """What goes over the wire, whatever is above it."""
+        """The stream on the wire, below TLS."""
         return self._socket
 
     def received(self, count: int) -> float:
@@ -82,18 +85,19 @@ class Target:
 
     def sent(self, count: int) -> float:
         self.entry.sent += count
-        # The first bytes are not written any more when they are too many: nothing has gone there.
+        # When the very first bytes exceed the limit they are not written, so nothing has gone to the host.
         first = self.entry.sent == count and not self.entry.received
         return self._count(count, self.refuse if first else self.cut)
 
     def close(self, reason: str | None = None) -> None:
-        """End it, after what was written, and its entry."""
+        """Close it after sending what was written, and complete its log entry."""
         self.stream.close()
         self._finish(reason)
 
     def cut(self, reason: str, reset: bool = True) -> None:
-        """End it at once: whoever reads from it or writes to it gets a ConnectionError. The host sees a reset, or an
-        end as that of a program.
+        """End it at once: readers and writers get a ConnectionError.
+
+        The host sees a reset, or with ``reset=False`` an orderly end.
         """
         if not self._over:
             self.reason = reason
@@ -104,13 +108,13 @@ class Target:
             self._finish(reason)
 
     def refuse(self, reason: str) -> None:
-        """Cut it for what the program was about to say: the log tells of it as of one that was never allowed."""
+        """Cut it because of what the client was about to send; the log shows it as denied."""
         if not self._over:
             self.entry.allowed = False
             self.cut(reason)
 
     def why_no_more(self) -> str | None:
-        """Why the rules of now would not allow it. None: they do."""
+        """Why the current rules would not allow it. None: they do."""
         name = self.host if host_address(self.host) is None else None
         decider = self._guest.decider
         verdict = Verdict(True, None) if name is None else decider.name_verdict(name, self.port)
@@ -127,26 +131,29 @@ class Target:
         return wait
 
     def _lost(self) -> None:
-        """Its socket is closed, perhaps long after its end: a host may not have read what was written to it."""
+        """The socket is closed. This may be long after the end, if the host did not read what was written to it."""
         self.close()
         self._guest.limits.give_back()
 
     def _finish(self, reason: str | None) -> None:
+        # Both `close` and `cut` lead here, and closing the socket does again.
         if self._over:
             return
         self._over = True
+        # Exactly once per connection: the slot and the log entry must not be freed twice.
         self._guest.targets.discard(self)
         self._guest.limits.end_target()
         self.entry.open = False
         self.entry.reason = reason or self.entry.reason
         self._guest.entries.changed(self.entry)
+        # Cleared first: the callback may close this target.
         called, self.on_over = self.on_over, None
         if called is not None:
             called()
 
 
 async def reach(guest: Guest, host: str, port: int, kind: Kind) -> Target:
-    """A connection to a host as it was asked for: a name or an address. One entry in the log, whatever comes of it."""
+    """Connect to a host, given as a name or an address. Makes one log entry, whatever happens. Raises Refused."""
     rule: str | None = None
     try:
         host = _meant(guest, host)
@@ -161,6 +168,7 @@ async def reach(guest: Guest, host: str, port: int, kind: Kind) -> Target:
     except Refused as refused:
         guest.entries.tried(kind, host, port, False, rule, refused.reason)
         raise
+    # Counted before the first await, so that concurrent requests cannot exceed the limit together.
     guest.limits.begin_target()
     try:
         try:
@@ -172,7 +180,7 @@ async def reach(guest: Guest, host: str, port: int, kind: Kind) -> Target:
         guest.limits.end_target()
         raise
     target.begin(guest.entries.tried(kind, host, port, True, rule, None, str(target.address), open=True))
-    why = target.why_no_more()  # the rules may have changed while it was looked up and connected to
+    why = target.why_no_more()  # the rules may have changed while we resolved and connected
     if why is not None:
         target.refuse(why)
         raise Refused(why, "rule")
@@ -180,7 +188,7 @@ async def reach(guest: Guest, host: str, port: int, kind: Kind) -> Target:
 
 
 def _meant(guest: Guest, host: str) -> str:
-    """The name, where a program has looked it up by itself, here, and asks for the address that it was told."""
+    """The name behind a stand-in address that a program got from our DNS. Other hosts are returned unchanged."""
     address = host_address(host)
     if address is None or plain(address) not in NAMES_BLOCK:
         return host
@@ -192,7 +200,7 @@ def _meant(guest: Guest, host: str) -> str:
 
 
 def _first_verdict(guest: Guest, host: str, name: str | None, address: Address | None, port: int) -> Verdict:
-    """Before anything is looked up."""
+    """The decision before anything is resolved. Raises Refused for what is not a host and port."""
     if 1 <= port <= 65535:
         if address is not None:
             return guest.decider.address_verdict(address, port)
@@ -211,6 +219,7 @@ async def _connected(guest: Guest, name: str | None, address: Address | None, po
     problem = "nothing was tried"
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
+            # In the resolver's order, which prefers what the host can reach.
             for one in found[:_ADDRESSES_AT_MOST]:
                 try:
                     stream = await _connect(guest, one, port)
@@ -228,6 +237,7 @@ async def _allowed_addresses(guest: Guest, name: str, port: int) -> list[Address
         found = [pinned] if pinned is not None else await guest.lookups.addresses(name)
     except NotResolved as error:
         raise Refused(str(error), "unresolved") from None
+    # Every address is checked: the operator of the name's DNS could lead it to a private one.
     verdicts = [(plain(one), guest.decider.address_verdict(one, port, name)) for one in found]
     allowed = [one for one, verdict in verdicts if verdict.allowed]
     if not allowed:
@@ -241,12 +251,14 @@ async def _connect(guest: Guest, address: Address, port: int) -> SocketStream:
     end = socket.socket(socket.AF_INET6 if isinstance(address, ipaddress.IPv6Address) else socket.AF_INET)
     try:
         end.setblocking(False)
+        # Pieces are passed on as they arrive. Nagle's algorithm would hold them back for an acknowledgement.
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEP_ALIVE:
             end.setsockopt(socket.IPPROTO_TCP, option, value)
         async with asyncio.timeout(_CONNECT_SECONDS_EACH):
             await loop.sock_connect(end, (str(address), port))
+        # The transport owns the socket from here on.
         _, stream = await loop.create_connection(lambda: SocketStream(guest.limits), sock=end)
         return stream
     except BaseException:

@@ -1,7 +1,7 @@
-"""Certificates: the authority of one engine, trusted in its sandboxes and nowhere else, and whom the proxy trusts.
+"""Certificates: an engine's own authority, trusted in its sandboxes only, and the authorities that the proxy trusts.
 
-The engine makes the authority when the first secret is given to a sandbox, and hands it to the proxy, also to one that
-was started again: what code in a sandbox has read of it stays right.
+The engine makes its authority when a sandbox first gets a secret, and sends it to the proxy, also to a restarted one:
+what sandboxes have loaded of it stays valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ramet.protocol import fields
 
-# An engine may run for long, and a clock in a copy of a machine may be behind.
+# An engine may run for long, and the clock of a cloned machine may be behind.
 _AUTHORITY_DAYS = 3650
 _LEAF_DAYS = 30
 _BACKDATED = timedelta(days=2)
@@ -29,7 +29,10 @@ _COMMON_NAME_AT_MOST = 64  # RFC 5280, ub-common-name
 
 
 class Authority:
-    """Signs for host names. One key serves all leaves: it is in the proxy alone, as the authority's own is."""
+    """Signs certificates for host names.
+
+    All of them share one key, which exists only in the proxy, like the authority's own.
+    """
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key
@@ -43,7 +46,7 @@ class Authority:
     def make(cls) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         number = x509.random_serial_number()
-        # The number tells the authorities of two engines apart for whoever reads a certificate.
+        # The number distinguishes the authorities of two engines for people who read certificates.
         name = _named(f"Ramet sandbox network {number % 2**32:08x}")
         builder = (
             _builder(name, name, key.public_key(), number, _AUTHORITY_DAYS)
@@ -59,7 +62,7 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def header(self) -> dict[str, object]:
-        """All of it, the key as well."""
+        """Certificate and private key, for the proxy."""
         return {"certificate": self.pem, "key": _key_pem(self._key)}
 
     @classmethod
@@ -69,12 +72,12 @@ class Authority:
         return cls(key, x509.load_pem_x509_certificate(fields.text(header, "certificate").encode()))
 
     def context_for(self, name: str) -> ssl.SSLContext:
-        """The server's side of TLS for a host name, as ``host_name`` gives it."""
+        """The server side of TLS for a host name (in the form of ``host_name``)."""
         known = self._contexts.get(name)
         if known is not None and known[1] > datetime.now(UTC):
             return known[0]
         if len(self._contexts) >= _CONTEXTS_AT_MOST:
-            self._contexts.clear()  # names come from rules with a '*'; making one again is quick
+            self._contexts.clear()  # names come from rules with '*'; making a context again is quick
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_alpn_protocols(["http/1.1"])
         _load(context, self._leaf(name) + self._leaf_key_pem)
@@ -95,7 +98,7 @@ class Authority:
         issuer_key = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         builder = (
             _builder(subject, self._certificate.subject, public, x509.random_serial_number(), _LEAF_DAYS)
-            # Without a subject, RFC 5280 wants the names to be critical.
+            # RFC 5280 requires the names to be critical if there is no subject.
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=not subject.rdns)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
@@ -107,32 +110,32 @@ class Authority:
 
 
 def bundle(*own: str) -> str:
-    """What a sandbox trusts: what the host trusts, and these."""
+    """All certificates that a sandbox trusts: the host's authorities, and these."""
     return "\n".join(text.strip() for text in (system_pem(), *own) if text.strip()) + "\n"
 
 
 @lru_cache(maxsize=1)
 def system_pem() -> str:
-    """The certificates that this host trusts. Empty: it has none, and no server on the internet can be verified."""
-    paths = ssl.get_default_verify_paths()  # minds SSL_CERT_FILE and SSL_CERT_DIR, which are the owner's
+    """The certificates that this host trusts. Empty: there are none, and no server on the internet can be verified."""
+    paths = ssl.get_default_verify_paths()  # respects SSL_CERT_FILE and SSL_CERT_DIR, which the owner sets
     if paths.cafile is not None:
         return _certificates(Path(paths.cafile))
     if paths.capath is not None:
-        # Hashed names are links to others: each text once.
+        # Hashed names are links to other files: keep each text once.
         texts = {_certificates(path) for path in sorted(Path(paths.capath).iterdir()) if path.is_file()}
         if found := "\n".join(sorted(texts)).strip():
             return found
     try:
-        import certifi  # comes with other packages, often
+        import certifi  # often installed with other packages
     except ImportError:
         return ""
     return _certificates(Path(certifi.where()))
 
 
 def upstream_context(more_pem: str | None = None) -> ssl.SSLContext:
-    """The client's side of TLS to servers: whom the host trusts, and whom the owner of the sandbox does.
+    """The client side of TLS: trusts the host's authorities and those of the sandbox's owner.
 
-    Takes tens of milliseconds: not for an event loop.
+    Takes tens of milliseconds, so do not call it in an event loop.
     """
     context = ssl.create_default_context(cadata=bundle(more_pem or ""))
     context.set_alpn_protocols(["http/1.1"])
@@ -140,7 +143,7 @@ def upstream_context(more_pem: str | None = None) -> ssl.SSLContext:
 
 
 def _certificates(path: Path) -> str:
-    """Those in a file, without comments: not every reader knows them."""
+    """The certificates in a file, without comments, which not every reader accepts."""
     kept: list[str] = []
     inside = False
     for line in path.read_text(encoding="ascii", errors="replace").splitlines():
@@ -191,8 +194,8 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 def _load(context: ssl.SSLContext, pem: str) -> None:
-    # The ssl module reads certificates from files alone. One in memory has a name for whoever holds its descriptor: the
-    # proxy may write no others.
+    # The ssl module loads certificates from files only. The proxy may write no files, but a memfd has a path for the
+    # process that holds its descriptor.
     memory = os.memfd_create("certificate")
     try:
         os.write(memory, pem.encode())

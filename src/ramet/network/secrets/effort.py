@@ -1,9 +1,9 @@
-"""How much work answers may make for who looks for secrets in them.
+"""Bounds the work that answers may cause in the search for secrets.
 
-One process looks for the secrets of all sandboxes. What takes long to look through is not passed on: a value that is
-made of itself ("%%%%...") and an answer of the same would take hours. What an answer needs depends on its length; more
-is needed only where nearly every byte begins what looks like a value for long, which values that cannot be guessed do
-not do. So that an answer was refused for this tells nothing of such a value.
+One process searches for the secrets of all sandboxes. An answer that takes too long is not passed on: a repetitive
+value ("%%%%...") with an answer of the same characters would take hours. The work depends on the answer's length. More
+is only needed where nearly every byte begins something that resembles a value for long, which unguessable values do not
+cause. So such a refusal reveals nothing of an unguessable value.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ramet.network.http.heads import Malformed
 
 # A step is a comparison: some tenths of a microsecond.
 _STEPS_PER_BYTE = 12
-_STEPS_AT_MOST = 250_000  # at once, however much came before
-# Whoever has more to look through lets others have their turn in between.
+_STEPS_AT_MOST = 250_000  # at once, whatever was saved before
+# Between slices of this size, other connections run.
 SLICE_BYTES = 16 * 1024
 
 
 class TooAlike(Malformed):
-    """An answer that is not looked through."""
+    """An answer that would take too long to search."""
 
     def __init__(self) -> None:
         super().__init__("it takes too long to look for secrets in it")
@@ -32,7 +32,7 @@ def slices(data: bytes) -> Iterator[bytes]:
 
 
 class Effort:
-    """Of one connection. Each byte gives some; what is not needed is kept up to a bound."""
+    """The budget of one connection. Each byte adds to it; unused budget is kept up to a limit."""
 
     __slots__ = ("_left",)
 
@@ -40,11 +40,11 @@ class Effort:
         self._left = _STEPS_AT_MOST
 
     def gain(self, count: int) -> None:
-        """So many bytes have come."""
+        """Add the budget for received bytes."""
         self._left = min(_STEPS_AT_MOST, self._left + _STEPS_PER_BYTE * count)
 
     def spend(self, steps: int) -> None:
-        """Raises TooAlike."""
+        """Use steps. Raises TooAlike when there are none left."""
         self._left -= steps
         if self._left < 0:
             raise TooAlike

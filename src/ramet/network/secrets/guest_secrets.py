@@ -1,8 +1,7 @@
 """Secrets in the proxy: placeholders in requests become values, values in answers become stars.
 
-A value is in no message, log line or ``repr`` of this process. A sandbox's own placeholders are replaced for it, on the
-way to the hosts that the secret is for, in the places that its owner has named, and nobody else's. Elsewhere they are
-text as any other.
+No message, log line or ``repr`` of this process contains a value. Only a sandbox's own placeholders are replaced, only
+on the way to the hosts of the secret, and only in the places that its owner named. Elsewhere they are ordinary text.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from ramet.protocol.rules import Rule
 from ramet.protocol.secret_places import SecretPlaces
 
 _TLS_PORT = 443
-# Where servers take credentials apart: others' headers are values as they are.
+# The only header that servers decode further. Other headers are values as they are.
 _AUTHORIZATION = b"authorization"
 _BASIC = re.compile(rb"(basic[ \t]+)([A-Za-z0-9+/]+={0,2})", re.IGNORECASE)
-# Some servers take the second for the first: neither may begin another parameter inside of a named one.
+# Some servers treat ";" as "&". Neither may start another parameter inside a named one.
 _BETWEEN_PARAMETERS = re.compile(rb"([&;])")
 _FORM = b"application/x-www-form-urlencoded"
 _JSON = re.compile(rb"(?:application|text)/(?:[a-z0-9.+-]+\+)?(?:x-)?(?:nd)?json(?:-seq|lines)?")
@@ -39,7 +38,7 @@ class GuestSecret:
     """One secret of one sandbox."""
 
     value: str
-    placeholders: tuple[str, ...]  # its own, and that of whatever it was forked from if it was to inherit it
+    placeholders: tuple[str, ...]  # its own, and those of its parents if it was to inherit the secret
     hosts: tuple[Rule, ...]
     places: SecretPlaces = field(default_factory=SecretPlaces)
 
@@ -52,7 +51,7 @@ class GuestSecret:
     @classmethod
     def read(cls, header: Mapping[str, object]) -> GuestSecret:
         value = header.get("value")
-        # A line end in a header would begin another one. What is wrong is said without the value.
+        # A line end in a header would begin another header. The error does not quote the value.
         if not isinstance(value, str) or not value.isprintable() or not value:
             raise ProtocolError("the value of a secret is not text that can go into a header")
         placeholders = fields.texts(header, "placeholders")
@@ -61,12 +60,12 @@ class GuestSecret:
 
 
 class HostSecrets:
-    """The secrets of one sandbox for one host and port, ready for requests to it and answers from it."""
+    """The secrets of one sandbox for one host and port, prepared for requests and answers."""
 
     def __init__(self, secrets: tuple[GuestSecret, ...], port: int, secure: bool) -> None:
-        # Not in the clear where TLS is at home: somebody asked for http://name:443.
+        # Not in the clear on the TLS port: the program asked for http://name:443.
         put_in = secrets if secure or port != _TLS_PORT else ()
-        # By number in this list, so that many names and placeholders of many secrets take little to keep.
+        # By index in this list, so that many names and placeholders take little memory.
         self._values = [secret.value for secret in put_in]
         self._numbers = {text.encode(): at for at, secret in enumerate(put_in) for text in secret.placeholders}
         self._headers: defaultdict[bytes, set[int]] = defaultdict(set)
@@ -85,7 +84,10 @@ class HostSecrets:
         return f"<HostSecrets, {len(self._secrets)}>"
 
     def in_target(self, target: bytes) -> bytes:
-        """In the path, if it is a place, and in the values of parameters that are places."""
+        """Replace placeholders in the path and in query parameters, where these are allowed places.
+
+        Raises Overgrown.
+        """
         if not self._path and not self._query:
             return target
         path, mark, query = target.partition(b"?")
@@ -99,7 +101,10 @@ class HostSecrets:
         return b"".join(parts)
 
     def in_header(self, name: bytes, value: bytes) -> bytes:
-        """``name`` in lower case. In ``Authorization`` also in a user's name or password for ``Basic``."""
+        """Replace placeholders in a header (``name`` in lower case).
+
+        In ``Authorization`` also inside ``Basic`` credentials.
+        """
         secrets = self._headers.get(name)
         if secrets is None:
             return value
@@ -115,7 +120,10 @@ class HostSecrets:
         return value if replaced == credentials else basic[1] + b64encode(replaced)
 
     def body_replacer(self, content_type: bytes) -> Replacer | None:
-        """For the body of one request, in the spelling of its content type. None: nothing in it is replaced."""
+        """A replacer for one request's body, with values escaped for its content type.
+
+        None: nothing is replaced in it.
+        """
         if not self._bodies:
             return None
         kind = content_type.partition(b";")[0].strip().lower()
@@ -123,11 +131,11 @@ class HostSecrets:
         return Replacer({text: values[at] for text, at in self._numbers.items() if at in self._bodies})
 
     def masker(self) -> Masker:
-        """For one answer, or one direction of a tunnel: as many stars as there were bytes."""
+        """A masker for one answer, or for one direction of a tunnel: as many stars as there were bytes."""
         return self._masker.fresh()
 
     def masked(self, text: bytes) -> bytes:
-        """For what comes in one piece."""
+        """Mask text that is complete."""
         return self._masker.fresh().whole(text)
 
     @cached_property
@@ -152,7 +160,7 @@ class HostSecrets:
         return parameter if secrets is None else name + equals + self._put_in(secrets, self._quoted, value)
 
     def _put_in(self, secrets: set[int], values: list[bytes], data: bytes) -> bytes:
-        """``secrets``: those that may stand here; ``values``: of all, as they are spelled here."""
+        """Replace placeholders. ``secrets``: those allowed here; ``values``: all of them, as they are escaped here."""
         found = [at for at in map(self._numbers.__getitem__, self._pattern.findall(data)) if at in secrets]
         if not found:
             return data

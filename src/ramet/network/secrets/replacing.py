@@ -1,6 +1,6 @@
-"""Replaces placeholders in a stream of bytes, also those that are cut in two by the pieces it comes in.
+"""Replaces placeholders in a stream of bytes, also those split between two pieces.
 
-Nothing is held back but a possible beginning of a text at the very end. Not for texts that are secret: see ``masking``.
+Holds back only a possible beginning of a placeholder at the very end. Not for secret texts: see ``masking``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 
 from ramet.network.http.heads import Malformed
 
-# By which a message may grow: a value is many times as long as its placeholder, and a program repeats that at will.
+# By how much a message may grow: a value can be much longer than its placeholder, which a program can repeat at will.
 GROWTH_BYTES_AT_MOST = 512 * 1024
 
 
 class Overgrown(Malformed):
-    """More would be put into a message than any use of a secret needs."""
+    """Replacing would insert more into a message than any use of a secret needs."""
 
     def __init__(self) -> None:
         super().__init__(f"its placeholders stand for more than {GROWTH_BYTES_AT_MOST} bytes")
 
 
 class Replacer:
-    """One direction of one stream. Where one text begins as another does, the longer one is taken."""
+    """Replaces texts in one direction of one stream. If one text is the beginning of another, the longer one wins."""
 
     def __init__(self, replacements: Mapping[bytes, bytes]) -> None:
         self._replacements = {text: by for text, by in replacements.items() if text}
@@ -34,24 +34,27 @@ class Replacer:
         self._grown = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What can go on now."""
+        """Replace in a piece. Returns what can be passed on now. Raises Overgrown."""
         data = self._held + data
         done, at, keep = self._replace(data, final=False)
         self._held = data[keep:]
         return done + data[at:keep]
 
     def finish(self) -> bytes:
-        """What was held back; nothing comes behind it."""
+        """Return what was held back, at the end of the stream. Raises Overgrown."""
         data, self._held = self._held, b""
         done, at, _ = self._replace(data, final=True)
         return done + data[at:]
 
     def whole(self, data: bytes) -> bytes:
-        """For what comes in one piece."""
+        """Replace in text that is complete."""
         return self.feed(data) + self.finish()
 
     def _replace(self, data: bytes, final: bool) -> tuple[bytes, int, int]:
-        """All that is certain, replaced; where that ends; and from where on more must be known."""
+        """Replace all that is certain.
+
+        Returns the result, where it ends in ``data``, and from where on more input is needed.
+        """
         if self._pattern is None:
             return b"", 0, len(data)
         parts: list[bytes] = []
@@ -71,7 +74,7 @@ class Replacer:
                 keep = self._possible_beginning(data, at)
 
     def _possible_beginning(self, data: bytes, at: int) -> int:
-        """The first place from ``at`` on where a text may begin that goes on in the next piece."""
+        """The first place from ``at`` on where a text may begin that continues in the next piece."""
         assert self._beginning is not None
         start = max(at, len(data) - len(self._texts[0]) + 1)
         for match in self._beginning.finditer(data, start):

@@ -3,9 +3,9 @@
 Each character may be escaped in its own way, because no two libraries escape the same ones: ``encodeURIComponent``
 leaves ``!`` alone, PHP writes ``\\/`` in JSON, Go ``\\u0026``, templates ``&#43;`` in HTML.
 
-Letters, digits and ``-._~`` are escaped by no library and are looked for as they are. Whoever can make a server escape
-each letter can have it say the value in a thousand other ways: to keep values from such servers is the business of the
-places that they are put into, not of this search.
+No library escapes letters, digits and ``-._~``, so these are searched as they are. A program that can make a server
+escape every letter can make it spell the value in a thousand other ways. Keeping values from such servers is up to the
+places that they are put into, not to this search.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from functools import lru_cache
 from ramet.network.secrets.effort import Effort
 
 _NEVER_ESCAPED = frozenset(string.ascii_letters + string.digits + "-._~")
-# Upper bounds of what one character takes: "&amp;#x0000002f;", and "\\\ud83d\\\ude00" or the like of each byte.
+# Upper bounds for one character: "&amp;#x0000002f;", and "\\\ud83d\\\ude00" or the like for each byte.
 _ESCAPED_BYTES_AT_MOST = 18
 _ESCAPED_BEYOND_ASCII_AT_MOST = 40
-# Encoders for mail, and GitHub, break lines: with a line end, or one that JSON has escaped.
+# Encoders for mail, and GitHub, break lines: with a line end, or with one that JSON has escaped.
 _LINE_END = rb"(?:(?:\\{1,3}r)?\\{1,3}n|\r?\n)"
 _LINE_END_AT_MOST = 8
 LETTERS_PER_LINE_AT_LEAST = 40  # 60, 64 and 76 are in use
-# Shorter ones would be found everywhere.
+# Shorter ones would match everywhere.
 _ENCODED_AT_LEAST = 6
-# So much is searched for by an expression; what follows it is compared. More than what is known of all keys of a kind
-# ("ghp_"), or a program could have it found everywhere; but expressions for what may be escaped take long to compile.
+# This much is found with a regular expression; the rest is compared. It is longer than the known prefix of a kind of
+# key ("ghp_"), or a program could make it match everywhere. But expressions for characters that may be escaped take
+# long to compile.
 _BEGINNING_CHARACTERS = 8
 _BEGINNING_ESCAPED_AT_MOST = 2
-# What escapes begin with, and characters beyond ASCII that were misread.
+# The first bytes of escapes, and of misread characters beyond ASCII.
 _ESCAPES_BEGIN = b"%&\\+\xc2\xc3"
 
-# Comparing a text costs a step, and another for so many of its bytes.
+# Comparing a text costs one step, plus one for this many of its bytes.
 _BYTES_PER_STEP = 256
-_BASE64_PER_STEP = 64  # these are compared piece by piece
+_BASE64_PER_STEP = 64  # base64 is compared piece by piece
 _STEPS_TO_COMPILE = 3000
 _COMPILED_AT_MOST = 2048
 
@@ -48,16 +49,16 @@ _BETWEEN_LETTERS = re.compile(_LINE_END)
 _ONE_BASE64_ALPHABET = bytes.maketrans(b"-_", b"+/")
 
 Span = tuple[int, int]
-Unit = Sequence[bytes]  # expressions for the spellings of one character, the longer ones first
-# Where a spelling ends that begins there; 0: none does.
+Unit = Sequence[bytes]  # expressions for the spellings of one character, longer ones first
+# Where a spelling ends that begins at a given place. 0: none does.
 EndOf = Callable[[bytes, int, Effort], int]
-# Expressions for the spellings of one character, by the byte that they begin with.
+# Expressions for the spellings of one character, by their first byte.
 ByBeginning = dict[int, tuple[re.Pattern[bytes], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Base64Form:
-    """The letters that a value alone decides, and whether the letters beside them have bits of it, too."""
+    """The letters that a value alone determines, and whether the letters next to them contain bits of it too."""
 
     letters: str
     bits_before: bool
@@ -70,14 +71,14 @@ class _Base64Form:
 
 
 class Spellings:
-    """Of one value."""
+    """All spellings of one value."""
 
     def __init__(self, value: str) -> None:
         plain = value.encode()
         self.bytes_at_most = max(sum(map(_bytes_at_most, value)), len(plain) * 2)
-        # Each begins with a literal, so that a search skips what begins otherwise.
+        # Each begins with a literal, so that a search skips everything else.
         self.beginnings = _joined([_unit(character) for character in _beginning(value)], b"")
-        # By the byte that they begin with; and whether a letter of base64 before it belongs to it.
+        # By first byte; and whether a base64 letter before it belongs to the value.
         self._ends: defaultdict[int, list[tuple[EndOf, bool]]] = defaultdict(list)
         self._add(value[0], _escaped_text(value))
         if len(plain) * 2 >= _ENCODED_AT_LEAST:
@@ -94,7 +95,7 @@ class Spellings:
         return f"<Spellings, {len(self._ends)}>"
 
     def spans(self, data: bytes, start: int, effort: Effort) -> Iterator[Span]:
-        """From where to where it stands, if a spelling begins there."""
+        """The ranges of the value's spellings that begin at ``start``. Raises TooAlike."""
         for end_of, bits_before in self._ends.get(data[start], ()):
             if end := end_of(data, start, effort):
                 before = _LETTER_BEFORE.search(data, max(0, start - _LETTER_AT_MOST), start) if bits_before else None
@@ -112,7 +113,7 @@ def spellings(value: str) -> Spellings:
 
 
 def forget() -> None:
-    """Values that no sandbox has any more are not kept here either. The others are spelled again when it is needed."""
+    """Drop values from the cache that no sandbox has any more. Others are computed again when needed."""
     spellings.cache_clear()
 
 
@@ -125,7 +126,10 @@ def _literal(text: bytes) -> EndOf:
 
 
 def _escaped_text(value: str) -> EndOf:
-    """Each character in one of its spellings. All of them are followed: a value may look escaped itself."""
+    """Match a text in which each character is spelled in any of its ways.
+
+    All alternatives are followed at once, because a value may itself look escaped.
+    """
     parts = [run.encode() if run[0] in _NEVER_ESCAPED else run for run in re.findall(r"[A-Za-z0-9._~-]+|.", value)]
 
     def end(data: bytes, start: int, effort: Effort) -> int:
@@ -196,7 +200,10 @@ _known: dict[str, ByBeginning] = {}
 
 
 def _compiled(character: str, effort: Effort) -> ByBeginning:
-    """Not before they are needed: of characters beyond ASCII a value can have thousands."""
+    """Compiled expressions for one character.
+
+    Compiled on first use: a value may contain thousands of different ones.
+    """
     known = _known.get(character)
     if known is None:
         effort.spend(_STEPS_TO_COMPILE)
@@ -204,7 +211,7 @@ def _compiled(character: str, effort: Effort) -> ByBeginning:
             _known.clear()
         found: defaultdict[int, list[re.Pattern[bytes]]] = defaultdict(list)
         for text in _unit(character):
-            # Each begins with a literal byte, as it is or behind a backslash.
+            # Each begins with a literal byte, plain or after a backslash.
             found[text[text.startswith(b"\\")]].append(re.compile(text))
         known = _known[character] = {byte: tuple(some) for byte, some in found.items()}
     return known
@@ -229,14 +236,14 @@ def _unit(character: str) -> Unit:
     if character == " ":
         found.append(rb"\+")
     if not character.isascii():
-        # Read as Latin-1, as the values of headers are, and written again.
+        # Misread as Latin-1, as header values are, and encoded again.
         misread = plain.decode("latin-1")
         found += [*_in_json(misread), re.escape(misread.encode())]
     return (*found, re.escape(plain))
 
 
 def _in_json(text: str) -> list[bytes]:
-    """Also where JSON is in a text of JSON again."""
+    """JSON escapes, including those of JSON inside a JSON string."""
     units = [_digits(unit) for unit in text.encode("utf-16-be").hex(" ", 2).split()]
     found = [b"".join(backslashes + b"u" + unit for unit in units) for backslashes in (rb"\\", rb"\\\\")]
     if text == "\\":
@@ -264,9 +271,9 @@ def _base64_unit(letter: str) -> Unit:
 
 
 def _base64_forms(plain: bytes) -> list[_Base64Form]:
-    """As it may stand in the middle of something longer, at each of three places.
+    """The base64 encodings of a value in the middle of something longer, at each of three offsets.
 
-    The letters at its ends may depend on what is around it: of these it is only known that they are there.
+    The letters at its ends may depend on what surrounds it. Of these only the position is known.
     """
     forms: list[_Base64Form] = []
     for before in range(3):

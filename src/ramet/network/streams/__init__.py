@@ -1,4 +1,4 @@
-"""Connections as coroutines see them: bytes with backpressure both ways, TLS over them, and bulk from one to another.
+"""Connections for coroutines: bytes with backpressure in both directions, TLS on top, and bulk transfer between two.
 
 Knows nothing of rules or secrets. Start with ``stream``.
 """

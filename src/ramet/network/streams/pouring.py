@@ -1,6 +1,6 @@
-"""One direction between two streams without anybody in between: what comes to the one goes to the other by itself.
+"""One direction between two streams with no coroutine in between: what one receives is written to the other.
 
-By copying at first; a transfer that turns out large and quick is spliced, see ``splicing``.
+It starts by copying. A transfer that turns out large and fast is spliced in the kernel instead, see ``splicing``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from ramet.network.streams.splicing import Splice, has_room
 if TYPE_CHECKING:
     from ramet.network.streams.socket_stream import SocketStream
 
-# From here on it is large and quick: so much has gone, and the last piece was so large.
+# A transfer counts as bulk after this many bytes, if its last piece was at least this large.
 BULK_BYTES = 1024 * 1024
 BULK_PIECE_BYTES = 64 * 1024
 
 
 class Pour:
-    """From ``source`` to ``sink``. ``done`` when no more will come or can go."""
+    """Moves bytes from ``source`` to ``sink``. ``done`` resolves when no more will come or can be sent."""
 
     def __init__(self, source: SocketStream, sink: SocketStream, count: int | None, bulk: bool) -> None:
         self.source = source
         self.sink = sink
-        self.left = count  # None: all that comes, and the end
-        self.bulk = bulk  # known to be, from what went before
+        self.left = count  # bytes still to move; None: everything up to and including the end
+        self.bulk = bulk  # whether an earlier pour of the same source was bulk already
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._bytes = 0
+        # A source that was bulk before starts to splice at once, without copying a megabyte first.
         self._may_splice = bulk and (count is None or count >= BULK_BYTES)
         self._splice: Splice | None = None
 
@@ -36,7 +37,7 @@ class Pour:
         return self._splice is not None
 
     def pass_on(self, data: bytes) -> bytes:
-        """Gives what is too much."""
+        """Write data to the sink. Returns what exceeds the count."""
         rest = b""
         if self.left is not None:
             if len(data) > self.left:
@@ -48,35 +49,44 @@ class Pour:
         return rest
 
     def end(self) -> None:
-        """The source has said its last."""
+        """The source has ended: pass the end on, unless only a counted number of bytes was asked for."""
         if self.left is None:
             self.sink.write_eof()
         self.finish()
 
     def finish(self) -> None:
+        """Resolve ``done`` once. Both ends may report that it is over."""
         if not self.done.done():
             self.done.set_result(None)
 
     def splice(self) -> None:
-        """If it is worth it, and the sink has nothing left to send by itself; else it is tried again when it has."""
+        """Start to splice, if worthwhile and if the sink has nothing left in its own write buffer.
+
+        Spliced bytes go directly to the socket, past that buffer, so they would overtake what still waits in it. Called
+        again when the buffer is empty.
+        """
         if not self._may_splice or self._splice is not None or self.left == 0 or not self.sink.idle or not has_room():
             return
+        # One try per piece: `pass_on` allows the next one. A failure must not be repeated at every event.
         self._may_splice = False
         try:
             ends = self.source.socket.fileno(), self.sink.socket.fileno()
             self._splice = Splice(*ends, self.left, self._moved, self._ended)
             self.bulk = True
-        except OSError:  # too many descriptors, or large pipes: copying does it, too
+        except OSError:  # out of descriptors, or of pipe memory for this user: copying works as well
             pass
 
     def stop_splice(self) -> None:
+        """Stop the splice and send what its pipe still holds through the sink's transport, in order."""
         splice, self._splice = self._splice, None
         if splice is not None:
             rest = splice.stop()
             if rest:
+                # Counted when it entered the pipe.
                 self.sink.write_uncounted(rest)
 
     def _moved(self, count: int) -> float:
+        """Count spliced bytes. Returns the seconds to wait until more may be moved."""
         if self.left is not None:
             self.left -= count
         wait = 0.0
@@ -87,6 +97,7 @@ class Pour:
         return wait
 
     def _ended(self, problem: OSError | None, sink_problem: OSError | None) -> None:
+        """The splice met an error of either socket, the end of the count, or the end of the source."""
         if problem is not None:
             self.source.break_off()
         elif sink_problem is not None:
@@ -94,5 +105,5 @@ class Pour:
         elif self.left == 0:
             self.source.stop_pouring()
         else:
-            self.stop_splice()  # the transport meets the end again, and does what is to be done then
+            self.stop_splice()  # the transport reads the end of the source again and handles it
             self.source.steer_reading()

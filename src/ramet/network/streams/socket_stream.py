@@ -1,10 +1,10 @@
-"""One connected socket: coroutines that read and write, with backpressure both ways, or a straight line to another one.
+"""One connected socket: coroutines read and write it with backpressure, or it is connected directly to another one.
 
-    peer ── bytes ──▶ get_buffer, buffer_updated ──▶ pieces ──▶ read()            a coroutine asks
-                                                 └─▶ another stream's write()     ``pour_into``: nobody has to be woken
+    peer ── bytes ──▶ get_buffer, buffer_updated ──▶ pieces ──▶ read()            a coroutine reads
+                                                 └─▶ another stream's write()     ``pour_into``: no coroutine to wake
 
-All streams read into one buffer, which is copied from before the loop goes on. How much is read at once is up to the
-sandbox that the stream belongs to (``Share``), so that what a slow reader leaves with us is bounded.
+All streams read into one buffer, from which the bytes are copied before the loop continues. The sandbox that a stream
+belongs to decides how much is read at once (``Share``), which bounds what a slow reader can leave in our memory.
 """
 
 from __future__ import annotations
@@ -19,51 +19,57 @@ from ramet.network.streams.pouring import Pour
 from ramet.network.streams.stream import PIECE_BYTES, Stream
 
 _WRITE_BYTES = 64 * 1024
-# A peer that does not take what was written to it before a close is not waited for any longer.
+# After a close, wait this long for a peer to take what was written before.
 _LINGER_SECONDS = 30.0
+# struct linger {on, 0 seconds}: close(2) then sends a reset instead of an orderly end.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
+# Shared by all streams: the loop calls get_buffer, reads, and calls buffer_updated without running anything in between.
 _buffer = memoryview(bytearray(PIECE_BYTES))
 
 
 class Share(Protocol):
-    """What a stream may take of the proxy."""
+    """How much of the proxy's memory a stream may use."""
 
-    piece_bytes: int  # at most so much is read at once
+    piece_bytes: int  # the most that is read at once
 
 
 class Meter(Protocol):
-    """Counts what goes over a stream. Each call gives the seconds to wait until more may go."""
+    """Counts the bytes of a stream. Each call returns the seconds to wait until more may flow."""
 
     def received(self, count: int) -> float: ...
     def sent(self, count: int) -> float: ...
 
 
 class SocketStream(Stream, asyncio.BufferedProtocol):
-    """A stream over a transport of the loop, which is told of it as its protocol."""
+    """A stream over one of the loop's transports, as whose protocol it is registered."""
 
     def __init__(self, share: Share, opened: Callable[[SocketStream], None] | None = None) -> None:
         super().__init__()
         self.meter: Meter | None = None
-        self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
+        self.on_lost: Callable[[], None] | None = None  # called once, when the transport has closed the socket
         self._share = share
         self._opened = opened
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        # Everything below runs in the event loop's thread, so flags need no lock; but any of them may change at an
+        # await.
         self._unread_bytes = 0
-        self._ended = False  # the peer will send no more
+        self._ended = False  # the peer has shut down its sending side
         self._lost: ConnectionError | None = None
         self._closing = False
+        # A transport raises on writes after write_eof; late data from a pour is dropped instead.
         self._eof_written = False
-        self._reading = True
-        self._read_held = False  # by the meter
-        self._write_full = False
-        self._write_held = False
+        self._reading = True  # whether the transport reads now
+        self._read_held = False  # the meter has asked to wait
+        self._write_full = False  # between the transport's pause_writing and resume_writing
+        self._write_held = False  # the meter has asked to wait
+        # One future each: a stream has one coroutine that reads and one that drains at a time.
         self._reader: asyncio.Future[None] | None = None
         self._drainer: asyncio.Future[None] | None = None
-        self._pour: Pour | None = None  # to another stream
-        self._poured_into: Pour | None = None  # from another one
-        self._pour_left = 0
+        self._pour: Pour | None = None  # this stream is poured into another
+        self._poured_into: Pour | None = None  # another stream is poured into this one
+        self._pour_left = 0  # the rest of the last pour, for `pour_left`
         self._was_bulk = False
 
     def __repr__(self) -> str:
@@ -72,6 +78,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
 
     @property
     def socket(self) -> socket.socket:
+        """The transport's socket. Only for options and descriptors: the transport does all reading and writing."""
         assert self._transport is not None
         found: socket.socket = self._transport.get_extra_info("socket")
         return found
@@ -88,17 +95,18 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
     def lost(self) -> bool:
         return self._lost is not None
 
-    # What the loop calls
+    # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # Told when all has been taken, not before: that is when a splice can begin.
+        # A low-water mark of 0: resume_writing is called when the buffer is empty, which is when a splice can begin.
         self._transport.set_write_buffer_limits(_WRITE_BYTES, 0)
         if self._opened is not None:
             self._opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         size = self._share.piece_bytes
+        # Never read past a counted pour: the bytes behind it are for `read`.
         if self._pour is not None and self._pour.left is not None:
             size = min(size, self._pour.left)
         return _buffer[:size]
@@ -106,11 +114,12 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.meter is not None:
             wait = self.meter.received(nbytes)
-            if self._lost is not None:  # the meter has cut it
+            if self._lost is not None:  # the meter aborted the stream: its quota is used up
                 return
             if wait > 0:
                 self._read_held = True
                 self._loop.call_later(wait, self._release_reading)
+        # Copy now: the next stream reads into the same buffer.
         data = bytes(_buffer[:nbytes])
         if self._pour is not None:
             self._pour.pass_on(data)
@@ -130,15 +139,18 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
         if self._pour is not None:
             self._pour.end()
         self._tell_gone()
-        return True  # what we have to say may still go out
+        return True  # True keeps the transport open: our side may still send
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # `abort` and `break_off` have set a reason already. Without one, an end that came before the peer's is a reset.
         if self._lost is None:
             reset = exc is not None or not self._ended
             self._lost = ConnectionResetError("the connection was reset") if reset else _over()
+        # After an error the end is not a proper one, whatever the peer had sent before.
         if exc is not None:
             self._ended = False
         self._transport = None
+        # A splice has duplicates of the socket, so the peer would not see the end while one is running.
         self._end_splices()
         for waiter in (self._reader, self._drainer):
             if waiter is not None:
@@ -147,6 +159,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
             if pour is not None:
                 pour.finish()
         self._tell_gone()
+        # Cleared first, so that it is called once even if it closes this stream again.
         called, self.on_lost = self.on_lost, None
         if called is not None:
             called()
@@ -158,9 +171,10 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
         self._write_full = False
         self._writable_again()
 
-    # What coroutines call
+    # Called by coroutines
 
     async def read(self) -> bytes:
+        # A loop, because a wakeup may also mean that a pour took the bytes, or that the connection ended.
         while not self._pieces:
             if self._ended:
                 return b""
@@ -173,6 +187,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
                 self._reader = None
         data = self._pieces.popleft()
         self._unread_bytes -= len(data)
+        # There is room again, if the reader's backlog had stopped the transport.
         self.steer_reading()
         return data
 
@@ -185,7 +200,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
             return
         if self.meter is not None:
             wait = self.meter.sent(len(data))
-            if self._lost is not None:
+            if self._lost is not None:  # the meter aborted the stream
                 return
             if wait > 0:
                 self._write_held = True
@@ -193,6 +208,8 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
         self._transport.write(data)
 
     async def drain(self) -> None:
+        # Checked again after each wakeup: the meter may hold writing while the transport resumes, and the other way
+        # round.
         while (self._write_full or self._write_held) and self._lost is None:
             self._drainer = self._loop.create_future()
             try:
@@ -207,13 +224,14 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
             self._eof_written = True
             try:
                 self._transport.write_eof()
-            except OSError:  # the peer has gone; connection_lost will tell
+            except OSError:  # the peer is gone; connection_lost follows
                 pass
 
     def close(self) -> None:
         if self._transport is None or self._closing:
             return
         self._closing = True
+        # A peer that does not read would otherwise keep the descriptor, and its slot in the limits, for ever.
         if self._transport.get_write_buffer_size():
             self._loop.call_later(_LINGER_SECONDS, self.abort)
         self._end_splices()
@@ -221,7 +239,9 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._closing = True
-        self._end_splices()  # first: a connection is not over as long as there is a descriptor of it
+        self._end_splices()  # first: the kernel ends a connection only when the last descriptor of it is closed
+        # Set here, because connection_lost comes in a later turn of the loop and a reader could see a proper end
+        # meanwhile.
         if self._lost is None:
             self._lost = ConnectionAbortedError("the connection was cut")
             self._ended = False
@@ -230,7 +250,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
         if self._transport is not None:
             try:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            except OSError:  # closed already
+            except OSError:  # already closed
                 pass
             self._transport.abort()
         for waiter in (self._reader, self._drainer):
@@ -238,16 +258,18 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
                 _wake(waiter)
 
     def pour_into(self, sink: SocketStream, count: int | None = None) -> asyncio.Future[None]:
-        """From now on all that comes goes there by itself. Done when no more will come or can go.
+        """Send everything that arrives from now on to ``sink``. Resolves when no more will arrive or can be sent.
 
-        With a ``count`` (not 0) it ends after so many bytes, and whoever reads gets what is behind them; without, the
-        end goes there, too. ``stop_pouring`` ends it earlier.
+        With a ``count`` (not 0) it ends after that many bytes, and ``read`` gets what follows. Without a count the end
+        is passed on too. ``stop_pouring`` ends it earlier.
         """
         if self._pour is not None:
+            # Asked for again, as when a tunnel becomes a relay: keep the running one and its splice.
             if self._pour.sink is sink and self._pour.left is None and count is None:
                 return self._pour.done
             self.stop_pouring()
         pour = self._pour = sink._poured_into = Pour(self, sink, count, self._was_bulk)
+        # Bytes received before go first.
         while self._pieces and self._pour is not None:
             data = self._pieces.popleft()
             rest = pour.pass_on(data)
@@ -257,6 +279,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
             if pour.left == 0:
                 self.stop_pouring()
         if self._pour is not None:
+            # The end may have arrived before the pour did, and will not be reported again.
             if self._ended:
                 pour.end()
             elif self._lost is not None or sink._lost is not None:
@@ -265,7 +288,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
         return pour.done
 
     def stop_pouring(self) -> None:
-        """What comes from now on is for ``read`` again. Those who wait for the end of pouring are woken."""
+        """Deliver what arrives from now on to ``read`` again. Wakes those who wait for the end of the pour."""
         pour, self._pour = self._pour, None
         if pour is not None:
             pour.stop_splice()
@@ -276,22 +299,22 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
 
     @property
     def pour_left(self) -> int:
-        """How much of a count did not go."""
+        """How many bytes of a counted pour did not go."""
         return self._pour.left or 0 if self._pour is not None else self._pour_left
 
     @property
     def broken(self) -> bool:
-        """It did not come to its end by itself."""
+        """Whether it ended other than by a proper end of the peer."""
         return self._lost is not None and not self._ended
 
     @property
     def full(self) -> bool:
-        """Nothing should be written now."""
+        """Whether writing should wait."""
         return self._write_full or self._write_held
 
     @property
     def idle(self) -> bool:
-        """All that was written has gone, and more may go."""
+        """Whether everything written has reached the kernel, and more may be written."""
         return (
             self._transport is not None
             and not (self._closing or self._eof_written or self.full)
@@ -299,19 +322,20 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
         )
 
     def write_uncounted(self, data: bytes) -> None:
-        """What has been counted already."""
+        """Write bytes that the meter has counted already."""
         if self._transport is not None and not self._closing and not self._eof_written:
             self._transport.write(data)
 
     def break_off(self) -> None:
-        """What the transport does when it meets an error, for one that somebody else was told."""
+        """Abort as the transport does on an error, for an error that a splice met."""
         if self._lost is None:
             self._lost = ConnectionResetError("the connection was reset")
         self._ended = False
         self.abort()
 
     def steer_reading(self) -> None:
-        """Read on exactly as long as there is somewhere to go with it."""
+        """Read from the transport exactly while there is room for what comes."""
+        # After the end there is nothing to read. resume_reading on a closing transport raises.
         if self._transport is None or self._ended or self._closing:
             return
         pour = self._pour
@@ -319,6 +343,8 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
             wanted = not pour.sink.full and not self._read_held
             if wanted:
                 pour.splice()
+                # While the splice reads from the socket, the transport must not: bytes would be taken in turns, out of
+                # order.
                 wanted = not pour.splicing
         else:
             wanted = self._unread_bytes < self._share.piece_bytes and not self._read_held

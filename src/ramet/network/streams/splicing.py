@@ -1,9 +1,9 @@
-"""Bytes from one socket to another inside the kernel, for transfers so large and quick that copying them here shows.
+"""Moves bytes from one socket to another inside the kernel, for transfers so large that copying them costs much CPU.
 
-Through a pipe that holds them in between, with splice(2): 1 GiB takes less than half of the processor time that reading
-and writing it does. The loop's transports stay in charge of both sockets: while bytes are spliced the one does not read
-and the other does not write, and descriptors of our own wait for both. Only a few at once: a pipe holds memory of the
-kernel for as long as a slow reader likes.
+splice(2) moves them through a pipe: 1 GiB takes less than half of the processor time of reading and writing. The loop's
+transports stay responsible for both sockets. While bytes are spliced, one does not read and the other does not write,
+and duplicates of both descriptors are watched instead. Only a few run at a time: a pipe holds kernel memory for as long
+as a slow reader likes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ import os
 from collections.abc import Callable, Iterable
 
 PIPE_BYTES = 512 * 1024
+# 32 pipes of 512 KiB are 16 MiB. By default the kernel grants an ordinary user 64 MiB (pipe-user-pages-soft).
 _AT_ONCE = 32
-_ROUNDS = 8  # before others have their turn
+_ROUNDS = 8  # before other callbacks of the loop run
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
+# Reusing a pipe saves system calls and the kernel's allocation of its ring of pages.
 _PIPES_KEPT = 8
 
 _running: set[Splice] = set()
-_pipes: list[tuple[int, int]] = []  # empty ones, for the next
+_pipes: list[tuple[int, int]] = []  # empty, for reuse
 
 
 class Splice:
-    """One direction, until ``stop``. ``ended`` is told when the source has no more, or which of the two broke, how."""
+    """One direction, until ``stop``.
+
+    Calls ``ended(None, None)`` at the end, or with the source's or the sink's error.
+    """
 
     def __init__(
         self,
@@ -38,7 +43,7 @@ class Splice:
         self.left = left
         self._moved = moved
         self._ended = ended
-        self._held = 0  # in the pipe
+        self._held = 0  # bytes in the pipe
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._stopped = False
@@ -46,6 +51,7 @@ class Splice:
         try:
             self._out, self._in = _pipe()
             self._descriptors += (self._out, self._in)
+            # Duplicates, because the loop refuses to watch a descriptor that one of its transports uses.
             for one in (source, sink):
                 self._descriptors.append(os.dup(one))
         except OSError:
@@ -56,7 +62,8 @@ class Splice:
         self._loop.add_reader(self._source, self._run)
 
     def stop(self) -> bytes:
-        """End it. Gives what the sink did not take."""
+        """Stop, and return what the sink has not taken."""
+        # `ended` callbacks stop the splice from inside `_run`, and the stream may stop it again when it closes.
         if self._stopped:
             return b""
         self._stopped = True
@@ -66,9 +73,11 @@ class Splice:
         if self._timer is not None:
             self._timer.cancel()
         rest = b""
+        # Read exactly what the pipe holds: reading an empty one would raise BlockingIOError.
         while self._held > len(rest) and (more := os.read(self._out, self._held - len(rest))):
             rest += more
         _close_all(self._descriptors[2:])
+        # Only an empty pipe may be reused: the next connection would otherwise receive these bytes.
         if len(rest) == self._held and len(_pipes) < _PIPES_KEPT:
             _pipes.append((self._out, self._in))
         else:
@@ -76,6 +85,7 @@ class Splice:
         return rest
 
     def _run(self) -> None:
+        # An event that was already queued when the splice stopped, or began to wait for the rate limit.
         if self._stopped or self._timer is not None:
             return
         for _ in range(_ROUNDS):
@@ -83,7 +93,8 @@ class Splice:
                 return
             if self._stopped or self._timer is not None or not self._give():
                 return
-        # Not left to the next event: of a socket with an error, the loop tells one only.
+        # Schedule the next turn ourselves: for a socket with an error libuv reports one event and then stops watching
+        # it.
         self._timer = self._loop.call_soon(self._go_on)
 
     def _take(self) -> bool:
@@ -91,6 +102,7 @@ class Splice:
         try:
             count = os.splice(self._source, self._in, size, flags=_FLAGS)
         except (BlockingIOError, InterruptedError):
+            # Nothing to read yet. The reader stays registered.
             return False
         except OSError as error:
             self._ended(error, None)
@@ -101,8 +113,11 @@ class Splice:
         self._held = count
         if self.left is not None:
             self.left -= count
+        # May call back into the stream, which may abort it: hence the look at `_stopped`.
         wait = self._moved(count)
         if wait > 0 and not self._stopped:
+            # Over the rate limit. Stop watching the source: it stays readable, and the loop would call us again and
+            # again.
             self._loop.remove_reader(self._source)
             self._timer = self._loop.call_later(wait, self._go_on_after_wait)
         return True
@@ -111,11 +126,13 @@ class Splice:
         try:
             self._held -= os.splice(self._out, self._sink, self._held, flags=_FLAGS)
         except (BlockingIOError, InterruptedError):
-            pass
+            pass  # the sink's buffer is full
         except OSError as error:
             self._ended(None, error)
             return False
         if self._held:
+            # Wait for the sink only. The pipe must be empty before more is taken, so that `left` and the order stay
+            # right.
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._sink, self._sink_takes)
             return False
@@ -140,6 +157,7 @@ class Splice:
 
 
 def has_room() -> bool:
+    """Whether another splice may start."""
     return len(_running) < _AT_ONCE
 
 
@@ -149,7 +167,7 @@ def _pipe() -> tuple[int, int]:
     out, in_ = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         fcntl.fcntl(in_, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # EPERM: the user has too many large ones
+    except OSError:  # EPERM: the user's pipe memory is used up (pipe-user-pages-soft)
         _close_all((out, in_))
         raise
     return out, in_

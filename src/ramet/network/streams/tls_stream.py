@@ -1,4 +1,4 @@
-"""TLS on top of a stream, also on one of which the first bytes were read already, which the loop's own TLS cannot."""
+"""TLS on top of a stream. Unlike the loop's own TLS it can start when the first bytes were already read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _HANDSHAKE_SECONDS = 30.0
 
 
 class TlsStream(Stream):
-    """Reads and writes plain bytes; owns the stream below. Closing sends TLS's own goodbye, but waits for none."""
+    """Reads and writes plain bytes; owns the stream below.
+
+    Closing sends close_notify, but does not wait for the peer's.
+    """
 
     def __init__(self, below: Stream, context: ssl.SSLContext, server_name: str | None) -> None:
         super().__init__()
@@ -21,11 +24,12 @@ class TlsStream(Stream):
         server_side = server_name is None
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
         self._ended = False
+        # The end of the connection below is the end of this stream, too.
         below.when_gone = self._tell_gone
 
     @classmethod
     async def begin(cls, below: Stream, context: ssl.SSLContext, server_name: str | None) -> TlsStream:
-        """After the handshake. ssl.SSLError, ConnectionError or TimeoutError: there is none to be had."""
+        """Do the handshake. Raises ssl.SSLError, ConnectionError or TimeoutError."""
         stream = cls(below, context, server_name)
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             await stream._shake_hands()
@@ -37,7 +41,7 @@ class TlsStream(Stream):
 
     @property
     def unread_bytes(self) -> int:
-        """Nothing is read ahead of TLS, so what has come may also be no more than a word between the two libraries."""
+        """Bytes that came and were not read. Some of them may be TLS's own messages: nothing is decrypted ahead."""
         return sum(map(len, self._pieces)) + self._tls.pending() + self._below.unread_bytes
 
     async def read(self) -> bytes:
@@ -47,9 +51,11 @@ class TlsStream(Stream):
             try:
                 data = self._tls.read(PIECE_BYTES)
             except ssl.SSLWantReadError:
+                # Reading may have produced something to send: a key update, or an alert.
                 self._flush()
                 await self._fill()
                 continue
+            # Some servers close without close_notify. HTTP's framing detects a truncated body that has a length.
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 data = b""
             except ssl.SSLError as error:
@@ -64,7 +70,7 @@ class TlsStream(Stream):
         if data and not self._ended:
             try:
                 self._tls.write(data)
-            except ssl.SSLError:  # the peer has said goodbye
+            except ssl.SSLError:  # the peer has sent close_notify
                 return
             self._flush()
 
@@ -94,7 +100,7 @@ class TlsStream(Stream):
                 if self._incoming.eof:
                     raise ConnectionResetError("the connection ended before TLS was agreed on") from None
             except ssl.SSLError:
-                self._flush()  # the alert that tells the peer why
+                self._flush()  # send the alert that tells the peer the reason
                 raise
 
     async def _fill(self) -> None:
@@ -111,6 +117,6 @@ class TlsStream(Stream):
     def _say_goodbye(self) -> None:
         try:
             self._tls.unwrap()
-        except (ssl.SSLError, ValueError):  # it waits for the peer's, which we do not
+        except (ssl.SSLError, ValueError):  # it waits for the peer's close_notify, which we do not
             pass
         self._flush()

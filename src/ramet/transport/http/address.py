@@ -1,4 +1,4 @@
-"""Where a server is: its URL and the key for it, checked so that neither can change what a request says."""
+"""A server's URL and key, checked so that neither can inject anything into a request."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _PORTS = {"http": 80, "https": 443}
 _URL_CHARACTERS_AT_MOST = 2000
 _KEY_CHARACTERS_AT_MOST = 1000
 _ALLOWED = "be http://host[:port] or https://host[:port], with a path if the server has one"
-# What may stand in a request line as it is; everything else has to be escaped by whoever writes the URL.
+# Characters allowed in a request line; the author of a URL has to escape all others.
 _PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)*")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server. ``repr`` hides the key."""
+    """A server's address. ``repr`` hides the key."""
 
     secure: bool
     host: str
     port: int
-    path: str  # that the server's routes are below, without a slash at its end
+    path: str  # prefix of the server's routes, without a trailing slash
     key: str | None = field(default=None, repr=False)
 
     @property
     def authority(self) -> str:
-        """Host and port as they stand in a URL and in a Host header."""
+        """Host and port as in a URL and in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
 
@@ -39,18 +39,18 @@ class Address:
 
 
 def read_address(url: object, key: object = None) -> Address:
-    """The address, or InvalidArgument. The key is never part of a message."""
+    """Parse an address. Raise InvalidArgument, whose message never contains the key."""
     if not isinstance(url, str):
         raise must("url", _ALLOWED, kind_of(url))
     if len(url) > _URL_CHARACTERS_AT_MOST:
         raise must("url", f"have at most {_URL_CHARACTERS_AT_MOST} characters", Words(f"{len(url)}"))
-    # Before anything else looks at it: urlsplit removes line breaks silently.
+    # Check first: urlsplit removes line breaks silently.
     if not url.isascii() or not url.isprintable() or " " in url:
         raise must("url", _ALLOWED, Words("one with a space, a line break or another character that no URL has"))
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # its text is not shown: what it takes for a port may be a password
+    except ValueError:  # its text is not shown: the part it takes for a port may be a password
         raise must("url", _ALLOWED, Words("one whose host or port cannot be read")) from None
     if parts.scheme not in _PORTS:
         raise must("url", _ALLOWED, Words(f"one with the scheme {parts.scheme!r:.20}"))

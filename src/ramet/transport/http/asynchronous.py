@@ -1,6 +1,6 @@
 """Carries out calls over HTTP on the running event loop.
 
-Sockets belong to no loop, so that a program may use one loop after another, and leave connections idle when one ends.
+Sockets are not tied to a loop: a program may use one loop after another, and connections stay idle when one ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AsyncHttpLink:
     def leave(self) -> None:
         errand = self._call.leave()
         if errand is not None:
-            # In a thread: the loop may be about to end, and with it every task.
+            # In a thread, because the loop may be about to end, and every task with it.
             self._janitor.run_errand(self._server, errand)
 
     async def _carry_out(self, todo: Steps[Returned]) -> Returned:
@@ -62,6 +62,7 @@ class AsyncHttpLink:
             returned: Returned = stop.value
             return returned
         finally:
+            # If the task was cancelled, the generator is suspended at a step; closing it runs its cleanup now.
             todo.close()
 
     async def _do(self, step: Step) -> object:
@@ -100,6 +101,7 @@ class AsyncHttpLink:
                 sock.close()
                 failed = error
             except BaseException:
+                # Cancelled, or out of time: no caller will ever see this socket.
                 sock.close()
                 raise
             else:
@@ -107,9 +109,11 @@ class AsyncHttpLink:
         raise failed
 
     async def _send(self, view: memoryview, watch: bool = False) -> int:
+        """Send all of it; with ``watch``, stop as soon as something can be read. Return how many bytes were sent."""
         sock = self._socket
         sent = 0
         while sent < len(view):
+            # Checked before each write: a server that refuses the request answers early, and the rest need not be sent.
             if watch and something_to_read(sock):
                 break
             try:
@@ -127,6 +131,10 @@ class AsyncHttpLink:
                 await self._wait(sock, read=True, write=False)
 
     async def _wait(self, sock: socket.socket, *, read: bool, write: bool) -> None:
+        """Wait until the socket is ready.
+
+        Raise TimeoutError after SILENCE_SECONDS. Reads nothing, so cancelling loses no data.
+        """
         loop = self._loop
         ready: asyncio.Future[None] = loop.create_future()
         silence = loop.call_later(steps.SILENCE_SECONDS, _end, ready, TimeoutError())
@@ -145,6 +153,7 @@ class AsyncHttpLink:
 
 
 def _end(ready: asyncio.Future[None], error: OSError | None = None) -> None:
+    # The socket and the timer may both fire in one turn of the loop.
     if ready.done():
         return
     if error is None:

@@ -22,13 +22,13 @@ from ramet.transport.http.steps import Dial, Pause, Step, Steps, Wait, Watched
 
 Returned = TypeVar("Returned")
 
-# As for an engine of one's own, see ``embedded_links``, though a server takes longer.
+# As for an embedded engine, see ``embedded_links``; a server takes longer.
 _MOMENT_SECONDS = 0.0005
 _QUICK_SECONDS = 0.002
 _WORTH_IT = len(os.sched_getaffinity(0)) > 1
-# A call that is given up is told so to the server, but nobody waits for long until it knows.
+# How long the caller waits for the server to learn that a call was given up.
 _ERRAND_SECONDS = 5.0
-# To learn what a call made may take as long as the call; every ten seconds the server says that it is there.
+# Learning what a call made may take as long as the call itself; the server sends a heartbeat every ten seconds.
 _UNDO_SECONDS = 30.0
 
 
@@ -56,18 +56,19 @@ class HttpLink:
     def leave(self) -> None:
         errand = self._call.leave()
         if errand is not None and not sys.is_finalizing():
-            # Imported late: it imports this module.
+            # Imported late, because that module imports this one.
             from ramet.transport.http.janitor import janitor
 
-            # In another thread, so that a second Ctrl-C cannot break it off. Waited for, so that what the caller does
-            # next comes after it.
+            # In another thread, so that a second Ctrl-C cannot interrupt it. Waited for, so that the server sees it
+            # before whatever the caller does next.
             janitor.run_errand(self._server, errand).wait(_ERRAND_SECONDS)
 
     def leave_quietly(self) -> None:
-        """Without errands: for those themselves."""
+        """Leave without cleanup. Used by the cleanup itself."""
         self._call.leave()
 
     def _carry_out(self, todo: Steps[Returned]) -> Returned:
+        """Drive a generator of steps to its end and return its value. Errors of the socket go back into it."""
         try:
             step = next(todo)
             while True:
@@ -81,6 +82,7 @@ class HttpLink:
             returned: Returned = stop.value
             return returned
         finally:
+            # After KeyboardInterrupt the generator is suspended at a step; closing it runs its cleanup now.
             todo.close()
 
     def _do(self, step: Step) -> object:
@@ -106,9 +108,11 @@ class HttpLink:
         return self._call.connection.sock
 
     def _send(self, view: memoryview, watch: bool = False) -> int:
+        """Send all of it; with ``watch``, stop as soon as something can be read. Return how many bytes were sent."""
         sock = self._socket
         sent = 0
         while sent < len(view):
+            # Checked before each write: a server that refuses the request answers early, and the rest need not be sent.
             if watch and something_to_read(sock):
                 break
             try:
@@ -118,7 +122,7 @@ class HttpLink:
         return sent
 
     def _receive(self, count: int) -> bytes:
-        """Look for the answer for a moment before sleeping: waking an idle processor costs as much as a short cell."""
+        """Poll for the answer for a moment before sleeping: waking an idle processor takes as long as a short cell."""
         sock, server = self._socket, self._server
         began = perf_counter()
         if server.quick:
@@ -142,17 +146,20 @@ class HttpLink:
 
 
 def run_errand(server: Server, errand: Errand) -> None:
-    """Tell the server of a call that was given up. Whether it can be reached is not our caller's trouble any more."""
+    """Tell the server about a call that was given up.
+
+    Errors are ignored: the caller no longer depends on the outcome.
+    """
     with suppress(RametError, OSError):
         answer = ask_urgently(server, errand.request, errand.key)
         if errand.key is not None:
-            # The call again, under its key: its answer tells what it had made.
+            # This was the same call again, under its key: the answer says what it had made.
             for some_id in _made(answer):
                 ask_urgently(server, _closing(some_id))
 
 
 def ask_urgently(server: Server, request: bytes, key: str | None = None) -> Frame:
-    """A small call beside all others, with little patience."""
+    """Make a small call that skips the queue for connections and has short timeouts."""
     link = HttpLink(server, key=key, urgent=True)
     try:
         link.send(request)

@@ -1,13 +1,13 @@
-"""One engine call over HTTP, without I/O: what is sent when, and what a broken connection means at each moment.
+"""One engine call over HTTP, without I/O: what to send when, and what a broken connection means at each point.
 
-    nothing sent         the way could not be opened                   again, for any call; in the end Unreachable
-    sent in part         the server cannot have understood it          again, if all of it is still here
-    sent, no answer      it may have been carried out, or may be yet   again, if the server knows it by its key (what
-                                                                       makes something); else OutcomeUnknown
+    nothing sent         the connection could not be opened            retry any call; in the end Unreachable
+    sent in part         the server cannot have understood it          retry if the whole request is still in memory
+    sent, no answer      it may have been carried out, or may be yet   retry if the server knows it by its key (calls
+                                                                       that make something); else OutcomeUnknown
 
-A request is kept back until its answer is asked for, and goes in one piece, with its length; an upload that grows
-beyond a bound becomes a body in chunks, sent while it is read. While much is sent we look whether the server has
-answered already, as it does when it refuses: then the rest stays here.
+A request is held until its answer is asked for, and then sent in one piece with its length. An upload that grows beyond
+a limit becomes a chunked body, sent while it is read. During a long send we check whether the server has already
+answered, as it does when it refuses the request: then we do not send the rest.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from ramet.transport.http.server import Server
 from ramet.transport.http.steps import Dial, Pause, Steps, Wait, Watched
 from ramet.transport.http.tls import Tls
 
-# What the server remembers by an Idempotency-Key, and answers again without doing it again.
+# Calls that the server remembers by an Idempotency-Key: a repeated one gets the same answer and is not executed again.
 _REPEATABLE = calls.MAKING
 _ATTEMPTS = 3
 _PAUSES_SECONDS = (0.1, 0.5)
 _KEPT_BYTES_AT_MOST = 1024 * 1024
-# A request up to this goes in one go, head and all; a longer one piece by piece, looking in between.
+# A request up to this size goes out in one write, with its head; a longer one in pieces, checking for an answer in
+# between.
 _SMALL_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
 
 
 class Errand(NamedTuple):
-    """Something to be done for a call that was given up: a request to send, and perhaps what it made to close."""
+    """Cleanup for a call that was given up: a request to send, and perhaps its result to close."""
 
     request: bytes
-    key: str | None  # of the call that was given up: the request is the same again, and what it made is to be closed
+    key: str | None  # set if the request is the abandoned call again: close what it made
 
 
 class _Cut(Exception):
-    """The connection broke. Not an OSError, which some errors of Ramet are, too."""
+    """The connection broke. Not an OSError, because some Ramet errors are OSErrors too."""
 
     def __init__(self, cause: OSError) -> None:
         self.cause = cause
@@ -64,24 +65,27 @@ class Call:
 
     def __init__(self, server: Server, *, key: str | None = None, urgent: bool = False) -> None:
         self._server = server
-        self._key = key  # for a request that is sent again on purpose
-        self._urgent = urgent  # not to wait for room among the connections
+        self._key = key  # set for a request that is sent again on purpose
+        self._urgent = urgent  # does not wait for a free place among the connections
         self._request: list[bytes] = []
         self._request_bytes = 0
         self._sent = _Sent.NOTHING
-        self._tried = False  # something was sent, in this attempt or in one before
+        self._tried = False  # some bytes were sent, in this attempt or an earlier one
+        # True once the caller holds a handle to what the call made. Until then giving up must close it.
         self._taken = False
         self._chunked = False
+        # True once an error was reported to the caller: `leave` then asks for no cleanup.
         self._failed = False
+        # The place in the queue for a connection while we wait for it, and whether we hold a place.
         self._turn: Future[None] | None = None
         self._entered = False
         self._answer = Answer()
         self.connection: Connection | None = None
 
-    # What a driver asks for
+    # Interface for drivers
 
     def send(self, data: bytes) -> Steps[None] | None:
-        """Take a frame of the request; None if there is nothing to do about it now."""
+        """Take a frame of the request. Return the steps to carry out now, or None."""
         if self._chunked:
             return self._upload(data)
         self._request.append(data)
@@ -91,7 +95,7 @@ class Call:
         return self._begin_upload()
 
     def receive(self) -> Steps[Frame]:
-        """The next frame of the answer."""
+        """Return the next frame of the answer."""
         try:
             if self._sent is not _Sent.ALL:
                 if not self._chunked:
@@ -105,12 +109,14 @@ class Call:
             raise
 
     def taken(self) -> None:
-        """What the call made has a handle."""
+        """Note that the caller holds a handle to what the call made."""
         self._taken = True
 
     def leave(self) -> Errand | None:
-        """Let go of the connection. Gives what is left to do if the call was given up before it had an answer, or
-        before what it made was taken."""
+        """Let go of the connection.
+
+        Return the cleanup to do if the call was given up before its answer, or before the caller took what it made.
+        """
         untaken = not self._taken and bool(self._request) and self._request[0][calls.KIND_AT] in calls.MAKING
         over = self._answer.over and not untaken
         if self.connection is not None:
@@ -118,16 +124,17 @@ class Call:
                 self._server.connections.give_back(self.connection)
             else:
                 self.connection.close()
+        # `exit` in another thread may have given us the place just before; then `cancel` fails, and we must pass it on.
         if self._turn is not None and not self._turn.cancel():
-            self._entered = True  # it was our turn, and nobody has told us
+            self._entered = True  # we had the place, but were no longer waiting for it
         if self._entered:
             self._server.connections.exit()
         return None if over or self._failed or not self._tried else self._errand()
 
-    # A request that is here as a whole
+    # Requests that are in memory as a whole
 
     def _ask(self) -> Steps[Frame]:
-        """Send it and take the first frame of the answer; all over again if that can do no harm."""
+        """Send the request and return the first frame of the answer. Retry if that can do no harm."""
         body = self._request[0] if len(self._request) == 1 else b"".join(self._request)
         if self._key is None and body[calls.KIND_AT] in _REPEATABLE:
             self._key = urandom(16).hex()
@@ -152,22 +159,24 @@ class Call:
     def _repeatable(self, cut: _Cut) -> bool:
         if self._sent is _Sent.ALL:
             return self._key is not None
-        # A way that could not be opened for another reason than a server that is just not there stays closed.
+        # Retry only if the server is not there right now. Other failures to connect will not go away.
         return isinstance(cut.cause, ConnectionError)
 
     def _put(self, data: bytes) -> Steps[None]:
-        """Send all of it, in one go."""
+        """Send everything in one write."""
         connection = self._connection()
         self._sent = _Sent.PART
         self._tried = True
         try:
             yield data if connection.tls is None else connection.tls.encrypt(data)
         except OSError as error:
-            raise _Cut(error) from None  # some of it is still here, so the server cannot have all of it
+            raise _Cut(error) from None  # part of it was not sent, so the server cannot have the whole request
         self._sent = _Sent.ALL
 
     def _put_long(self, data: bytes) -> Steps[None]:
+        """Send in pieces, and stop if the server answers early."""
         self._sent = _Sent.PART
+        # Set before the first byte: if the caller gives up in the middle, `leave` must know that something was sent.
         self._tried = True
         view = memoryview(data)
         for start in range(0, len(view), _PIECE_BYTES):
@@ -175,7 +184,7 @@ class Call:
                 return
         self._sent = _Sent.ALL
 
-    # A request that is sent while it is read
+    # Requests that are sent while they are read
 
     def _begin_upload(self) -> Steps[None]:
         self._chunked = True
@@ -197,6 +206,8 @@ class Call:
             raise self._error(cut) from cut.cause
         self._sent = _Sent.PART
         self._tried = True
+        # The first frame stays: `_details` and `_errand` read its header. The rest is no longer needed, as it is not
+        # sent again.
         del self._request[1:]
         yield from self._put_upload(first)
 
@@ -208,6 +219,7 @@ class Call:
         self._sent = _Sent.ALL
 
     def _put_upload(self, data: bytes) -> Steps[None]:
+        """Send a piece of an upload. Raise the server's error if it refuses the rest."""
         try:
             if (yield from self._put_watched(memoryview(data))):
                 frame = yield from self._frame()
@@ -221,7 +233,7 @@ class Call:
             raise
 
     def _put_watched(self, data: memoryview) -> Steps[bool]:
-        """Send it unless the server has answered before; True if it has."""
+        """Send, unless the server answers first. Return True if it has."""
         connection = self._connection()
         view = data if connection.tls is None else memoryview(connection.tls.encrypt(bytes(data)))
         try:
@@ -234,7 +246,7 @@ class Call:
                 if self._answer.begun:
                     return True
         except OSError as error:
-            # It may have refused the request and hung up: its answer is then there to be read all the same.
+            # The server may have refused the request and closed the connection: its answer can still be read.
             cut = _Cut(error)
         try:
             yield from self._get()
@@ -253,7 +265,7 @@ class Call:
                 raise _Cut(ConnectionResetError("the connection closed in the middle of the answer"))
             yield from self._get()
         if frame.kind == calls.ERROR:
-            self._failed = True  # nothing was made, and nothing runs
+            self._failed = True  # nothing was made and nothing runs
         return frame
 
     def _refused(self) -> Steps[None]:
@@ -268,10 +280,10 @@ class Call:
 
     def _get(self) -> Steps[None]:
         while not (yield from self._get_some()):
-            pass  # what came was of TLS itself
+            pass  # only TLS's own records arrived
 
     def _get_some(self) -> Steps[bool]:
-        """Receive once and feed the answer with it."""
+        """Receive once and feed the answer. Return False if no application data arrived."""
         connection = self._connection()
         data: bytes | None
         try:
@@ -294,9 +306,9 @@ class Call:
         return self.connection
 
     def _connect(self) -> Steps[None]:
-        """An idle connection, or a new one."""
+        """Take an idle connection or open a new one."""
         connections = self._server.connections
-        # An answer to a tool call is what other calls wait for: it must not wait for them.
+        # Answers to tool calls skip the queue: the calls that occupy all places may wait for just this answer.
         if not self._entered and not self._urgent and self._request[0][calls.KIND_AT] != calls.TOOL_ANSWER:
             self._turn = connections.enter()
             if self._turn is not None:
@@ -313,6 +325,8 @@ class Call:
     def _open(self) -> Steps[Connection]:
         server, route = self._server, self._server.route
         connection = Connection((yield Dial(route.host, route.port)))
+        # Set and registered before the handshake: `leave` closes it if the caller gives up, and a forked child closes
+        # its copy.
         self.connection = connection
         server.connections.add(connection)
         if route.tunnel is not None:
@@ -338,9 +352,13 @@ class Call:
         self._answer = Answer()
         self._sent = _Sent.NOTHING
 
-    # What it means
+    # Errors
 
     def _error(self, cut: _Cut) -> RametError:
+        """Return the error for a broken connection, by how much of the request had been sent.
+
+        See the table at the top.
+        """
         self._failed = True
         reason = _reason(cut.cause)
         if self._sent is _Sent.ALL:
@@ -361,7 +379,7 @@ class Call:
         )
 
     def _explained(self, error: RametError) -> RametError:
-        """With what is needed to ask for the outcome later."""
+        """Add what the caller needs to ask for the outcome later."""
         if isinstance(error, OutcomeUnknown | ProtocolError):
             error.details.update(self._details())
             if "execution" in error.details and error.hint is None:
@@ -381,7 +399,7 @@ class Call:
             return Errand(encode(calls.CANCEL, self._details()), None)
         if kind in _REPEATABLE:
             return Errand(b"".join(self._request), self._key)
-        return None  # that its connection is closed tells the server all it needs to know
+        return None  # the closed connection tells the server everything it needs
 
 
 def _reason(error: OSError) -> str:

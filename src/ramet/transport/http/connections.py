@@ -1,4 +1,4 @@
-"""Connections to one server: those in use are counted, some idle ones are kept for the next call."""
+"""Connections to one server: counts those in use and keeps some idle ones for the next call."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ramet.transport.http.tls import Tls
 
 _CONNECTIONS_AT_MOST = 1000
 _IDLE_AT_MOST = 100
-# Servers close connections that idle: uvicorn after five seconds unless told otherwise, and then says so in a header. A
-# request that meets a closing connection cannot be sent again, so an old one is not worth its handshake.
+# Servers close idle connections: uvicorn after five seconds unless configured otherwise, and then it says so in a
+# header. A request that meets a closing connection may not be repeatable, so we drop a connection before the server
+# does.
 _IDLE_SECONDS = 4.0
 _READ_BYTES = 64 * 1024
-# The end of an answer is short; a server that goes on after it is not worth listening to.
+# The end of an answer is short; do not keep reading from a server that sends more.
 _READS_AT_MOST = 4
 
 
 class Connection:
-    """A socket that does not block, with TLS on it or not, and what is still to come of the answer before."""
+    """A non-blocking socket, with or without TLS, and the rest of the previous answer."""
 
     __slots__ = ("__weakref__", "_good_until", "answer", "sock", "tls")
 
@@ -35,12 +36,15 @@ class Connection:
         self._good_until = 0.0
 
     def rest(self) -> None:
-        """Nobody uses it from now on."""
+        """Mark the connection as idle from now on."""
         assert self.answer is not None
         self._good_until = monotonic() + _idle_seconds(self.answer)
 
     def usable(self) -> bool:
-        """It is open, and nothing is left of the answer before. What is found closed here has seen no request yet."""
+        """Whether it is open and the previous answer is complete.
+
+        A connection found closed here has carried no part of the next request, so opening another is safe.
+        """
         if monotonic() > self._good_until:
             return False
         try:
@@ -49,8 +53,9 @@ class Connection:
                 if data and self.tls is not None:
                     data = self.tls.decrypt(data)
                     if data is None:
-                        continue  # a ticket for the next session
-                # The end of an answer often comes a moment after its final frame, by which time nobody waited for it.
+                        continue  # a session ticket
+                # The last bytes of an answer often arrive a moment after its final frame, when the caller no longer
+                # reads.
                 if not data or self.answer is None or self.answer.complete:
                     return False
                 self.answer.feed(data)
@@ -65,7 +70,7 @@ class Connection:
 
 
 def _idle_seconds(answer: Answer) -> float:
-    """As long as the server promises, less a second for the way."""
+    """Return how long the server promises to keep it, less a second for the network."""
     for promise in answer.headers.get(b"keep-alive", b"").split(b","):
         name, _, value = promise.strip().partition(b"=")
         if name.lower() == b"timeout" and value.isdigit() and len(value) < 6:
@@ -80,15 +85,20 @@ class Connections:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may come in while its thread holds it
+        self._lock = threading.RLock()  # reentrant: a signal handler may make a call while its thread holds it
+        # Used without the lock: append and pop of a deque are atomic, and a connection belongs to the thread that
+        # popped it.
         self._idle: deque[Connection] = deque()
         self._in_use = 0
         self._waiting: deque[Future[None]] = deque()
-        # Also those in use: after a fork the child must let go of all of them.
+        # Includes those in use: after a fork the child must close its copies of all of them.
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     def enter(self) -> Future[None] | None:
-        """Room for one more connection in use: None if there is, or a future that ends when there is."""
+        """Take a place for one more connection in use.
+
+        Return None if there is one, or a future that completes when there is.
+        """
         with self._lock:
             if self._in_use < _CONNECTIONS_AT_MOST:
                 self._in_use += 1
@@ -98,17 +108,20 @@ class Connections:
             return turn
 
     def exit(self) -> None:
-        """Whoever has entered leaves; the room goes to whoever waits longest."""
+        """Release a place. It goes to the caller that has waited longest."""
         with self._lock:
+            # The place is handed over under the lock and never becomes free in between, so that `enter` cannot overtake
+            # the queue.
             while self._waiting:
                 turn = self._waiting.popleft()
+                # False if the waiting call was cancelled meanwhile: try the next one.
                 if turn.set_running_or_notify_cancel():
                     turn.set_result(None)
                     return
             self._in_use -= 1
 
     def take(self) -> Connection | None:
-        """An idle connection that is still good, the last used first."""
+        """Return an idle connection that is still good, the last used first, or None."""
         while True:
             try:
                 connection = self._idle.pop()
@@ -124,21 +137,24 @@ class Connections:
             self._all.add(connection)
 
     def give_back(self, connection: Connection) -> None:
-        """A connection whose answer is over, though its last bytes may not have come yet."""
+        """Keep a connection whose answer is over. Its last bytes may still arrive; `usable` reads them."""
         connection.rest()
         self._idle.append(connection)
         if len(self._idle) > _IDLE_AT_MOST:
             try:
                 self._idle.popleft().close()
             except IndexError:
-                pass  # taken by another thread meanwhile
+                pass  # another thread took it meanwhile
 
     def close_idle(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
     def forked(self) -> None:
-        """In a forked child: the parent's connections are not ours."""
+        """Close a forked child's copies of the parent's connections, and start over.
+
+        The lock is a new one too: another thread may have held the old one at the fork.
+        """
         for connection in list(self._all):
             connection.close()
         self._reset()

@@ -1,4 +1,4 @@
-"""What nobody waits for: closing what was forgotten, and undoing calls that were given up on an event loop."""
+"""Background cleanup: closes collected sandboxes, and undoes calls that were given up on an event loop."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ _EXIT_SECONDS = 5.0
 
 
 class Janitor:
-    """One thread, started when there is something to do. It keeps no process alive, but is waited for a little."""
+    """One daemon thread, started on first use. At exit the process waits for it briefly."""
 
     def __init__(self) -> None:
         self.forked()
 
     def forked(self) -> None:
-        """In a forked child, which has no thread and none of the work."""
+        """Start over in a forked child, which has neither the thread nor its work."""
         self._lock = threading.Lock()
         self._started = False
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def close(self, server: Server, some_id: str, kind: int, field: str) -> None:
-        """End a sandbox or a snapshot. For finalizers: a queue that may be put to in the middle of anything."""
+        """Close a sandbox or a snapshot.
+
+        Finalizers call it in the middle of any code, hence a SimpleQueue, whose `put` is reentrant.
+        """
         self._do(lambda: _tell(server, encode(kind, {field: some_id})))
 
     def run_errand(self, server: Server, errand: Errand) -> threading.Event:
-        """Gives an event that says when it was done, or could not be."""
+        """Run cleanup in the thread. Return an event that is set when it was done or has failed."""
         done = threading.Event()
 
         def run() -> None:
@@ -45,22 +48,24 @@ class Janitor:
                 done.set()
 
         self._do(run)
+        # `_do` dropped the work, so the thread will not set the event.
         if sys.is_finalizing():
             done.set()
         return done
 
     def _do(self, work: Callable[[], None]) -> None:
         if sys.is_finalizing():
-            return  # what is left ends with its lifetime
+            return  # what is left open ends when its lifetime runs out
         self._work.put(work)
-        # Without waiting for the lock: a finalizer may run inside this very function.
+        # Never wait for the lock: a finalizer may run inside this very function and would wait for its own thread. Who
+        # fails to take it leaves the start to the holder.
         if not self._started and self._lock.acquire(blocking=False):
             try:
                 if not self._started:
                     threading.Thread(target=self._run, name="ramet janitor", daemon=True).start()
                     self._started = True
             except RuntimeError:
-                pass  # the interpreter is ending
+                pass  # the interpreter is shutting down
             finally:
                 self._lock.release()
 
@@ -71,7 +76,7 @@ class Janitor:
                 work()
 
     def finish(self) -> None:
-        """All that was asked for so far is done, or has taken too long."""
+        """Wait until all work queued so far is done, or for a few seconds."""
         if self._started:
             done = threading.Event()
             self._work.put(done.set)

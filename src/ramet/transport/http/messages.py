@@ -1,4 +1,4 @@
-"""HTTP messages without I/O: the bytes of a request, and an answer put together from whatever pieces it comes in."""
+"""HTTP messages without I/O: the bytes of a request, and an answer assembled from the pieces in which it arrives."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ FRAMES_TYPE = b"application/vnd.ramet.frames"
 _READ_BYTES = 64 * 1024
 _READ_BYTES_AT_MOST = 1024 * 1024
 _HEAD_BYTES_AT_MOST = 64 * 1024
-# Of a refusal: enough for any message, little enough for a server that sends for ever.
+# Limit for a refusal: enough for any message, and protection against a server that never stops sending.
 REFUSAL_BYTES_AT_MOST = 64 * 1024
 
 
 def request_head(address: Address, route: Route) -> bytes:
-    """What every request to a server begins with. All of it was checked for line breaks when it was read."""
+    """Return the beginning of every request to a server.
+
+    Its values were checked for line breaks when they were read.
+    """
     lines = [b"POST %s HTTP/1.1" % route.target, b"Host: %s" % address.authority.encode("ascii")]
     if address.key is not None:
         lines.append(b"Authorization: Bearer %s" % address.key.encode("ascii"))
@@ -32,21 +35,21 @@ def request_head(address: Address, route: Route) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """A piece of a request body whose length is not known ahead."""
+    """Encode a piece of a request body whose length is not known in advance."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-_HEAD_COMPLETE, _COMPLETE = b"\0head complete", b"\0complete"  # beside the names of headers, which have no such bytes
+_HEAD_COMPLETE, _COMPLETE = b"\0head complete", b"\0complete"  # stored beside header names, which contain no such bytes
 
 
 class _Received:
-    """What the parser tells. Knows nothing of the parser, so that both are gone as soon as nobody needs them.
+    """Collects what the parser reports. Holds no reference to the parser, so that both are freed at once.
 
-    Its callbacks are functions of C. In one of Python a signal handler could run, and what it raises, as Ctrl-C does,
-    the parser would turn into an error of its own.
+    Its callbacks are C functions. A signal handler could run inside a Python function, and the parser would turn an
+    exception of it, such as KeyboardInterrupt, into an error of its own.
     """
 
     __slots__ = (
@@ -64,7 +67,7 @@ class _Received:
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
         self.on_header = self._said.__setitem__
-        # Another message may have come before it, with a status below 200, which only announces this one.
+        # An interim message with a status below 200 may come first; the next message replaces it.
         self.on_message_begin = self._said.clear
         self.on_headers_complete = partial(self._said.__setitem__, _HEAD_COMPLETE, b"")
         self.on_message_complete = partial(self._said.__setitem__, _COMPLETE, b"")
@@ -78,22 +81,22 @@ class _Received:
         return _COMPLETE in self._said
 
     def headers(self) -> dict[bytes, bytes]:
-        """By their names in small letters."""
+        """Return the headers by lower-case name."""
         return {name.lower(): value for name, value in self._said.items()}
 
 
 class Answer:
-    """The answer to one request. After a ProtocolError it must not be fed again."""
+    """The answer to one request. Do not feed it again after a ProtocolError."""
 
     def __init__(self) -> None:
         self._frames: Iterator[Frame] = iter(())
         self._decoder = FrameDecoder(FROM_ENGINE)
         self._head_bytes = 0
         self._refusal = bytearray()
-        self.begun = False  # at least one byte has come
-        self.over = False  # the final frame was given out
-        self.status = 0  # once the head is complete
-        self.headers: dict[bytes, bytes] = {}  # too
+        self.begun = False  # at least one byte has arrived
+        self.over = False  # the final frame was handed out
+        self.status = 0  # set once the head is complete
+        self.headers: dict[bytes, bytes] = {}  # likewise
         self._received = _Received()
         self._parser = HttpResponseParser(self._received)
         self._is_frames = False
@@ -101,17 +104,17 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """All of it has come, down to the last byte."""
+        """Whether the whole answer has arrived, down to the last byte."""
         return self._received.complete
 
     @property
     def refused(self) -> bool:
-        """The head is there and does not announce frames."""
+        """Whether the head is complete and does not announce frames."""
         return self.status != 0 and not self._is_frames
 
     @property
     def reusable(self) -> bool:
-        """When it is complete, the connection may carry another."""
+        """Whether the connection may carry another request once this answer is complete."""
         return self.over and self._is_lasting
 
     @property
@@ -120,12 +123,12 @@ class Answer:
 
     @property
     def wanted_bytes(self) -> int:
-        """A good size for the next read."""
+        """Return a good size for the next read."""
         missing_bytes = self._decoder.missing_bytes if self._decoder.in_frame else 0
         return min(missing_bytes, _READ_BYTES_AT_MOST) if missing_bytes > _READ_BYTES else _READ_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Take in what was read; only when ``next_frame`` has nothing more to give."""
+        """Take in bytes that were read. Call it only when ``next_frame`` has returned None."""
         self.begun = True
         received = self._received
         try:
@@ -157,12 +160,12 @@ class Answer:
         self.headers = self._received.headers()
         kind = self.headers.get(b"content-type", b"")
         self._is_frames = kind.partition(b";")[0].strip().lower() == FRAMES_TYPE
-        # The parser itself knows this only while it is in the middle of the message.
+        # The parser knows this only while it is in the middle of the message, so compute it here.
         wish = self.headers.get(b"connection", b"").lower()
         self._is_lasting = b"close" not in wish and self._parser.get_http_version() == "1.1"
 
     def next_frame(self) -> Frame | None:
-        """The next frame, if it has come completely. What only says that the server is alive is passed over."""
+        """Return the next frame if it has fully arrived. Skips heartbeats."""
         for frame in self._frames:
             if frame.kind != calls.HEARTBEAT:
                 self.over = frame.kind in calls.FINAL

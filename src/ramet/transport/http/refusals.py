@@ -1,4 +1,4 @@
-"""Answers that are no frames: what a server said before it asked its engine, and what others say in its place."""
+"""Reads answers without frames: refusals by a server before it asks its engine, and answers of other programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY_HINT = "give a key as api_key=, or in RAMET_API_KEY; where the server runs 
 
 
 def refusal(answer: Answer, url: str) -> RametError:
-    """The error for an answer without frames."""
+    """Return the error for an answer without frames."""
     error = _told(answer.refusal) or _guessed(answer, url)
     if isinstance(error, Unauthorized) and error.hint is None:
         error.hint = _KEY_HINT
@@ -31,7 +31,7 @@ def refusal(answer: Answer, url: str) -> RametError:
 
 
 def _told(body: bytes) -> RametError | None:
-    """The error that a server of ours describes."""
+    """Return the error that a Ramet server describes."""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -48,7 +48,7 @@ def _told(body: bytes) -> RametError | None:
 
 
 def _guessed(answer: Answer, url: str) -> RametError:
-    """Something else than a server of ours answered: a proxy, a gateway, another program at the same port."""
+    """Return an error for the answer of something else: a proxy, a gateway, another program at the same port."""
     status = answer.status
     details = {"status": status}
     said = f"{url} answered with status {status}"

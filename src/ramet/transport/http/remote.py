@@ -1,4 +1,4 @@
-"""The engine behind a server, as the SDK sees it. State of the module: one for each URL and key, and its lock."""
+"""The engine behind a server, as the SDK sees it. The module's state is one engine for each URL and key, and a lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RemoteEngine:
         return self._server.url
 
     def check(self) -> None:
-        """Whether the server is there is told by the call itself."""
+        """Do nothing: the call itself reports whether the server is there."""
 
     def forget(self, some_id: str, kind: int) -> None:
         janitor.close(self._server, some_id, kind, "snapshot" if kind == calls.DROP else "sandbox")
@@ -47,12 +47,12 @@ class RemoteEngine:
         self._server.connections.forked()
 
 
-_lock = threading.RLock()  # a signal handler may come in while its thread holds it
+_lock = threading.RLock()  # reentrant: a signal handler may make a sandbox while its thread holds it
 _engines: dict[Address, RemoteEngine] = {}
 
 
 def remote_engine(url: object, key: object) -> RemoteEngine:
-    """The engine at this URL for this key, or InvalidArgument. Nothing is sent yet."""
+    """Return the engine at this URL for this key. Sends nothing. Raise InvalidArgument for a bad URL or key."""
     address = read_address(url, key)
     with _lock:
         if address not in _engines:

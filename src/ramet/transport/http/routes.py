@@ -1,7 +1,7 @@
-"""The way to a server: directly, or through the HTTP proxy that the environment names.
+"""The route to a server: direct, or through the HTTP proxy that the environment names.
 
-Variables as most programs read them: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, small letters first. This machine
-itself is never reached through a proxy.
+Reads the usual variables: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, lower case first. Addresses of this machine
+never go through a proxy.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ _ALLOWED = "must be http://[user:password@]host[:port]"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Whom to connect to, and what a request says on this way."""
+    """The host to connect to, and what a request says on this route."""
 
     host: str
     port: int
-    target: bytes  # of the request line
+    target: bytes  # the target in the request line
     proxy: bool = False
     tunnel: bytes | None = field(default=None, repr=False)  # a CONNECT request to send first
     authorization: bytes = field(default=b"", repr=False)  # a header line for the proxy
 
 
 def find_route(address: Address, environment: Mapping[str, str]) -> Route:
+    """Return the route to a server.
+
+    Through a proxy, HTTPS goes in a CONNECT tunnel, so that the proxy does not see the key; plain HTTP names the whole
+    URL in the request line.
+    """
     path = f"{address.path}/v1/call".encode("ascii")
     proxy = _proxy(address, environment)
     if not proxy:
@@ -47,12 +52,12 @@ def find_route(address: Address, environment: Mapping[str, str]) -> Route:
 
 
 def _proxy(address: Address, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that names the proxy, and what it says."""
+    """Return the name and the value of the variable that sets the proxy."""
     if _is_loopback(address.host) or _excepted(address, _variable(environment, "no_proxy")[1]):
         return None
     scheme = "https" if address.secure else "http"
     if scheme == "http" and "REQUEST_METHOD" in environment:
-        # Inside a CGI program HTTP_PROXY may be a header of whoever sent the request: CVE-2016-5385 and its relatives.
+        # In a CGI program the variable HTTP_PROXY may come from a header of the request (CVE-2016-5385).
         named = ("http_proxy", environment.get("http_proxy", ""))
     else:
         named = _variable(environment, f"{scheme}_proxy")
@@ -87,7 +92,7 @@ def _matches(address: Address, entry: str) -> bool:
     try:
         return ipaddress.ip_address(address.host) in ipaddress.ip_network(entry.strip("[]"), strict=False)
     except ValueError:
-        pass  # one of the two is a name
+        pass  # one of the two is a name, not an address
     host, _, port = entry.partition(":") if entry.count(":") == 1 else (entry, "", "")
     if port and port != str(address.port):
         return False
@@ -96,7 +101,7 @@ def _matches(address: Address, entry: str) -> bool:
 
 
 def _read_proxy(name: str, url: str) -> tuple[str, int, bytes]:
-    """Never quotes the value: it may hold a password."""
+    """Parse a proxy's URL. Messages never quote it, because it may contain a password."""
     if not url.isascii() or not url.isprintable() or " " in url:
         raise wrong_argument(name, f"the environment variable {name} {_ALLOWED}; it has characters that no URL has")
     try:

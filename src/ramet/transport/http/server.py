@@ -1,4 +1,4 @@
-"""All that calls to one server share."""
+"""State shared by all calls to one server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.transport.http.routes import find_route
 
 
 class Server:
-    """One address, with the way to it as the environment said when it was first used."""
+    """One address, and the route to it that the environment gave when it was first used."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -21,15 +21,15 @@ class Server:
         self.route = find_route(address, os.environ)
         self.head = request_head(address, self.route)
         self.connections = Connections()
-        # Calls are answered at once these days; kept here by blocking callers, who then look before they sleep.
+        # Whether the last call was answered quickly. Blocking callers set it, and then poll before they sleep.
         self.quick = False
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        # Loading the certificates of the system takes a while: once, and only if they are needed.
+        # Cached, and only if needed: loading the certificates of the system takes a while.
         return ssl.create_default_context() if self.address.secure else None
 
     @property
     def way(self) -> str:
-        """For messages: where it is and how we go there."""
+        """The address and the proxy, for messages."""
         return f"{self.url} through the proxy {self.route.host}:{self.route.port}" if self.route.proxy else self.url

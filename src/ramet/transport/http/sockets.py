@@ -1,4 +1,4 @@
-"""What both drivers do to a socket in the same way."""
+"""Socket operations that both drivers share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import socket
 
 
 def prepare(sock: socket.socket) -> socket.socket:
-    """Made for small messages that somebody waits for."""
+    """Configure a socket for small messages that a caller waits for."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 def something_to_read(sock: socket.socket) -> bool:
-    """Also true at the end of the stream, or after an error: then reading tells of it."""
+    """Whether a read would not block.
+
+    Also true at the end of the stream or after an error, which the read then reports.
+    """
     try:
         sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:

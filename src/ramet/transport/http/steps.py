@@ -1,13 +1,13 @@
-"""What has to be done on a socket, said by code that does no I/O itself and done by a driver.
+"""Steps on a socket: code without I/O yields them, and a driver carries them out.
 
     bytes      send them all
-    Watched    send them all, unless something can be read before; gives how many were sent
-    int        receive at most so many bytes; gives them, or b"" at the end
-    Dial       connect; gives the socket, which does not block
-    Wait       for a future; gives nothing
-    Pause      for so many seconds
+    Watched    send them all, unless something can be read first; gives how many were sent
+    int        receive at most this many bytes; gives them, or b"" at the end
+    Dial       connect; gives the socket, which is non-blocking
+    Wait       wait for a future; gives nothing
+    Pause      wait this many seconds
 
-A driver throws the OSError of a step into the code that wanted it; nothing happening for too long is a TimeoutError.
+A driver throws a step's OSError into the code that yielded it. If nothing happens for too long, it throws TimeoutError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 Returned = TypeVar("Returned")
 
 CONNECT_SECONDS = 10.0
-# A server says that it is alive every ten seconds, so after this long it is not, or the way to it is cut.
+# A server sends a heartbeat every ten seconds, so after this long it is dead or unreachable.
 SILENCE_SECONDS = 45.0
 
 

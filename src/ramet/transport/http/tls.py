@@ -1,4 +1,4 @@
-"""TLS without I/O, so that the same code serves sockets of both drivers."""
+"""TLS without I/O, so that both drivers can use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _READ_BYTES = 64 * 1024
 
 
 class Tls:
-    """The client's end of one connection."""
+    """The client's side of one TLS connection."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -18,6 +18,10 @@ class Tls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
 
     def handshake(self) -> Steps[None]:
+        """Yield the steps of the handshake.
+
+        Raise ssl.SSLError, after sending the alert that OpenSSL wrote for the server.
+        """
         while True:
             try:
                 self._object.do_handshake()
@@ -44,7 +48,7 @@ class Tls:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes | None:
-        """What was said; None if nothing yet, b"" at the end."""
+        """Return the decrypted data; None if no data is complete yet, `b""` at the end."""
         if data:
             self._incoming.write(data)
         else:
