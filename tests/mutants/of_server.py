@@ -165,21 +165,21 @@ SERVER = (
     ),
     Breakage(
         "head-of-a-request-is-not-bounded",
-        "ramet/server/protection.py",
+        "ramet/web/connection_limits.py",
         "if len(self.url) > self.settings.head_bytes:",
         "if False:",
         ("server/test_connections.py::test_an_address_that_is_too_long_is_refused",),
     ),
     Breakage(
         "trailer-counts-as-a-header",
-        "ramet/server/protection.py",
+        "ramet/web/connection_limits.py",
         "        if self._in_body:\n            return  # a trailer",
         "        if False:\n            return  # a trailer",
         ("server/test_attacks_on_the_server.py::test_a_header_behind_the_body_means_nothing",),
     ),
     Breakage(
         "request-is-carried-out-without-its-body",
-        "ramet/server/protection.py",
+        "ramet/web/connection_limits.py",
         "if self.parser.should_upgrade() and any(",
         "if False and any(",
         ("server/test_attacks_on_the_server.py::test_a_request_is_not_carried_out_without_its_body",),
@@ -201,9 +201,9 @@ SERVER = (
     # The log
     Breakage(
         "client-writes-lines-into-the-log",
-        "ramet/server/logs.py",
+        "ramet/web/request_log.py",
         "return text if _PLAIN.fullmatch(text) else json.dumps(text)",
         "return text",
-        ("server/test_logs.py::test_what_a_client_sent_cannot_fake_or_break_a_line",),
+        ("web/test_request_log.py::test_what_a_client_sent_cannot_fake_or_break_a_line",),
     ),
 )

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from ramet.errors import InvalidArgument, Unauthorized
-from ramet.server import database, key_records, schema
 from ramet.server import gate as gate_module
+from ramet.server import key_records, schema
 from ramet.server.bounds import read_bound
 from ramet.server.gate import Door
 from ramet.server.key_records import KeyChange, read_keys
 from ramet.server.keys import KeyLimits, digest
 from ramet.server.records import Records
 from ramet.server.settings import ServerSettings
+from ramet.web.sqlite_store import now_ms
 
 _HOUR_MS = 3600 * 1000
 
@@ -27,7 +28,7 @@ class Clock:
     """The time of day as the records see it."""
 
     def __init__(self) -> None:
-        self.now_ms = database.now_ms()
+        self.now_ms = now_ms()
 
     def pass_hours(self, hours: float) -> None:
         self.now_ms += int(hours * _HOUR_MS)

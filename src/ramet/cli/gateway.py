@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import resource
-import sys
-from asyncio import Protocol
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,11 +13,9 @@ from ramet.cli.networking import add_network_options, chosen_network
 from ramet.cli.output import show_progress
 from ramet.cli.place import chosen_url
 from ramet.errors import InvalidArgument, RametError
-from ramet.server import listening
-from ramet.server.logs import Log
-from ramet.server.protection import protocol_class
-from ramet.server.settings import ServerSettings
-from ramet.server.state import state_folder
+from ramet.web.listener import address_of, is_loopback, listen, reachable, url_of
+from ramet.web.request_log import Log
+from ramet.web.state_folder import state_folder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -137,17 +132,17 @@ def run(chosen: argparse.Namespace) -> int:
         container_keep_seconds=chosen.container_keep_seconds,
     )
     folder = Path(chosen.files) if chosen.files else state_folder(None) / "gateway-files"
-    listener = listening.listen(chosen.host, chosen.port)
+    listener = listen(chosen.host, chosen.port)
     with listener:
-        host, port = listening.address_of(listener)
-        if not settings.keys and not listening.is_loopback(host):
+        host, port = address_of(listener)
+        if not settings.keys and not is_loopback(host):
             raise InvalidArgument(
                 f"host {host} can be reached from other machines, and without keys anybody there could run code",
                 hint="put keys into a variable and name it: "
                 "GATEWAY_KEYS=$(openssl rand -hex 24) ramet gateway --api-key-env GATEWAY_KEYS ...",
                 details={"argument": "host"},
             )
-        here = listening.url(listening.reachable(host), port)
+        here = url_of(reachable(host), port)
         log = Log(chosen.log_format)
         show_progress("starting a first sandbox ...")
         serve(
@@ -157,18 +152,8 @@ def run(chosen: argparse.Namespace) -> int:
             folder,
             log,
             lambda: _announce(here, settings.upstream, bool(settings.keys)),
-            _protocol(folder),
         )
     return 0
-
-
-def _protocol(folder: Path) -> type[Protocol]:
-    """Return the protocol class that gives clients of the gateway the connection limits of the server."""
-    # The present limit, not a raised one: our own engine, and the programs in its sandboxes, would inherit that.
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors == resource.RLIM_INFINITY:
-        descriptors = sys.maxsize
-    return protocol_class(ServerSettings(str(folder)).fitting(descriptors))
 
 
 def _announce(here: str, upstream: str, keys: bool) -> None:

@@ -19,12 +19,13 @@ from ramet.protocol.network_requests import rule_texts
 from ramet.protocol.rules import NONE
 from ramet.server.audit_file import note_key_change
 from ramet.server.bounds import read_bound
-from ramet.server.database import now_ms
 from ramet.server.key_records import KeyChange, read_keys
 from ramet.server.keys import KeyLimits, KeyRow, Scope
 from ramet.server.records import Records
 from ramet.server.settings import ServerSettings
-from ramet.server.state import DATABASE_NAME, prepare, state_folder
+from ramet.server.state import DATABASE_NAME, prepare
+from ramet.web.sqlite_store import now_ms
+from ramet.web.state_folder import state_folder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -9,13 +9,13 @@ from ramet.cli.output import show_progress
 from ramet.cli.quantities import memory_mib
 from ramet.protocol.network_requests import rule_texts
 from ramet.protocol.rules import NONE
-from ramet.server import listening
 from ramet.server.bounds import read_bound
 from ramet.server.settings import ServerSettings
-from ramet.server.state import state_folder
 from ramet.server.supervising import serve
 from ramet.transport import resolving
 from ramet.transport.keeper import LINGER_SECONDS
+from ramet.web.listener import reachable, url_of
+from ramet.web.state_folder import state_folder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -151,11 +151,11 @@ def _bound(words: list[str] | None) -> list[str] | None:
 
 def _announce(settings: ServerSettings) -> None:
     """Print how to reach it. Programs wait for the first line."""
-    here = listening.url(listening.reachable(settings.host), settings.port)
+    here = url_of(reachable(settings.host), settings.port)
     key = settings.require_key or not settings.loopback
     header = ' -H "Authorization: Bearer $RAMET_API_KEY"' if key else ""
     lines = [
-        f"Ramet serves {listening.url(settings.host, settings.port)}",
+        f"Ramet serves {url_of(settings.host, settings.port)}",
         "",
         f"  state    {settings.state}",
         f"  keys     {_about_keys(settings)}",

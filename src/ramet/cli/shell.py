@@ -20,7 +20,8 @@ from ramet.cli.saving import OutputFolder, tell_of_plots
 from ramet.client.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError, SandboxClosed
 from ramet.protocol.results import ClearEvent, ExitEvent, OutputEvent, ResultEvent
-from ramet.server.state import prepare, state_folder
+from ramet.server.state import prepare
+from ramet.web.state_folder import state_folder
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

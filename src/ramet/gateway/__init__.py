@@ -1,6 +1,6 @@
 """The gateway: speaks the Messages API, runs code execution in Ramet's sandboxes, samples any model upstream.
 
-It uses only what every user of the package has: ``ramet`` and ``ramet.errors``. Only the command line imports it.
-A request's way: ``app``, then ``asking`` (what it says), ``turns`` (what happens for it), ``upstream`` (the model),
-``containers`` and ``running`` (where and how its code runs), ``files`` (what goes in and comes out).
+It uses the public package only (``ramet``, ``ramet.errors``) and ``ramet.web``. Only the command line imports it. The
+path of a request: ``app``, then ``asking`` (parses it), ``turns`` (answers it), ``upstream`` (asks the model),
+``containers`` and ``running`` (where and how code runs), ``files`` (what goes in and comes out).
 """

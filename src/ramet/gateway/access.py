@@ -1,4 +1,7 @@
-"""Who calls. An owner is the hash of the key that was presented: what one made, no other sees."""
+"""Authenticates callers.
+
+The hash of a caller's key is the owner of everything that it makes, and no other owner sees it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from ramet.gateway.errors import ApiError
 
 _BEARER = "bearer "
 _LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]", "::1"))
-# What a browser says of requests that neither a page of ours nor the user themselves made.
+# Values with which a browser marks requests that neither a page of ours nor the user made.
 _FROM_OTHER_SITES = frozenset(("cross-site", "same-site"))
 
 
 class Access:
-    """Knows the keys that let a client in; none: every client comes in, as the owner that its key makes it."""
+    """Knows the keys that clients need. Without any, every client is accepted, as the owner that its key stands for."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._owners = tuple(_owner(key) for key in keys)
@@ -25,7 +28,10 @@ class Access:
         return bool(self._owners)
 
     def owner(self, headers: Mapping[str, str]) -> str:
-        """The published client sends ``Authorization`` since 2.0, and ``X-Api-Key`` before."""
+        """The owner that a request stands for. Raises ApiError (401, 403).
+
+        The published client sends ``Authorization`` since 2.0, and ``X-Api-Key`` before.
+        """
         presented = [_owner(key) for key in presented_keys(headers)]
         if not self._owners:
             _check_origin(headers)
@@ -37,12 +43,15 @@ class Access:
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:
-    """Where every key is good, all that keeps a page in the user's browser out is that its requests say where they come
-    from: one of another site has its own Origin, and one whose name was made to point to us has its own Host."""
+    """Refuse requests of web pages.
+
+    Where every key is accepted, only these headers keep a page in the user's browser out: a page of another site has
+    its own Origin, and a page whose name was made to point to us (DNS rebinding) has its own Host.
+    """
     host, origin = headers.get("host", ""), headers.get("origin")
     if _without_port(host) not in _LOOPBACK_NAMES:
         raise ApiError(403, "a gateway without keys only answers requests whose Host is a name of this machine")
-    # A picture or a script has no Origin.
+    # An image or a script sends no Origin.
     foreign = headers.get("sec-fetch-site") in _FROM_OTHER_SITES
     if foreign or (origin is not None and origin != f"http://{host}"):
         raise ApiError(403, "a gateway without keys does not answer requests from other web pages")

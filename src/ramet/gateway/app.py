@@ -1,4 +1,4 @@
-"""A request's way: who is it, where does it go, and what is answered if that fails."""
+"""Routes a request: identifies the caller, finds the handler, and turns a failure into an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramet.gateway.containers import routes as container_routes
 from ramet.gateway.errors import ApiError, invalid, new_request_id, not_found
 from ramet.gateway.exchange import ClientGone, introduce, owner_of
 from ramet.gateway.files import routes as file_routes
-from ramet.gateway.metrics import CONTENT_TYPE, Metrics
+from ramet.gateway.metrics import Metrics
 from ramet.gateway.rooms import Rooms
 from ramet.gateway.services import Log, NoLog, Services
 from ramet.gateway.settings import GatewaySettings
@@ -24,15 +24,16 @@ from ramet.gateway.turns.messages import Messages
 from ramet.gateway.turns.threads import Threads
 from ramet.gateway.upstream import passing
 from ramet.gateway.upstream.client import Upstream
+from ramet.web.metrics import CONTENT_TYPE
 
-# In the log, for a request that nobody waited to see answered; nginx and others use the same number.
+# The status in the log of a request whose client disconnected before the answer; nginx uses the same number.
 _CLIENT_GONE = 499
 _PUBLIC = frozenset(("/healthz",))
 _KNOWN = "/v1/messages, /v1/messages/count_tokens, /v1/models, /v1/files and /v1/containers"
 
 
 class Application:
-    """The ASGI application. Owns everything that answers requests; ``close`` takes it down."""
+    """The ASGI application. Owns everything that answers requests; ``close`` ends it."""
 
     def __init__(self, settings: GatewaySettings, rooms: Rooms, log: Log | None = None) -> None:
         self.services = Services(
@@ -55,7 +56,7 @@ class Application:
         ]
 
     async def close(self) -> None:
-        """What is being answered is broken off; containers are closed."""
+        """Abort what is being answered, and close all containers."""
         try:
             await self.services.end_tasks()
         finally:
@@ -70,7 +71,7 @@ class Application:
         await _Exchange(self, scope, receive, send).run()
 
     def find(self, scope: Scope) -> tuple[Route | None, list[str]]:
-        """The route of a request; and the methods that its path has, where it has others than that."""
+        """The route of a request, or the methods that its path has instead."""
         allowed: list[str] = []
         for route in self._routes:
             match, found = route.matches(scope)
@@ -120,7 +121,7 @@ class _Exchange:
         except Exception as error:
             self._application.services.failed(self._route, error)
             if self._status:
-                raise  # uvicorn breaks the connection off: the client must not take half an answer for a whole
+                raise  # uvicorn aborts the connection, so that the client does not take half an answer for a whole one
             await self._fail(ApiError(500, "the gateway failed at this request"))
         finally:
             self._log()
@@ -129,7 +130,7 @@ class _Exchange:
         scope, application = self._scope, self._application
         request = Request(scope)
         if scope["path"] not in _PUBLIC:
-            self._owner = application.owner(request)  # before anything is said of paths and ids
+            self._owner = application.owner(request)  # first: only callers with a key learn which paths exist
         introduce(scope, self._owner, self._request_id)
         route, allowed = application.find(scope)
         if route is not None:
@@ -149,7 +150,7 @@ class _Exchange:
 
     async def _fail(self, error: ApiError) -> None:
         if self._status:
-            # Streams tell of errors themselves; one that could not has to break off.
+            # A stream reports errors itself. The head is sent already, so all that is left is to abort the connection.
             raise error
         headers = {**error.headers, "content-type": "application/json"}
         if error.status == 401:

@@ -1,4 +1,4 @@
-"""JSON as it leaves the gateway."""
+"""JSON as the gateway sends it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import json
 
 
 def to_json(value: object) -> bytes:
-    """Half of a surrogate pair, which a careless upstream can send, has no UTF-8: it becomes a question mark."""
+    """Encode as UTF-8. A lone surrogate, which a careless upstream can send, becomes a question mark."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

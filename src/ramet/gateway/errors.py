@@ -1,9 +1,9 @@
-"""Errors as the Messages API shapes them.
+"""Errors in the shape of the Messages API.
 
     {"type": "error", "error": {"type": "not_found_error", "message": "...", "details": {...}}, "request_id": "req_..."}
 
-Every failure that a client is told of is an ``ApiError``. Its ``details`` hold an ``error_code``, which the published
-client reads, where there is one. In a stream that has begun it travels as an event of the same shape.
+Every failure that a client sees is an ``ApiError``. Its ``details`` hold an ``error_code`` where the published client
+reads one. In a stream that has begun, it is sent as an event of the same shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ramet.gateway.encoding import to_json
 
-# Statuses and the kind of error that the API gives with each.
+# The kind of error that the API gives with each status.
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -33,7 +33,7 @@ _STATUSES = {kind: status for status, kind in _KINDS.items() if status != 405}
 
 
 class ApiError(Exception):
-    """What a client is told instead of an answer, or in the middle of a streamed one."""
+    """An error that a client gets instead of an answer, or in the middle of a streamed one."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ def kind_of(status: int) -> str:
 
 
 def status_of(kind: str) -> int:
-    """The status that goes with an error which arrived without one, in a stream."""
+    """The status of an error that arrived without one, in a stream."""
     return _STATUSES.get(kind, 500)
 
 
 def invalid(message: str, *, error_code: str | None = None, details: Mapping[str, Any] | None = None) -> ApiError:
-    """The request is not one that can be answered."""
+    """The error for an invalid request."""
     return ApiError(400, message, error_code=error_code, details=details)
 
 

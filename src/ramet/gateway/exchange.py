@@ -1,4 +1,4 @@
-"""What a request carries through the application besides itself."""
+"""Facts that a request carries through the application."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _OWNER, _REQUEST_ID = "ramet.owner", "ramet.request_id"
 
 
 class ClientGone(Exception):
-    """Nobody is there to be answered."""
+    """Raised when the client has disconnected."""
 
 
 def introduce(scope: Scope, owner: str | None, request_id: str) -> None:
-    """``owner``: None for a path that is open to all."""
+    """Note the facts about a request. ``owner`` is None for a public path."""
     scope[_OWNER], scope[_REQUEST_ID] = owner, request_id
 
 

@@ -1,4 +1,4 @@
-"""Which block is what, and the ids by which both sides know a call.
+"""The kinds of blocks, and how the ids of a call map between client and upstream.
 
 client                                                  upstream
 server_tool_use   srvtoolu_X  code_execution      <->   tool_use     toolu_X  code_execution
@@ -22,12 +22,12 @@ EDITOR = "text_editor_code_execution"
 OWN_TOOLS = (CODE, BASH, EDITOR)
 RESULT_TYPES = frozenset(f"{name}_tool_result" for name in OWN_TOOLS)
 
-# Also where the request's tool is a later version: the published client knows this one.
+# Used even where the request's tool is a later version, because the published client knows this one.
 CALLER_TYPE = "code_execution_20260120"
 _CALLER_TYPES = "code_execution_"
 
 _OWN_PREFIX, _UPSTREAM_PREFIX = "srvtoolu_", "toolu_"
-# An id that an upstream made up with enough chance in it is kept. Some count, or begin anew with each answer.
+# Ids of the upstream that are random enough are kept. Some upstreams count, or start anew with each answer.
 _TRUSTED_ID = re.compile(r"toolu_[A-Za-z0-9_]{16,200}")
 _TRUSTED_MESSAGE_ID = re.compile(r"msg_[A-Za-z0-9_-]{16,200}")
 
@@ -41,7 +41,7 @@ def is_own_result(block: Mapping[str, Any]) -> bool:
 
 
 def is_programmatic(block: Mapping[str, Any]) -> bool:
-    """A call of a client's tool that code made."""
+    """Whether a block is a call of a client's tool that code made."""
     return block.get("type") == "tool_use" and calling_cell(block) is not None
 
 
@@ -54,7 +54,7 @@ def calling_cell(block: Mapping[str, Any]) -> str | None:
 
 
 def content_blocks(message: Mapping[str, Any]) -> list[AnyBlock]:
-    """The content of a message as blocks, whichever way it was written."""
+    """The content of a message as blocks, in whichever of the two forms it was written."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
@@ -62,7 +62,7 @@ def content_blocks(message: Mapping[str, Any]) -> list[AnyBlock]:
 
 
 def client_id(upstream_id: object) -> str:
-    """The id of a cell, from the one of the call that the upstream made."""
+    """The id of a cell for the client, from the id of the upstream's call."""
     if isinstance(upstream_id, str) and _TRUSTED_ID.fullmatch(upstream_id):
         return _OWN_PREFIX + upstream_id.removeprefix(_UPSTREAM_PREFIX)
     return _OWN_PREFIX + _random()
@@ -73,7 +73,7 @@ def upstream_id(own_id: str) -> str:
 
 
 def message_id(upstream_id: object = None) -> str:
-    """Threads are found by it: it must not come twice."""
+    """A new message id. Threads are found by it, so it must be unique."""
     if isinstance(upstream_id, str) and _TRUSTED_MESSAGE_ID.fullmatch(upstream_id):
         return upstream_id
     return "msg_" + _random()

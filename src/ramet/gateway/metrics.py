@@ -1,16 +1,16 @@
-"""What the gateway counts, as Prometheus reads it. Labels are few by construction: no id, no key, no name of a tool."""
+"""The metrics of the gateway, as Prometheus reads them. Labels have few values: no id, no key, no tool's name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import Counter, Gauge
+from prometheus_client.exposition import generate_latest
 
 from ramet.gateway.kinds import OWN_TOOLS
+from ramet.web.metrics import OTHER, RequestMetrics, make_registry
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 _STOP_REASONS = frozenset(
     (
         "end_turn",
@@ -22,28 +22,16 @@ _STOP_REASONS = frozenset(
         "model_context_window_exceeded",
     )
 )
-_OTHER = "other"
 _METHODS = frozenset(("GET", "HEAD", "POST", "DELETE"))
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Owns a registry of its own."""
+    """Owns a registry."""
 
     def __init__(self) -> None:
-        # When each series began: as many series again, which nobody reads.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "ramet_gateway_requests", "Requests answered.", ("method", "route", "status"), registry=registry
-        )
-        self._request_seconds = Histogram(
-            "ramet_gateway_request_seconds",
-            "From a request's head to the end of its answer.",
-            ("route",),
-            registry=registry,
-            buckets=_SECONDS,
-        )
+        self._registry = registry = make_registry()
+        self._requests = RequestMetrics(registry, "ramet_gateway", "Requests answered.", _METHODS, _SECONDS)
         self._turns = Counter(
             "ramet_gateway_turns", "Answers made, by how they ended.", ("outcome",), registry=registry
         )
@@ -68,20 +56,19 @@ class Metrics:
         self._gauges: list[Gauge] = []
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A number that is asked for when it is wanted."""
+        """Register a gauge whose value is read when metrics are collected."""
         gauge = Gauge(f"ramet_gateway_{name}", text, registry=self._registry)
         gauge.set_function(value)
         self._gauges.append(gauge)
 
     def request_ended(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(method if method in _METHODS else _OTHER, route, str(status)).inc()
-        self._request_seconds.labels(route).observe(seconds)
+        self._requests.ended(method, route, status, seconds)
 
     def turn_ended(self, outcome: str) -> None:
-        self._turns.labels(outcome if outcome in _STOP_REASONS or outcome == "error" else _OTHER).inc()
+        self._turns.labels(outcome if outcome in _STOP_REASONS or outcome == "error" else OTHER).inc()
 
     def sample_ended(self, usage: Mapping[str, Any] | None) -> None:
-        """None: it failed."""
+        """Count a sample; ``usage`` None: it failed."""
         self._samples.labels("error" if usage is None else "ok").inc()
         for kind in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
             count = None if usage is None else usage.get(kind)
@@ -96,7 +83,7 @@ class Metrics:
                 outcome = "error"
             elif content.get("return_code"):
                 outcome = "failed"
-        self._cells.labels(tool if tool in OWN_TOOLS else _OTHER, outcome).inc()
+        self._cells.labels(tool if tool in OWN_TOOLS else OTHER, outcome).inc()
 
     def called(self, calls: int) -> None:
         self._calls.inc(calls)

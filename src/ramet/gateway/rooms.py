@@ -1,4 +1,4 @@
-"""The half of the gateway in which code runs: containers, and the files that go in and come out."""
+"""The half of the gateway in which code runs: the containers, and the files that go in and come out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ramet.gateway.files.store import FileLimits, FileStore
 
 
 class Rooms:
-    """Owns the containers and the file store of one gateway. Made and closed on its event loop."""
+    """Owns the containers and the file store of one gateway. Created and closed on its event loop."""
 
     def __init__(
         self,
@@ -17,7 +17,7 @@ class Rooms:
         settings: ContainerSettings | None = None,
         file_limits: FileLimits | None = None,
     ) -> None:
-        """``folder`` holds the files that clients uploaded and code made; one gateway at a time has it."""
+        """``folder`` holds the files that clients uploaded and code made. Only one gateway at a time may use it."""
         self.files = FileStore(folder, file_limits)
         self.containers = Containers(ContainerSettings() if settings is None else settings, self.files)
 

@@ -1,4 +1,4 @@
-"""What all requests share."""
+"""Objects that all requests share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.integrations.reach import reach
 
 
 class Log(Protocol):
-    """Where lines about requests and events go. No line holds content, a key or a file's name."""
+    """A log for requests and events. No line holds content, a key or a file name."""
 
     def event(self, event: str, /, level: str = "info", **values: object) -> None: ...
 
@@ -30,7 +30,7 @@ class NoLog:
 
 @dataclass
 class Services:
-    """Owned by the application, which closes what is to be closed."""
+    """Shared objects and background tasks. The application owns and closes them."""
 
     settings: GatewaySettings
     upstream: Upstream
@@ -51,7 +51,7 @@ class Services:
         return Surroundings(settings.calls.cell_seconds, reach(settings.network, settings.secrets))
 
     def watch(self, run: CellRun | None) -> None:
-        """A cell waits for its client."""
+        """Count a cell that waits for its client."""
         self._pending()
         if run is not None and not any(run is one for one in self._waiting):
             self._waiting.append(run)
@@ -61,7 +61,7 @@ class Services:
         return len(self._waiting)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """A task that outlives the request that began it, but not the gateway."""
+        """Start a task that outlives the request that began it, but not the gateway."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -77,7 +77,7 @@ class Services:
             await asyncio.wait(set(self._tasks))
 
     def failed(self, where: str, error: BaseException) -> None:
-        """Something that must not be. Kind and place only: a message may hold what a user sent."""
+        """Log an unexpected error: its kind and place only, because its message may hold data of a user."""
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:
             traceback = traceback.tb_next

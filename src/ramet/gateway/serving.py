@@ -1,16 +1,13 @@
-"""The gateway's process: uvicorn around the application, and an orderly end."""
+"""The gateway's process: runs uvicorn around the application, and ends it gracefully."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from ramet import AsyncSandbox, close_engine
@@ -19,11 +16,12 @@ from ramet.gateway.containers.settings import ContainerSettings
 from ramet.gateway.rooms import Rooms
 from ramet.gateway.services import Log
 from ramet.gateway.settings import GatewaySettings
+from ramet.web.connection_limits import ConnectionLimits, protocol_class
+from ramet.web.lifecycle import STOP_SIGNALS, WebServer, descriptor_limit
 
 _GRACE_SECONDS = 20
-# Then turns are ended, and tell their clients so.
+# After the grace period turns are cancelled. Their clients get an error within this time.
 _LAST_WORDS_SECONDS = 2
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(
@@ -33,18 +31,17 @@ def serve(
     folder: Path,
     log: Log,
     announce: Callable[[], None],
-    protocol: type[asyncio.Protocol],
 ) -> None:
-    """On a listening socket until SIGTERM or SIGINT: then what is being answered has some time. A second hurries.
+    """Serve on a listening socket until SIGTERM or SIGINT; requests then have some time to end. A second one hurries.
 
-    ``protocol`` speaks HTTP for uvicorn, and has bounds for slow, endless and silent clients.
+    ``announce`` is called when a first sandbox has shown that sandboxes can be made, and clients can connect.
     """
     for name in ("ramet.gateway", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.addHandler(_Passing(log))
     try:
-        uvloop.run(_serve(listener, settings, containers, folder, log, announce, protocol))
+        uvloop.run(_serve(listener, settings, containers, folder, log, announce))
     finally:
         if containers.url is None:
             close_engine()
@@ -57,27 +54,15 @@ async def _serve(
     folder: Path,
     log: Log,
     announce: Callable[[], None],
-    protocol: type[asyncio.Protocol],
 ) -> None:
     application = Application(settings, Rooms(folder, containers), log)
     try:
         await _try_out(containers)
-        config = uvicorn.Config(
-            application,
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            interface="asgi3",
-            timeout_graceful_shutdown=_GRACE_SECONDS + _LAST_WORDS_SECONDS,
-            backlog=2048,
-        )
-        server = _Server(config)
+        # The descriptor limit is not raised: an engine of our own, and so the code in its sandboxes, would inherit it.
+        limits = ConnectionLimits().fitting(descriptor_limit())
+        server = WebServer(application, protocol_class(limits), shutdown_seconds=_GRACE_SECONDS + _LAST_WORDS_SECONDS)
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, _stop, server, application, log)
         serving = asyncio.create_task(server.serve([listener]))
         announce()
@@ -88,7 +73,7 @@ async def _serve(
 
 
 async def _try_out(containers: ContainerSettings) -> None:
-    """A first sandbox: what cannot be is said before anybody asks for one, and the next ones are ready sooner."""
+    """Create a first sandbox, to report problems before a client meets them and to make later ones start faster."""
     sandbox = await AsyncSandbox.create(
         containers.template,
         python=containers.python,
@@ -102,7 +87,7 @@ async def _try_out(containers: ContainerSettings) -> None:
     await sandbox.close()
 
 
-def _stop(server: _Server, application: Application, log: Log) -> None:
+def _stop(server: WebServer, application: Application, log: Log) -> None:
     loop = asyncio.get_running_loop()
     if server.should_exit:
         application.services.cancel_tasks()
@@ -114,7 +99,7 @@ def _stop(server: _Server, application: Application, log: Log) -> None:
 
 
 class _Passing(logging.Handler):
-    """Lines of the standard library's logging become lines of our log. Of an error only its kind: no content."""
+    """Turns records of the standard library's logging into lines of our log, without the content of errors."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -123,14 +108,6 @@ class _Passing(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[0] if record.exc_info else None
         kind = None if error is None else error.__name__
-        # asyncio describes on further lines what went wrong, with everything in it.
+        # asyncio describes the error on further lines, with everything that is in it.
         message = record.getMessage().partition("\n")[0]
         self._log.event("trouble", level=record.levelname.lower(), message=message, error=kind)
-
-
-class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn would raise them once more at the end, and the exit code would be theirs."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

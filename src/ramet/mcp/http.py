@@ -29,6 +29,7 @@ from ramet import InvalidArgument
 from ramet.mcp.keeping import ManySessions
 from ramet.mcp.server import make_server
 from ramet.mcp.sessions import SandboxSettings
+from ramet.web.listener import url_of
 
 PATH = "/mcp"
 _BODY_BYTES = 64 * 1024 * 1024  # the largest request: files come as base64 in JSON
@@ -78,13 +79,12 @@ def serve_http(settings: HttpSettings, sandboxes: SandboxSettings, announce: Cal
             access_log=False,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
         # uvicorn catches both signals while it serves, stops, and then raises them again. With these handlers the
         # process then exits with 0: to be told to stop is not a failure. Set before `announce`: a client that has read
         # the URL may send a signal before uvicorn has its own handlers.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(0))
-        announce(f"http://{host}:{listener.getsockname()[1]}{PATH}")
+        announce(url_of(settings.host, listener.getsockname()[1]) + PATH)
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -1,4 +1,4 @@
-"""Answers that several modules give: JSON, made where it does not hold up others."""
+"""JSON answers that several modules give, encoded so that a long one does not block the event loop."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 from ramet.server.exchange import JSON, Exchange
 
-# Encoding so many small objects takes a millisecond or two; more are encoded in a thread, which others can interrupt.
+# Encoding this many small objects takes a millisecond or two. A thread encodes longer lists, so that the event loop can
+# interrupt it.
 QUICK_ITEMS = 500
-# What one of them is counted for while a long list is gathered.
+# The memory that is counted for each entry while a long list is gathered.
 ENTRY_BYTES = 160
 
 
 def encode(value: object) -> bytes:
-    """ASCII: names of files may hold what UTF-8 cannot."""
+    """Encode as ASCII, because file names may hold bytes that are not valid UTF-8."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -25,7 +26,7 @@ async def answer_json(exchange: Exchange, value: object, status: int = 200) -> N
 
 
 async def answer_long_json(exchange: Exchange, value: object, *long: Sequence[Any]) -> None:
-    """The same for a value that holds lists of any length."""
+    """Answer with a JSON value that holds lists of any length."""
     quick = sum(map(len, long)) <= QUICK_ITEMS
     await exchange.respond(200, JSON, encode(value) if quick else await asyncio.to_thread(encode, value))
 

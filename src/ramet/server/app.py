@@ -1,4 +1,4 @@
-"""A request's way: who is it, where does it go, and what is answered if that fails."""
+"""Routes a request: identifies the caller, finds the handler, and turns a failure into an answer."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ramet.server.exchange import JSON, ClientGone, Exchange, Handler, Receive, 
 from ramet.server.gate import Door, Gate
 from ramet.server.keys import KeyLimits, KeyRow
 from ramet.server.link import Link
-from ramet.server.logs import Log, RequestLog
 from ramet.server.metrics import Metrics
 from ramet.server.records import Records
 from ramet.server.relay import Heart
 from ramet.server.settings import ServerSettings
+from ramet.web.request_log import Log, RequestLog
 
 __all__ = ["Application", "Exchange", "Handler"]
 
-# In the log, for a request that nobody waited to see answered; nginx and others use the same number.
+# The status in the log of a request whose client disconnected before the answer; nginx uses the same number.
 _CLIENT_GONE = 499
-# What needs no key: it tells nothing of anybody, or has a token of its own in its path.
+# Routes that need no key: they reveal nothing about anybody, or have a token in their path.
 _PUBLIC = frozenset(("/", "/docs", "/v1/healthz", "/v1/livez", "/v1/readyz", "/v1/openapi.json", exposed.TEMPLATE))
-# What a key of the scope "metrics" opens.
+# Routes that a key of the scope "metrics" may use.
 _FOR_METRICS = frozenset(("/metrics", "/v1/whoami"))
 _HEAD_AS_GET = _PUBLIC | {"/metrics", "/v1/whoami", "/v1/sandboxes", "/v1/sandboxes/{sandbox_id}", "/v1/snapshots"}
 
 
 class Application:
-    """The ASGI application. Owns nothing: the worker gives it its parts and takes them down."""
+    """The ASGI application. It owns none of its parts: the worker makes them and closes them."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class Application:
         self._background: set[asyncio.Task[None]] = set()
 
     def in_background(self, work: Coroutine[object, object, None]) -> None:
-        """Do what no request waits for. It must end by itself, and not raise."""
+        """Run a coroutine that no request waits for. It must end by itself, and must not raise."""
         task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)  # the loop itself keeps only a weak reference
+        self._background.add(task)  # the loop's own reference is weak: the task could be collected while it runs
         task.add_done_callback(self._background.discard)
 
     def bound_of(self, key: KeyRow | None) -> NetworkSpec:
-        """The most of the network that sandboxes of a key may have; None: of callers that need no key."""
+        """The network rules that bound the sandboxes of a key; None stands for callers that need no key."""
         if key is None:
             return bounds.ANYTHING_PUBLIC if self._bound is None else self._bound
         return key.network if self._bound is None else bounds.less(key.network, self._bound)
@@ -93,13 +93,13 @@ class Application:
         try:
             await self._answer(exchange)
         except ClientGone:
-            log.status = log.status or _CLIENT_GONE  # nobody is there to be told
+            log.status = log.status or _CLIENT_GONE  # the client has disconnected, so there is no answer
         except (RametError, Refused) as error:
             await self._fail(exchange, error)
         except Exception as error:
             self.log.event("request failed", level="error", route=log.route, error=_in_one_line(error))
             if exchange.started:
-                raise  # uvicorn breaks the connection off: the client must not take half an answer for a whole
+                raise  # uvicorn aborts the connection, so that the client does not take half an answer for a whole one
             await self._fail(exchange, RametError("the server failed at this request"))
         finally:
             if exchange.counted:
@@ -118,7 +118,7 @@ class Application:
         if path.startswith("/r/"):
             path = _without_region(path)
         if path == calling.PATH and log.method == "POST":
-            # Nine of ten requests are one of these: the table of routes is for the others.
+            # Nine of ten requests are calls of the SDK, so they skip the table of routes.
             log.route = calling.PATH
             self._let_in(exchange, calling.PATH)
             await calling.call(exchange)
@@ -127,7 +127,7 @@ class Application:
         if found is not None:
             log.route = found.template
         if found is None or found.template not in _PUBLIC:
-            # Before anything is said of paths and ids.
+            # Authenticate first: a caller without a key must not learn which paths and ids exist.
             self._let_in(exchange, None if found is None else found.template)
         if found is None:
             raise Refused(404, "no such path", code="not_found")
@@ -161,7 +161,7 @@ class Application:
 
     async def _fail(self, exchange: Exchange, error: RametError | Refused) -> None:
         if exchange.started:
-            # Streams tell of errors themselves; one that could not has to break off.
+            # A stream reports errors itself. The head is sent already, so all that is left is to abort the connection.
             raise error
         if isinstance(error, Refused):
             status = error.status
@@ -176,7 +176,7 @@ class Application:
         await exchange.respond(status, [*JSON, *headers], errors.error_body(error))
 
     def explain(self, exchange: Exchange, error: RametError) -> RametError:
-        """An engine that knows nothing of a sandbox may be younger than it: the records remember how it ended."""
+        """Add how a sandbox ended, from the records: an engine that was started after it knows nothing about it."""
         if not isinstance(error, SandboxClosed) or "cause" in error.details or exchange.log.sandbox is None:
             return error
         ended = self.records.ended_cause(exchange.owner, exchange.log.sandbox)
@@ -186,7 +186,7 @@ class Application:
 
 
 class Found:
-    """A path that exists, and the methods it has."""
+    """A path that exists, with its parameters and its handler for each method."""
 
     __slots__ = ("handlers", "parameters", "template")
 
@@ -201,7 +201,7 @@ class Found:
 
 
 class Router:
-    """Paths by their segments. A name in braces stands for any one segment, where no other fits."""
+    """Finds routes by the segments of a path. A name in braces matches any one segment that no literal matches."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
@@ -245,13 +245,13 @@ class _Node:
 
 
 def _without_region(path: str) -> str:
-    """``/r/{region}/v1/...`` is the same as ``/v1/...``."""
+    """Map ``/r/{region}/v1/...`` to ``/v1/...``."""
     _, slash, rest = path[3:].partition("/")
     return slash + rest if slash else path
 
 
 def _in_one_line(error: Exception) -> str:
-    """Kind and place only: its message may hold what a user sent."""
+    """The kind of an error and where it was raised. Its message may hold data of a user, so it is left out."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

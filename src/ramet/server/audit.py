@@ -1,6 +1,6 @@
 """The audit log: who did what to which sandbox, when, and how it ended. Never code, output, paths, values or keys.
 
-Only callers that were let in are in it: others could fill it, and with it push out what it is kept for.
+It lists authenticated callers only. Others could fill it and so push out the lines that it is kept for.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 from ramet.protocol import calls
 from ramet.server.keys import LOCAL
-from ramet.server.logs import Log, RequestLog
 from ramet.server.news import News
+from ramet.web.request_log import Log, RequestLog
 
 _SANDBOX = "/v1/sandboxes/{sandbox_id}"
-# What changes something, runs something, or brings data in or out.
+# Actions that change something, run something, or move data in or out.
 ROUTE_ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/sandboxes"): "create",
     ("DELETE", _SANDBOX): "delete",
@@ -71,27 +71,27 @@ CALL_ACTIONS: Mapping[int, str] = {
     calls.EXPOSE: "expose",
     calls.UNEXPOSE: "unexpose",
 }
-# What an operator sees of others.
+# Actions of an operator on the sandboxes of other keys.
 LIST_ALL = "list all"
 INSPECT = "inspect"
 
-_IDS_AT_MOST = 64  # of the children of a fork: a line has 4 KiB
+_IDS_AT_MOST = 64  # children of a fork that are listed; a line has 4 KiB
 _CLIENT_GONE = 499
 
 
 class Audit:
-    """Writes lines to a descriptor, which is a pipe: see ``audit_file``. None: there is no audit log."""
+    """Writes audit lines to a descriptor: the pipe of ``audit_file``. None: there is no audit log."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._log = None if descriptor is None else Log("json", descriptor)
 
     def begins(self, request: RequestLog) -> None:
-        """A cell is about to run: said before, as a server that is killed meanwhile could not say it afterwards."""
+        """Record a cell before it runs: a worker that is killed while it runs could not record it afterwards."""
         if self._log is not None:
             self._log.record({"action": request.action, "phase": "begin", **_who(request), **_what(request)})
 
     def request(self, request: RequestLog) -> None:
-        """A request is over."""
+        """Record a request that has ended."""
         if self._log is None or request.action is None:
             return
         made = request.made
@@ -112,7 +112,7 @@ class Audit:
         )
 
     def ended(self, news: News, key: str) -> None:
-        """A sandbox has ended by itself: at its time, or unused."""
+        """Record a sandbox that ended by itself, because its lifetime or its idle timeout was over."""
         if self._log is not None and news.cause not in ("closed", "merged"):
             self._log.record(
                 {"action": "end", "key": key, "key_id": news.owner, "sandbox": news.id, "outcome": news.cause}

@@ -1,10 +1,10 @@
-"""The audit log on disk: lines are only ever added, old files go, and a full disk stops nobody.
+"""The audit log on disk: lines are only appended, old files are removed, and a full disk fails no request.
 
     audit.jsonl  audit.jsonl.1  audit.jsonl.2  audit.jsonl.3        newest to oldest; about the same size each
 
-The server's lines come through a pipe from the worker, which speaks HTTP, to a thread of the supervisor, which writes
-them: no request waits for the disk, and what a worker said before it was killed is in the pipe and is written. `ramet
-keys` adds its lines itself. A lock on the folder keeps the two apart.
+The worker, which speaks HTTP, sends its lines through a pipe to a thread of the supervisor, which writes them. So no
+request waits for the disk, and the lines of a worker that is killed stay in the pipe and are written. `ramet keys`
+appends its lines itself. A lock on the folder keeps the two from rotating, or from cutting a failed write, at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AUDIT_NAME = "audit.jsonl"
 _OLDER_FILES = 3
 _PIPE_BYTES = 1024 * 1024
 _LINE_BYTES_AT_MOST = 64 * 1024
-_GATHER_SECONDS = 0.05  # what comes within this time is written together
+_GATHER_SECONDS = 0.05  # lines that come within this time are written together
 _LOCK_SECONDS = 2.0
 _LOCK_LOOK_SECONDS = 0.01
 _COMPLAIN_EVERY_SECONDS = 60.0
@@ -32,10 +32,10 @@ _LAST_LINES_SECONDS = 5.0
 
 
 class AuditFile:
-    """The newest file and those before it. Holds nothing open, so that files may be moved away at any time."""
+    """The newest file and the older ones. It keeps no file open, so that an operator may move them away at any time."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        """``most_bytes``: of all files together."""
+        """``most_bytes`` bounds all files together."""
         self._folder = folder
         self._path = folder / AUDIT_NAME
         self._file_bytes = max(most_bytes // (_OLDER_FILES + 1), 1)
@@ -44,7 +44,10 @@ class AuditFile:
         return f"<AuditFile {str(self._path)!r}>"
 
     def append(self, lines: bytes) -> None:
-        """Add whole lines, all or none of them. Raises OSError: no room, no right, or the lock is held for too long."""
+        """Append whole lines, all or none.
+
+        Raises OSError if there is no room or no permission, or the lock stays taken.
+        """
         with self._locked():
             descriptor = self._open()
             try:
@@ -54,7 +57,7 @@ class AuditFile:
                     os.close(descriptor)
                     descriptor = self._open()
                     size = os.fstat(descriptor).st_size
-                # The last line was cut off by a power cut: what comes now must not be taken for its end.
+                # A power cut may have torn the last line. A newline first, so that the new lines do not continue it.
                 torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
                 self._write(descriptor, b"\n" + lines if torn else lines, size)
             finally:
@@ -66,7 +69,7 @@ class AuditFile:
             while data:
                 data = data[os.write(descriptor, data) :]
         except OSError:
-            os.ftruncate(descriptor, size)  # no half line stays on a full disk
+            os.ftruncate(descriptor, size)  # leave no half line on a full disk
             raise
 
     def _open(self) -> int:
@@ -98,23 +101,26 @@ class AuditFile:
 
 
 class AuditWriter:
-    """Owns a pipe and the thread that writes what comes through it. Never raises for want of room: it complains."""
+    """Owns a pipe and the thread that writes its lines to disk.
+
+    A full disk raises nothing: ``complain`` gets a message.
+    """
 
     def __init__(self, file: AuditFile, complain: Callable[[str], None]) -> None:
         self._file = file
         self._complain = complain
-        self._rest = b""  # the beginning of a line
+        self._rest = b""  # an incomplete line
         self._lost = 0
         self._complained_at = -_COMPLAIN_EVERY_SECONDS
         self._reader, self.descriptor = os.pipe()
         os.set_blocking(self._reader, False)
-        with suppress(OSError):  # more than this user may have: 64 KiB do as well
+        with suppress(OSError):  # above the limit of this user; the default of 64 KiB is enough
             fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._thread = threading.Thread(target=self._run, name="ramet-audit", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """No more lines will come from us. What is in the pipe is written, unless the disk takes too long."""
+        """Close our end. The thread still writes what is in the pipe, unless the disk takes too long."""
         os.close(self.descriptor)
         self._thread.join(_LAST_LINES_SECONDS)
 
@@ -124,7 +130,7 @@ class AuditWriter:
         while True:
             ended = not any(events & select.POLLIN for _, events in poll.poll())
             if ended:
-                return  # nobody can write any more, and everything was read
+                return  # every writer has closed its end, and everything was read
             time.sleep(_GATHER_SECONDS)
             if lines := self._read():
                 self._append(lines)
@@ -134,9 +140,9 @@ class AuditWriter:
         with suppress(BlockingIOError):
             while len(pieces) < _PIPE_BYTES // 65536 and (piece := os.read(self._reader, 65536)):
                 pieces.append(piece)
-        # What was read may end within a line, whose end comes with the next.
+        # A read may end in the middle of a line; the rest of it comes with the next read.
         whole, newline, self._rest = b"".join([self._rest, *pieces]).rpartition(b"\n")
-        if len(self._rest) > _LINE_BYTES_AT_MOST:  # no line of ours: a worker that went wrong fills no memory here
+        if len(self._rest) > _LINE_BYTES_AT_MOST:  # a broken worker must not fill the supervisor's memory
             self._rest = b""
             self._lost += 1
         return whole + newline
@@ -155,7 +161,7 @@ class AuditWriter:
 
 
 def note_key_change(folder: Path, most_bytes: int, action: str, facts: Mapping[str, object]) -> None:
-    """A line about what an operator did to a key on this machine. Raises OSError."""
+    """Append a line about what an operator did to a key on this machine. Raises OSError."""
     AuditFile(folder, most_bytes).append(_line({"action": action, **facts, "uid": os.getuid()}))
 
 

@@ -1,9 +1,9 @@
-"""How much of the network somebody may have: written in words, and the less of two.
+"""Bounds on the network of sandboxes: reads them from words, and intersects two of them.
 
 none                         nothing: requests for a network with rules are refused
-open                         all that is public
-open 10.0.0.5:5432           that, and an address that is not
-api.example *.example:443    these, and what is less than they are
+open                         every public address
+open 10.0.0.5:5432           the same, and one private address
+api.example *.example:443    these hosts, and any subset of them
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANYTHING_PUBLIC = NetworkSpec(open=True)
 
 
 def read_bound(words: Iterable[str], argument: str = "network") -> NetworkSpec:
-    """The bound that somebody wrote, or InvalidArgument. ``rule_texts`` gives such words again, none for nothing."""
+    """Parse a bound, the inverse of ``rule_texts``, which gives no words for "none". Raises InvalidArgument."""
     given = list(words)
     if NONE in given and len(given) > 1:
         raise wrong_argument(
@@ -33,17 +33,21 @@ def read_bound(words: Iterable[str], argument: str = "network") -> NetworkSpec:
 
 
 def less(one: NetworkSpec, other: NetworkSpec) -> NetworkSpec:
-    """What both allow."""
+    """The network that both bounds allow."""
     rules = [meeting for mine in one.allow for theirs in other.allow if (meeting := _meet(mine, theirs)) is not None]
     for opened, listed in ((one, other), (other, one)):
         if opened.open:
-            # Names only: an address that a rule lists is not asked whether it is public, so "open" never holds one.
+            # Names only: "open" means public addresses, and a rule for an address applies without asking whether it is
+            # public.
             rules += [rule for rule in listed.allow if rule.block is None]
     return NetworkSpec(open=one.open and other.open, allow=tuple(dict.fromkeys(rules)))
 
 
 def _meet(one: Rule, other: Rule) -> Rule | None:
-    """The hosts and ports that two rules share. Of two names, or blocks, one holds the other or they share nothing."""
+    """The hosts and ports that two rules share.
+
+    Of two names or two blocks, one contains the other or they are disjoint.
+    """
     ports = tuple(
         (max(first, other_first), min(last, other_last))
         for first, last in one.ports

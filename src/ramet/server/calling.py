@@ -1,7 +1,8 @@
-"""``POST /v1/call``: one call of the engine, as frames. This is how the SDK talks.
+"""``POST /v1/call``: one engine call, as frames. The SDK uses this route for everything.
 
-The body is the frames that an embedded caller would write to the engine, the answer those that the engine gives. Only
-the first frame is read here, and written anew with its owner; what follows it, and the answer, pass through as bytes.
+The body holds the frames that an embedded caller would write to the engine, and the answer holds the frames of the
+engine. Only the first frame is decoded here, and encoded anew with the caller as its owner. The frames after it, and
+the answer, pass through as bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PREFIX_BYTES = 10
 _KIND_AT = 5
 _LAST_OF_AN_UPLOAD = frozenset((calls.END, calls.ABORT))
 _OF_AN_UPLOAD = frozenset((calls.CHUNK, calls.END, calls.ABORT))
-# Reading a header holds up everybody, here and in the engine: only those are long that must be.
+# Decoding a header blocks the event loops of worker and engine, so only the kinds that need it may have a long one.
 _HEADER_BYTES = 64 * 1024
 _LARGE_HEADERS = {
     calls.CREATE: TO_ENGINE.header_bytes,
@@ -44,20 +45,20 @@ _LARGE_HEADERS = {
     calls.DIFF: 3 * 1024 * 1024,
 }
 _LARGEST_FRAME_BYTES = _PREFIX_BYTES + TO_ENGINE.header_bytes + TO_ENGINE.blob_bytes
-# Kinds whose frames are shorter than that, and those of which more frames follow.
+# Kinds whose frames have a lower limit, and kinds that are followed by more frames.
 _FRAME_BYTES = {
     calls.SET_VALUE: _PREFIX_BYTES + _HEADER_BYTES + INLINE_BYTES,
     calls.SET_TOOLS: _PREFIX_BYTES + _HEADER_BYTES + TOOLS_BYTES_AT_MOST,
     calls.TOOL_ANSWER: _PREFIX_BYTES + _HEADER_BYTES + calls.CHUNK_BYTES,
 }
 _BODY_BYTES = {
-    calls.WRITE: None,  # the sandbox's disk limits it
-    calls.TOOL_ANSWER: VALUE_BYTES_AT_MOST + VALUE_BYTES_AT_MOST // 16,  # with what is between its pieces
+    calls.WRITE: None,  # limited by the sandbox's disk
+    calls.TOOL_ANSWER: VALUE_BYTES_AT_MOST + VALUE_BYTES_AT_MOST // 16,  # with the framing of its pieces
 }
 
 
 async def call(exchange: Exchange) -> None:
-    """Answer the request."""
+    """Answer the request with the engine's answer."""
     body = _Body(exchange)
     frame = await body.first_frame()
     kind = frame.kind
@@ -149,7 +150,7 @@ async def _make(exchange: Exchange, frame: Frame) -> None:
         await _tell(exchange, refusal.error)
     except RametError as error:
         if not exchange.started:
-            raise  # the engine was not asked
+            raise  # the engine was not called
         await _tell(exchange, error)
     else:
         if exchange.started:
@@ -159,7 +160,7 @@ async def _make(exchange: Exchange, frame: Frame) -> None:
 
 
 async def _tell(exchange: Exchange, error: RametError, headers: Headers = _FRAMES) -> bytes:
-    """An error as a frame; as the whole answer it has a status of its own."""
+    """Send an error as a frame. If nothing was sent before, the answer gets the error's own status."""
     error = exchange.application.explain(exchange, error)
     exchange.log.error = error.code
     data = calls.encode_error(error)
@@ -177,13 +178,13 @@ async def _save(exchange: Exchange, frame: Frame) -> None:
     await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
 
 
-# What an operator may do to the sandboxes of all keys
+# Calls of an operator on the sandboxes of all keys
 
 
 async def _operate(exchange: Exchange, frame: Frame) -> None:
     if frame.kind == calls.SANDBOXES:
         own = await ask(exchange, frame.kind, exchange.gate.header(exchange, frame.header))
-        # Snapshots and templates are its own.
+        # Sandboxes of all keys; snapshots and templates of the operator's own key only.
         told: Mapping[str, object] = {**own.header, "sandboxes": await operating.rows(exchange)}
     else:
         operating.note(exchange, frame.header.get("sandbox"))
@@ -196,7 +197,7 @@ async def _operate(exchange: Exchange, frame: Frame) -> None:
 
 
 async def _expose(exchange: Exchange, frame: Frame) -> None:
-    """What the engine would do on its own machine, done with a URL of this server."""
+    """Expose a port as a URL of this server, in place of what an engine does on its own machine."""
     sandbox_id = admission.check_sandbox_id(fields.text(frame.header, "sandbox"))
     port = fields.whole(frame.header, "port")
     told: dict[str, object] = {}
@@ -208,13 +209,13 @@ async def _expose(exchange: Exchange, frame: Frame) -> None:
     await exchange.respond(200, _FRAMES, encode(calls.ANSWER, told))
 
 
-# Files, and what tools return
+# Files, and return values of tools
 
 
 async def _upload(exchange: Exchange, frame: Frame, body: _Body) -> None:
-    """Of any size: the pieces go on as they come, no faster than the engine takes them."""
+    """Pass on an upload of any size, piece by piece, no faster than the engine takes it."""
     header = exchange.gate.header(exchange, frame.header)
-    header.pop("quiet", None)  # nothing would come back, and the request be left without an answer
+    header.pop("quiet", None)  # a quiet call gets no frame back, and the request would never be answered
     async with exchange.link.call() as engine:
         engine.send_nowait(encode(frame.kind, header, frame.blob))
         if header.get("more") is True:
@@ -222,10 +223,10 @@ async def _upload(exchange: Exchange, frame: Frame, body: _Body) -> None:
             async for data in body.rest():
                 pieces.feed(data)
                 if engine.answer.final:
-                    break  # it was refused; what is still on its way goes nowhere
+                    break  # the engine refused the upload; discard the rest
                 await engine.send(data)
             if not pieces.final and not engine.answer.final:
-                await engine.flush()  # the engine must know what it is that breaks off
+                await engine.flush()  # otherwise the call could be dropped before the engine has seen what was aborted
                 raise ProtocolError("the body ended before what is in it did")
         else:
             await body.end()
@@ -236,7 +237,7 @@ async def _upload(exchange: Exchange, frame: Frame, body: _Body) -> None:
 
 
 async def _relay(exchange: Exchange, engine: EngineCall, headers: Headers, keep: bool) -> bytes:
-    """Pass the answer on; gives its last frame. ``keep``: who hung up still wants it to be carried out."""
+    """Pass the answer on and return its last frame. ``keep``: the call goes on when the client disconnects."""
     if keep:
         return await _pass_on(exchange, engine, headers)
     with ends_with_client(exchange, engine):
@@ -251,7 +252,7 @@ async def _pass_on(exchange: Exchange, engine: EngineCall, headers: Headers) -> 
         if engine.answer.first_kind == calls.ERROR:
             return await _refused(exchange, engine, headers, data)
         if engine.over:
-            # Nearly every call: a short answer that came in one piece.
+            # The usual case: a short answer that came in one piece.
             await exchange.respond(200, headers, data)
             return data[-engine.answer.frame_bytes :]
         return await _stream(exchange, engine, headers, data)
@@ -286,7 +287,7 @@ async def _stream(exchange: Exchange, engine: EngineCall, headers: Headers, data
             data = await engine.take()
     except RametError as error:
         if not whole.at_border:
-            raise  # in the middle of a frame nothing can be said; breaking off says enough
+            raise  # nothing can be said in the middle of a frame; aborting the connection shows the error
         data = calls.encode_error(error)
         await exchange.write(data, more=False)
         return data
@@ -296,7 +297,7 @@ async def _stream(exchange: Exchange, engine: EngineCall, headers: Headers, data
 
 
 class _Body:
-    """The request's body: one frame, after which those of an upload may follow."""
+    """The body of the request: one frame, and for uploads the frames after it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -336,14 +337,14 @@ class _Body:
         return frame
 
     async def end(self) -> None:
-        """Nothing may follow."""
+        """Raise ProtocolError if anything follows."""
         while not self._rest and self._more:
             self._rest = await self._piece()
         if self._rest:
             raise ProtocolError("something follows the request in the body")
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """All that follows, as it comes."""
+        """Everything after the first frame, as it comes."""
         if self._rest:
             yield self._rest
         while self._more:

@@ -1,9 +1,9 @@
-"""The worker's process: it gives up all powers, then serves HTTP on a socket that it was given.
+"""The worker's process: gives up all privileges, then serves HTTP on a socket that it inherits.
 
     python -m ramet.server.confined --parent PID --socket FD [--audit FD] --settings JSON
 
-Started by ``supervising`` as a fresh interpreter, not as a fork: after a crash a worker has another memory layout than
-the one before, and nothing of the supervisor's is in it.
+``supervising`` starts it as a fresh interpreter, not as a fork: after a crash the next worker has another memory
+layout, and nothing of the supervisor's memory is in it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from dataclasses import dataclass
 from ramet.isolation import interpreter, landlock, powers, refusals
 from ramet.isolation.python_files import LIBRARIES, python_folders
 from ramet.server.introductions import start_introducer
-from ramet.server.logs import Log
 from ramet.server.settings import ServerSettings
 from ramet.transport import resolving
 from ramet.transport.keeper import SOCKET_NAME
+from ramet.web.request_log import Log
 
 _SMALL_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom")
 
-_GOOD_LANDLOCK = 6  # files, TCP and signals are walled off
+_GOOD_LANDLOCK = 6  # walls off files, TCP and signals
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What stands around the worker."""
+    """The walls around the worker that this kernel can build."""
 
     landlock: landlock.Standing
-    refusals: bool  # the filter of system calls
+    refusals: bool  # the system call filter
 
     def tell(self, log: Log) -> None:
-        """A wall that this kernel cannot build is named."""
-        if self.refusals:  # of system calls: none that connects is left
+        """Log a warning that names each wall that this kernel cannot build."""
+        if self.refusals:  # the filter refuses every system call that connects
             missing = [what for what in self.landlock.missing if what != landlock.UNIX_SOCKETS]
         else:
             missing = [*self.landlock.missing, "system calls (seccomp)"]
@@ -49,10 +49,10 @@ class Walls:
 
 
 def lock_down(state: str) -> Walls:
-    """No capability, no new privilege, no look inside; of the host only Python's own files, and the state folder. No
-    connection is made: those to the engine are handed over, see ``introductions``.
+    """Drop capabilities, new privileges, debugging, and all files of the host except Python's own and the state folder.
 
-    To be called before there is a second thread: all of it counts for threads, not for processes.
+    The worker cannot connect to anything: it is handed its connections to the engine, see ``introductions``. Call this
+    before a second thread exists: each of these walls applies to the calling thread and its descendants only.
     """
     time.tzset()  # reads /etc/localtime
     powers.drop_capabilities()
@@ -77,14 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = ServerSettings(**chosen.settings)
     kept = (chosen.socket,) if chosen.audit is None else (chosen.socket, chosen.audit)
     line = start_introducer(f"{settings.state}/{SOCKET_NAME}", *kept)
-    # Before the walls are up: most of what will be needed is loaded then.
+    # Import before the walls are up, while every file of the packages can still be read.
     from ramet.server.worker import run_worker
 
     listener = socket.socket(fileno=chosen.socket)
     os.set_inheritable(chosen.socket, False)
     if chosen.audit is not None:
         os.set_inheritable(chosen.audit, False)
-    # For the sandboxes to come; remembered, as /etc/passwd and control groups are out of sight later.
+    # Cache what sandboxes will need: behind the walls, /etc/passwd and control groups cannot be read.
     interpreter.find(sys.executable)
     resolving.default_memory_mib()
     lock_down(settings.state).tell(Log(settings.log_format))

@@ -1,6 +1,6 @@
-"""A client that hangs up ends the call to the engine that was made for it: nothing is left waiting for nobody.
+"""Handles clients that disconnect: the engine call that was made for a client ends with it.
 
-A cell that is to be kept goes on. Its tools do not: nobody is there who could answer their calls.
+A cell that is to be kept goes on. Its tool calls fail, because no client is left to answer them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ramet.server.link import EngineCall, Link
 
 @contextmanager
 def ends_with_client(exchange: Exchange, call: EngineCall) -> Iterator[None]:
-    """Within the block: when the client hangs up the call is given up, and ClientGone is raised."""
+    """Within the block, a disconnect of the client closes the call, and ClientGone is raised."""
     gone = False
 
     def leave() -> None:
@@ -25,6 +25,7 @@ def ends_with_client(exchange: Exchange, call: EngineCall) -> Iterator[None]:
         gone = True
         call.close()
 
+    # The flag tells an error that the disconnect caused, because `leave` closed the call, from one of the engine.
     exchange.when_gone(leave)
     try:
         yield
@@ -38,7 +39,7 @@ def ends_with_client(exchange: Exchange, call: EngineCall) -> Iterator[None]:
 
 @contextmanager
 def tells_of_departure(exchange: Exchange, header: Mapping[str, object]) -> Iterator[None]:
-    """Within the block: when the client hangs up, the engine is told that nobody answers the tool calls of its cell."""
+    """Within the block, a disconnect of the client tells the engine to fail the tool calls of the client's cell."""
     about = {name: header.get(name) for name in ("sandbox", "execution", "owner")}
     exchange.when_gone(lambda: exchange.application.in_background(_tools_gone(exchange.link, about)))
     try:
@@ -48,13 +49,13 @@ def tells_of_departure(exchange: Exchange, header: Mapping[str, object]) -> Iter
 
 
 async def _tools_gone(link: Link, about: Mapping[str, object]) -> None:
-    # An engine that is lost has lost the cell as well.
+    # An engine that is lost has lost the cell too.
     with suppress(RametError):
         await link.ask(calls.TOOLS_GONE, about)
 
 
 async def ask(exchange: Exchange, kind: int, header: Mapping[str, object], blob: bytes = b"") -> Frame:
-    """One call with one answer, for as long as the client waits for it. What the engine says went wrong is raised."""
+    """Make a call with one answer; a disconnect of the client ends it. Raises the error that the engine answers."""
     async with exchange.link.call() as call:
         with ends_with_client(exchange, call):
             await call.send(encode(kind, header, blob))

@@ -1,4 +1,4 @@
-"""Connections to servers in sandboxes, for a process that may connect to nothing by itself: the engine hands them over.
+"""Connections to servers in sandboxes: the worker may not connect, so the engine connects and hands them over.
 
 worker ── DIAL ──▶ engine ── connect, in the sandbox's own network ──▶ 127.0.0.1:port
    ◀── ANSWER with a descriptor ──┘
@@ -23,9 +23,9 @@ _DIAL_SECONDS = 15.0
 
 
 async def dial(link: Link, header: Mapping[str, object]) -> socket.socket:
-    """A connection to a port of a sandbox, as ``header`` says. Unreachable: nothing listens there."""
+    """Connect to a port of a sandbox. Raises Unreachable if nothing listens there."""
     connection = await link.introduced()
-    # Not one of the link's: a transport would read the answer and drop the descriptor that comes with it.
+    # A connection of its own: the transport of a pooled one would read the answer and drop the descriptor with it.
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
             return await _ask(connection, encode(calls.DIAL, header))

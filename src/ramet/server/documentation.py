@@ -1,4 +1,4 @@
-"""The server explains itself: its OpenAPI document, and a page that lists every route with a form to try it."""
+"""Serves the OpenAPI document, and a page that lists every route with a form to try it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def page() -> bytes:
 
 @cache
 def page_headers() -> Headers:
-    """The page may run its own script, look as its own style says, and talk to its own server; nothing else at all."""
+    """Headers that let the page run its own script, use its own style and call its own server, and nothing else."""
     hashes: dict[str, list[str]] = {"script": [], "style": []}
     for kind, text in _INLINE.findall(page()):
         digest = base64.b64encode(hashlib.sha256(text).digest()).decode("ascii")

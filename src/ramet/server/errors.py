@@ -1,4 +1,4 @@
-"""What an error looks like over HTTP: a status, headers, and a JSON body."""
+"""Maps an error to HTTP: a status, headers and a JSON body."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STATUSES: dict[str, int] = {
     TemplateFailed.code: 422,
     ValueUnsupported.code: 422,
     LimitReached.code: 429,
-    Unreachable.code: 502,  # in a sandbox: nothing listens on a port
+    Unreachable.code: 502,  # nothing listens on a port of a sandbox
     EngineLost.code: 503,
     EngineClosed.code: 503,
     HostNotCapable.code: 503,
@@ -58,7 +58,7 @@ _RETRY_AFTER_SECONDS = 1
 
 
 class Refused(Exception):
-    """An answer of HTTP itself: no such path, wrong method, too large. The engine was not asked."""
+    """A refusal by HTTP itself: no such path, wrong method, too large. The engine was not called."""
 
     def __init__(
         self, status: int, message: str, *, code: str = "http", headers: Mapping[str, str] | None = None
@@ -75,7 +75,7 @@ def status_of(error: RametError) -> int:
         return 410 if "cause" in error.details else 404
     if isinstance(error, FileError):
         return _STATUSES.get(error.code, 409)
-    status = error.details.get("status")  # the same kind of error is, here and there, a different answer of HTTP
+    status = error.details.get("status")  # in some places the same kind of error has another HTTP status
     return status if type(status) is int and 400 <= status < 600 else _STATUSES.get(error.code, 500)
 
 
@@ -84,7 +84,7 @@ def retry_headers(status: int) -> Headers:
 
 
 def error_body(error: RametError | Refused) -> bytes:
-    """The JSON that says it. An id that never was, or is another's, is told in the words that clients look for."""
+    """The JSON body. Unknown ids, and ids of other keys, get the words that the published client looks for."""
     if isinstance(error, Refused):
         return _encode(error.message, error.code, None, {})
     unknown = isinstance(error, SandboxClosed) and "cause" not in error.details

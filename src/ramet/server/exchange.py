@@ -1,4 +1,4 @@
-"""One HTTP request on its way through the server, and how a module says which requests it answers."""
+"""One HTTP request on its way through the server, and the type of a route."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ramet.server import bodies
 from ramet.server.errors import Headers, Refused
-from ramet.server.logs import RequestLog
+from ramet.web.request_log import RequestLog
 
 if TYPE_CHECKING:
     from ramet.protocol.network import NetworkSpec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ramet.server.records import Records
     from ramet.server.settings import ServerSettings
 
-# ASGI is untyped by nature: these are the names Starlette gives its parts.
+# ASGI is untyped; these are Starlette's names for its parts.
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -34,7 +34,7 @@ JSON: Headers = [(b"content-type", b"application/json")]
 
 
 class Connection(Protocol):
-    """What the connection of a request can do beyond ASGI, see ``protection``."""
+    """What the connection of a request can do beyond ASGI; ``web.connection_limits`` implements it."""
 
     def when_gone(self, callback: Callable[[], None] | None) -> None: ...
     def cork(self) -> None: ...
@@ -49,11 +49,11 @@ class Connection(Protocol):
 
 
 class ClientGone(Exception):
-    """The client has hung up in the middle of its request."""
+    """Raised when the client has disconnected in the middle of its request."""
 
 
 class Exchange:
-    """A request whose caller is known, and the answer to it. Everything that is sent goes through here."""
+    """A request whose caller is known, and its answer. Everything that is sent goes through here."""
 
     __slots__ = (
         "_application",
@@ -87,9 +87,9 @@ class Exchange:
         self.log = log
         self.owner = ""
         self.key: KeyRow | None = None
-        self.counted = False  # among the requests of its owner
-        self.held_bytes = 0  # of what is too long to be passed on piece by piece, and is in memory for it
-        self.started = False  # the head of the answer was sent
+        self.counted = False  # whether the gate counts it, and must stop counting it at the end
+        self.held_bytes = 0  # bytes in memory for messages that cannot be passed on piece by piece
+        self.started = False  # whether the head of the answer was sent
         self._request: Request | None = None
 
     @property
@@ -98,17 +98,17 @@ class Exchange:
 
     @property
     def operates(self) -> bool:
-        """The caller may see and end the sandboxes of all keys."""
+        """Whether the caller may see and end the sandboxes of all keys."""
         return self.key is not None and self.key.operates
 
     @property
     def limits(self) -> KeyLimits:
-        """How much the caller may have."""
+        """The limits of the caller's key."""
         return self._application.local_limits if self.key is None else self.key.limits
 
     @property
     def network(self) -> NetworkSpec:
-        """The most of the network that the caller's sandboxes may have."""
+        """The bound on the network of the caller's sandboxes."""
         return self._application.bound_of(self.key)
 
     @property
@@ -133,7 +133,7 @@ class Exchange:
 
     @property
     def request(self) -> Request:
-        """The same in Starlette's words."""
+        """The request as a Starlette object."""
         if self._request is None:
             self._request = Request(self.scope, self.receive, self.send)
         return self._request
@@ -143,14 +143,14 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     def hold(self, size_bytes: int) -> None:
-        """Count what is kept in memory for this request, until it is over; 429 where it is too much."""
+        """Count bytes that are kept in memory until the request ends. Raises Refused (429) above the limits."""
         self.held_bytes += size_bytes
         self.gate.hold(self.owner, size_bytes)
 
     # The request's body
 
     async def read_body(self, limit_bytes: int | None = None) -> bytes:
-        """All of it; 413 as soon as it is known to be larger than allowed."""
+        """Read the whole body. Raises Refused (413) as soon as it is known to be too large."""
         limit = self.settings.body_bytes if limit_bytes is None else limit_bytes
         self.check_length(limit)
         message = await self.receive()
@@ -180,13 +180,13 @@ class Exchange:
             raise too_large(limit_bytes)
 
     async def read_fields(self, limit_bytes: int | None = None) -> bodies.Body:
-        """The body as a JSON object."""
+        """Read the body as a JSON object."""
         return bodies.Body(bodies.parse_object(await self.read_body(limit_bytes)))
 
     # The answer
 
     async def send(self, message: Message) -> None:
-        """One ASGI message, noted on its way."""
+        """Send one ASGI message, and note it for the log."""
         if message["type"] == "http.response.start":
             self.started = True
             self.log.status = message["status"]
@@ -200,17 +200,17 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, more: bool = True) -> None:
-        """A piece of the answer. Waits while the client is slow; goes nowhere, at once, when it has hung up."""
+        """Send a piece of the answer. Waits while the client is slow; does nothing once it has disconnected."""
         self.log.sent_bytes += len(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     def break_off(self) -> None:
-        """End the connection in the middle of an answer, so that nobody takes it for a whole one."""
+        """Abort the connection in the middle of an answer, so that the client does not take it for a whole one."""
         connection: Connection = self.scope["ramet.connection"]
         connection.break_off()
 
     def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
-        """Answer by speaking another protocol from now on, in which this is the first that is said."""
+        """Switch to another protocol, beginning with these bytes."""
         connection: Connection = self.scope["ramet.connection"]
         self.started = True
         self.log.status = 101
@@ -218,17 +218,17 @@ class Exchange:
         connection.take_over(receive)
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """A whole answer, in one packet if it fits."""
+        """Send a whole answer, in one packet if it fits."""
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
         await self.begin(status, headers, body[:_PIECE_BYTES], more=len(body) > _PIECE_BYTES)
-        # The rest no faster than the client reads: what lies in the connection's buffer is counted nowhere.
+        # Send the rest no faster than the client reads: no quota counts the bytes in the connection's buffer.
         for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):
             end = start + _PIECE_BYTES
             await self.write(body[start:end], more=end < len(body))
 
     async def begin(self, status: int, headers: Headers, body: bytes, more: bool = True) -> None:
-        """The head of an answer together with its first piece."""
+        """Send the head of an answer together with its first piece."""
         connection: Connection = self.scope["ramet.connection"]
         connection.cork()
         try:
@@ -238,7 +238,7 @@ class Exchange:
             connection.uncork()
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
-        """Have this called when the client hangs up before the answer is complete. One at a time."""
+        """Call back if the client disconnects before the answer is complete. There is one callback at a time."""
         connection: Connection = self.scope["ramet.connection"]
         connection.when_gone(callback)
 
@@ -248,7 +248,7 @@ Route = tuple[str, str, Handler]
 
 
 class RouteModule(Protocol):
-    """A module that answers requests: method, path with {names}, handler. None of a handler: it has answered itself."""
+    """A module with routes: method, path with {names}, handler. A handler that returns None has answered itself."""
 
     ROUTES: list[Route]
 

@@ -1,7 +1,7 @@
-"""Cells over HTTP, in three formats, and what can be asked of them afterwards.
+"""Cells over HTTP in three formats, and the routes to look them up, cancel and replay them.
 
-lines: one event per line of output, as the published client wants it. chunks: exact pieces of output, results with
-their MIME forms, the whole result in the end. json: one JSON object when it is over.
+lines: one event for each line of output, as the published client expects. chunks: exact pieces of output, results with
+their MIME forms, and the whole result at the end. json: one JSON object when the cell has ended.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ async def _in_one(exchange: Exchange, engine: EngineCall, execution: str, marked
 
 
 async def _gathered(exchange: Exchange, engine: EngineCall, execution: str) -> tuple[bytes, str]:
-    """The answer, and the outcome. Apart, so that only the answer is left while a client takes its time to read it."""
+    """The body and the outcome of a cell.
+
+    A function of its own, so that the frames are freed while a slow client reads the body.
+    """
     pieces = []
     async for piece, _ in engine.raw():
         exchange.hold(len(piece))
@@ -94,7 +97,7 @@ async def _gathered(exchange: Exchange, engine: EngineCall, execution: str) -> t
 
 
 async def _stream(exchange: Exchange, engine: EngineCall, written: Format, execution: str, headers: Headers) -> str:
-    """Write events as they come; gives the outcome. The first frame decides whether there is a stream or an error."""
+    """Write events as they come, and return the outcome. The first frame decides between a stream and an error."""
     heart, wake = exchange.application.heart, engine.wake
     decoder = FrameDecoder(FROM_ENGINE)
     outcome = outcomes.CANCELLED
@@ -238,7 +241,7 @@ def _unfinished(cutters: tuple[LineCutter, LineCutter], ts_ms: int) -> list[tupl
 
 
 async def _frames(exchange: Exchange, kind: int, header: Mapping[str, object]) -> AsyncIterator[Frame]:
-    """The frames of an answer, counted as long ones. An error is raised; who hangs up is not waited for."""
+    """The frames of an answer, counted as held bytes. Raises the engine's error; a disconnect ends the call."""
     async with exchange.link.call() as engine:
         engine.send_nowait(encode(kind, header))
         with ends_with_client(exchange, engine):

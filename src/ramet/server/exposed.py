@@ -1,5 +1,7 @@
-"""``/v1/exposed/TOKEN/...``: a server that runs in a sandbox, for whoever knows the token. Any method, both ways as
-streams, websockets too. One connection to the sandbox for each request."""
+"""``/v1/exposed/TOKEN/...``: a reverse proxy to a server in a sandbox, for everybody who knows the token.
+
+Any method, both directions as streams, websockets too. Each request has its own connection to the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _REGION = re.compile(rb"/r/[^/]*(?=/)")
 
 
 def path_of(raw_path: bytes) -> bytes | None:
-    """What follows the prefix, as it was written: a sandbox decodes its paths itself. None: it is another path."""
+    """The raw path after the prefix, because the server in the sandbox decodes paths itself. None: another path."""
     path = raw_path
     if raw_path.startswith(b"/r/"):
         path = _REGION.sub(b"", raw_path, count=1)
@@ -34,10 +36,10 @@ def path_of(raw_path: bytes) -> bytes | None:
 
 
 class Relays:
-    """Requests that are under way to sandboxes: counted, and cut off when what they lead to is over."""
+    """Open requests to sandboxes: counts them, and ends them when their sandbox or their exposure ends."""
 
     def __init__(self, at_most: int) -> None:
-        """``at_most``: of one token at once."""
+        """``at_most`` bounds the open requests of one token."""
         self._at_most = at_most
         self._open: dict[tuple[str, int], set[Relay]] = {}
 
@@ -63,7 +65,7 @@ class Relays:
                 self._open.pop(place, None)
 
     def cut(self, why: RametError, sandbox_id: str | None = None, port: int | None = None) -> None:
-        """End those to a port, or to all of a sandbox, or all."""
+        """End the requests to one port, to one sandbox, or all of them."""
         for place, relays in list(self._open.items()):
             if sandbox_id in (None, place[0]) and port in (None, place[1]):
                 for relay in list(relays):
@@ -71,7 +73,7 @@ class Relays:
 
 
 async def answer(exchange: Exchange, rest: bytes) -> None:
-    """Answer a request; ``rest`` is its path behind the prefix."""
+    """Answer a request; ``rest`` is its path after the prefix."""
     token, slash, path = rest.partition(b"/")
     exposure = exchange.records.exposure(token.decode("ascii")) if _TOKEN.fullmatch(token) else None
     if exposure is None:
@@ -85,7 +87,7 @@ async def answer(exchange: Exchange, rest: bytes) -> None:
     place = Place(exposure.port, PREFIX + token, b"/" + path, exchange.headers.get(b"host", b""))
     method = exchange.log.method
     if not slash and method in ("GET", "HEAD") and b"text/html" in exchange.headers.get(b"accept", b""):
-        # A page is wanted, perhaps: its links are relative to the last slash.
+        # The client may be a browser: relative links of a page need the slash at the end of the prefix.
         await exchange.respond(308, [(b"location", place.prefix + b"/" + _query(exchange))], b"")
         return
     origin = exchange.headers.get(b"origin")
@@ -113,7 +115,7 @@ def _query(exchange: Exchange) -> bytes:
 
 
 class Relay:
-    """One request, and the connection to a sandbox that was made for it."""
+    """One request, and its connection to a sandbox."""
 
     def __init__(self, exchange: Exchange, place: Place, head: RequestHead) -> None:
         self._exchange = exchange
@@ -125,7 +127,7 @@ class Relay:
         self._cut: RametError | None = None
 
     def cut(self, why: RametError) -> None:
-        """What it leads to is over."""
+        """End the request, because its sandbox or its exposure has ended."""
         self._cut = why
         self._close()
 
@@ -158,12 +160,15 @@ class Relay:
             stream.abort()
 
     async def _send_body(self, stream: SandboxStream) -> None:
-        """A server may answer and hang up before it has read all of it: its answer counts."""
+        """Send the body.
+
+        The server may answer and disconnect before it has read everything; its answer still counts.
+        """
         more = True
         while more:
             message = await self._exchange.receive()
             if message["type"] == "http.disconnect":
-                return  # told by when_gone
+                return  # when_gone has closed the stream
             data, more = message.get("body", b""), message.get("more_body", False)
             if data:
                 stream.write(b"%x\r\n%s\r\n" % (len(data), data) if self._head.chunked else data)
@@ -188,13 +193,13 @@ class Relay:
             try:
                 data = await self._read_body(stream)
             except Refused:
-                exchange.break_off()  # nobody must take what there was for the whole
+                exchange.break_off()  # the client must not take the part that came for the whole
                 return
             if data or answer.complete:
                 await exchange.write(data, more=not answer.complete)
 
     async def _read_head(self, stream: SandboxStream) -> bytes:
-        """What came of the body with it."""
+        """Read the head of the answer; returns what came of the body with it."""
         answer = self._answer
         while True:
             piece = await self._read(stream)
@@ -225,7 +230,7 @@ class Relay:
         return data
 
     async def _switch(self, stream: SandboxStream) -> None:
-        """A websocket: bytes both ways from now on, no faster than either side takes them."""
+        """Become a websocket: bytes pass both ways, no faster than either side reads them."""
         waiting: set[asyncio.Task[None]] = set()
 
         async def wait_for_room() -> None:

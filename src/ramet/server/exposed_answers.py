@@ -1,4 +1,4 @@
-"""An answer of a server in a sandbox, put together from whatever pieces it comes in. It may be anything. No I/O."""
+"""Parses the answer of a server in a sandbox, in whatever pieces it comes. The answer is untrusted. No I/O."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _NO_BODY = (204, 304)
 
 
 class SandboxAnswer:
-    """Fed with what was read, it gives what of the body has come. Refused (502) for what is not an answer."""
+    """Takes the bytes that were read and returns those of the body. Raises Refused (502) for an invalid answer."""
 
     def __init__(self, method: str, websocket: bool) -> None:
         self._method = method
         self._websocket = websocket
         self._parser = HttpResponseParser(self)
-        self._head_bytes = 0  # that came before it was complete
-        self._between_bytes = 0  # that came behind the last piece of the body: sizes of pieces, trailers
+        self._head_bytes = 0  # received before the head was complete
+        self._between_bytes = 0  # received since the last piece of the body: chunk sizes and trailers
         self._header_bytes = 0
         self._pieces: list[bytes] = []
         self.headers: list[tuple[bytes, bytes]] = []
-        self.status = 0  # once the head is complete
+        self.status = 0  # 0 until the head is complete
         self.complete = False
-        self.switched = False  # what follows is of another protocol
-        self.behind = b""  # of it, what came with the head
+        self.switched = False  # the following bytes belong to another protocol
+        self.behind = b""  # the first of these bytes, which came with the head
         self._interim = False
         self._until_end = False
 
     def feed(self, data: bytes) -> bytes:
-        """What of the body was in it."""
+        """Parse bytes, and return those of the body."""
         if self.complete:
-            return b""  # what follows an answer is none of ours
+            return b""  # discard what follows the answer
         if self.status:
             self._between_bytes += len(data)
         else:
@@ -51,12 +51,12 @@ class SandboxAnswer:
         if not self.status and self._head_bytes > _HEAD_BYTES:
             raise _bad("the head of its answer is too large")
         if self._between_bytes > _HEAD_BYTES and not self.complete:
-            raise _bad("it does not stop sending after its answer")  # the parser keeps a trailer until it is whole
+            raise _bad("it does not stop sending after its answer")  # the parser holds back a trailer of any length
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def end(self) -> bool:
-        """Nothing more will come. Whether that is all of the answer."""
+        """Note the end of the connection. Returns whether the answer is complete."""
         if not self.status:
             raise _bad("it closed the connection without an answer")
         if self._until_end:
@@ -68,7 +68,7 @@ class SandboxAnswer:
             raise _bad("it switched to another protocol")
         self.status, self.switched, self.behind = _SWITCHING, True, behind
 
-    # What the parser tells
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -78,7 +78,7 @@ class SandboxAnswer:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.status:
             return  # a trailer
-        # As they come, too: with a large read, head and body are there at once.
+        # Checked for each header too: one large read can hold the whole head and the body.
         self._header_bytes += len(name) + len(value)
         if len(self.headers) >= _HEADERS or self._header_bytes > _HEAD_BYTES:
             raise HttpParserError("too many headers")
@@ -88,7 +88,7 @@ class SandboxAnswer:
         status = self._parser.get_status_code()
         self._interim = status < _STATUSES.start
         if self._interim:
-            return  # it only announces the one to come
+            return  # an interim answer; the real one follows
         if status not in _STATUSES:
             raise HttpParserError("no such status")
         names = [name.lower() for name, _ in self.headers]

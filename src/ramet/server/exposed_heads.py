@@ -1,9 +1,9 @@
-"""Heads of requests and answers on their way to and from servers in sandboxes. No I/O.
+"""Rewrites heads of requests and answers between clients and servers in sandboxes. No I/O.
 
-Neither side is trusted with the other. A client's key and cookies are for this server and not for code in a sandbox.
-What that code answers comes from the address that the API has too, where a browser would let it act for its user: so
-pages of a sandbox get an origin of their own (``Content-Security-Policy: sandbox``), and headers with which a server
-speaks for its whole address do not get through; those that lead a client on lead to no other part of this server.
+Neither side may harm the other. A client's key and cookies belong to this server, not to code in a sandbox. The answers
+of that code come from the same origin as the API, where a browser would let them act for its user. So pages of a
+sandbox get an opaque origin (``Content-Security-Policy: sandbox``), headers that speak for the whole origin are
+dropped, and redirects may not lead to another part of this server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ramet.server.errors import Headers, Refused
 from ramet.server.exposed_links import Place, moved_header
 
-# Of one connection and not of the message (RFC 9110, 7.6.1), with those of old proxies.
+# Headers of a connection, not of the message (RFC 9110, 7.6.1), with those of old proxies.
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -30,14 +30,14 @@ _HOP_BY_HOP = frozenset(
     )
 )
 _NOT_FOR_SANDBOXES = _HOP_BY_HOP | {
-    b"authorization",  # the key of this server, perhaps
+    b"authorization",  # may hold a key of this server
     b"cookie",
     b"cookie2",
     b"host",
     b"content-length",
-    b"expect",  # is answered by us
+    b"expect",  # the worker answers it
     b"forwarded",
-    b"x-forwarded-for",  # where users are is not for the code of others
+    b"x-forwarded-for",  # where a client comes from is not the sandbox's business
     b"x-forwarded-host",
     b"x-forwarded-port",
     b"x-forwarded-prefix",
@@ -46,8 +46,8 @@ _NOT_FOR_SANDBOXES = _HOP_BY_HOP | {
 }
 _NOT_FROM_SANDBOXES = _HOP_BY_HOP | {
     b"content-length",
-    b"date",  # this server sets its own
-    # About the whole address:
+    b"date",  # the worker sets its own
+    # Headers that apply to the whole origin:
     b"set-cookie",
     b"set-cookie2",
     b"clear-site-data",
@@ -61,7 +61,7 @@ _NOT_FROM_SANDBOXES = _HOP_BY_HOP | {
     b"authentication-info",
     b"referrer-policy",
     b"x-content-type-options",
-    # Orders to a proxy in front of this server:
+    # Commands to a proxy in front of this server:
     b"x-sendfile",
     b"x-accel-redirect",
     b"x-accel-charset",
@@ -72,16 +72,16 @@ _NOT_FROM_SANDBOXES = _HOP_BY_HOP | {
     b"x-reproxy-url",
     b"x-reproxy-file",
 }
-# Without allow-same-origin: the page is of no address, whatever the one it came from.
+# Without allow-same-origin, the page has an opaque origin and not the one that it came from.
 _ORIGIN_OF_ITS_OWN: Headers = [
     (
         b"content-security-policy",
         b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads",
     ),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),  # the token is in the address
+    (b"referrer-policy", b"no-referrer"),  # the token is part of the URL
 ]
-# Underscores are letters of names, too; but servers turn '-' into them, and take the one for the other.
+# No underscores, though the RFC allows them: many servers turn '-' into '_', and would mix up two headers.
 _NAME = re.compile(rb"[a-z0-9!#$%&'*+.^`|~-]+")
 _FORBIDDEN_IN_VALUES = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _TARGET = re.compile(rb"/[!-~]*")
@@ -93,7 +93,7 @@ _NO_BODY = (204, 304)
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request as a server in a sandbox gets it."""
+    """A request as the server in a sandbox gets it."""
 
     data: bytes
     chunked: bool
@@ -104,7 +104,7 @@ class RequestHead:
 def request_head(
     place: Place, method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> RequestHead:
-    """What is written to the sandbox. Refused, where it could mean one thing here and another there."""
+    """The head that is written to the sandbox. Raises Refused if we and the server could read it differently."""
     target = path + b"?" + query if query else path
     verb = method.encode("ascii", "replace")
     given = list(headers)
@@ -140,7 +140,7 @@ def request_head(
 
 
 def _forwarded(place: Place, found: dict[bytes, bytes]) -> Iterator[bytes]:
-    """For applications that write links to themselves."""
+    """Headers from which applications make links to themselves."""
     host = found.get(b"host", b"")
     if _HOST.fullmatch(host):
         yield b"x-forwarded-host: %s" % host
@@ -150,7 +150,7 @@ def _forwarded(place: Place, found: dict[bytes, bytes]) -> Iterator[bytes]:
 
 
 def answer_headers(place: Place, status: int, headers: Iterable[tuple[bytes, bytes]], origin: bytes | None) -> Headers:
-    """What the client gets of an answer's head. Its length is kept where it has one and a body may follow."""
+    """The headers that the client gets. The length stays if the answer has one and a body may follow."""
     given = [(name.lower(), value) for name, value in headers]
     found = dict(given)
     passed = list(_passed(given, _named_by_connection(given) | _NOT_FROM_SANDBOXES))
@@ -171,7 +171,7 @@ def upgrade_head(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def preflight_headers(requested: bytes | None) -> Headers:
-    """To a page that has an origin of its own and asks whether it may: it may, as anybody may who knows the token."""
+    """Answer a preflight of a page with an opaque origin: everybody who knows the token may send requests."""
     headers = [
         (b"access-control-allow-origin", b"*"),
         (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
@@ -183,7 +183,7 @@ def preflight_headers(requested: bytes | None) -> Headers:
 
 
 def _readable(found: dict[bytes, bytes], origin: bytes | None) -> Headers:
-    """Pages with an origin of their own may read the answers to their own requests."""
+    """Let pages with an opaque origin read the answers to their own requests."""
     if origin != b"null" or b"access-control-allow-origin" in found:
         return []
     return [(b"access-control-allow-origin", b"*")]

@@ -1,8 +1,8 @@
-"""Where answers of servers in sandboxes lead their clients: below the prefix, or to other machines. No I/O.
+"""Rewrites redirects of servers in sandboxes: they may lead below the prefix, or to other machines. No I/O.
 
-A client that follows a redirect asks in its own name, from its own machine, and sends its key to the same address
-again. So nothing that a sandbox answers may lead to the API beside it. Clients do not agree on what a strange URL means
-(backslashes, tabs, ``http:path``, a user's name before the host): what is not plain is dropped.
+A client that follows a redirect acts in its own name, from its own machine, and sends its key to the same origin again.
+So no answer of a sandbox may lead to the API beside it. Clients disagree on unusual URLs (backslashes, tabs,
+``http:path``, a user name before the host): a URL that is not plain is dropped.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _NOT_PLAIN = re.compile(rb"[\x00-\x1f\x7f]")
 _NOT_OF_URLS = re.compile(rb"[ \x80-\xff]")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,60}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _REFERENCE = re.compile(rb"([^?#]*)(\?[^#]*)?(#.*)?")
-# How browsers read it: a number of seconds, then a URL, which may have a name and quotes.
+# The header Refresh as browsers read it: a number of seconds, then a URL, which may have a name and quotes.
 _REFRESH = re.compile(rb"[ ]*([0-9]{1,9})(?:\.[0-9]*)?[ ]*(?:[;,][ ]*(?:url[ ]*=[ ]*)?(.*))?", re.IGNORECASE)
 _LINK = re.compile(
     rb"[ ]*<([^<>]*)>((?:[ ]*;[ ]*[A-Za-z0-9*_-]+(?:[ ]*=[ ]*(?:\"[^\"\\]*\"|[^ \",;<>]*))?)*)[ ]*(?:,|\Z)"
 )
-# The last label of a name that clients read as an address: 127.1, 0x7f000001, 2130706433.
+# The last label of a name that clients read as an IP address: 127.1, 0x7f000001, 2130706433.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LOOPBACK_SUFFIX = ".localhost"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request goes: a port of a sandbox, and how its client has named it."""
+    """The target of a request: a port of a sandbox, and how the client named it."""
 
     port: int
     prefix: bytes  # "/v1/exposed/TOKEN"
-    path: bytes = b"/"  # behind the prefix
+    path: bytes = b"/"  # after the prefix
     host: bytes = b""  # the client's Host
 
 
@@ -45,7 +45,7 @@ class _Host(NamedTuple):
 
 
 def moved_header(place: Place, name: bytes, value: bytes) -> bytes | None:
-    """The value of a header as the client may have it. None: it is dropped."""
+    """The value of a header that the client may get. None: drop the header."""
     if name in (b"location", b"content-location"):
         return moved(place, value)
     if name == b"refresh":
@@ -56,10 +56,10 @@ def moved_header(place: Place, name: bytes, value: bytes) -> bytes | None:
 
 
 def moved(place: Place, reference: bytes) -> bytes | None:
-    """The URL that a reference means to the client. None: it leads where it must not, or nobody knows where."""
+    """The URL that a reference means for the client. None: it leads to a forbidden or unclear place."""
     url = _NOT_OF_URLS.sub(lambda match: b"%%%02X" % match[0][0], reference.strip(b" "))
     match = _REFERENCE.fullmatch(url)
-    # Browsers take a backslash for a slash, but not behind the path.
+    # Browsers read a backslash as a slash, except in the query.
     if match is None or _NOT_PLAIN.search(url) or b"\\" in match[1]:
         return None
     rest = (match[2] or b"") + (match[3] or b"")
@@ -78,7 +78,7 @@ def moved(place: Place, reference: bytes) -> bytes | None:
     inside = _resolved(place, b"/" + behind) + rest
     own = _host(place.host)
     if own is not None and own.name == host.name:
-        # Some applications put the port that they listen on behind the name that their client has used.
+        # Some applications combine the host that the client used with the port that they listen on.
         ours = _same_port(own.port, host.port, scheme) or host.port == place.port
         return _below(place, inside) if ours else None
     address = _address(host.name)
@@ -87,10 +87,10 @@ def moved(place: Place, reference: bytes) -> bytes | None:
         mapped = getattr(address, "ipv4_mapped", None) or address
         loopback = mapped.is_loopback or mapped.is_unspecified
     if loopback:
-        # The sandbox's own, if it is this server that it means; others of the sandbox are not the client's.
+        # With the exposed port the sandbox's server means itself; its other ports are not for the client.
         return _below(place, inside) if host.port == place.port else None
     if own is not None and own.port not in (None, *_DEFAULT_PORTS.values()) and own.port == host.port:
-        return None  # this server under another name or address, as likely as not
+        return None  # probably this server under another name or address
     return (scheme + b":" if scheme else b"") + b"//" + authority + slash + behind + rest
 
 
@@ -122,13 +122,13 @@ def _moved_links(place: Place, value: bytes) -> bytes | None:
 
 
 def _below(place: Place, inside: bytes) -> bytes:
-    """``inside`` begins with a slash and has no dots to climb by. Applications that know their prefix put it in."""
+    """Put the prefix before ``inside``, an absolute path without dot segments, unless it is there already."""
     inside_prefix = inside.startswith(place.prefix) and inside[len(place.prefix) :][:1] in (b"", b"/", b"?", b"#")
     return inside if inside_prefix else place.prefix + inside
 
 
 def _resolved(place: Place, path: bytes) -> bytes:
-    """An absolute path at the sandbox's server: RFC 3986, 5.2. Nothing is above its root."""
+    """Resolve to an absolute path at the sandbox's server (RFC 3986, 5.2). Dot segments cannot leave its root."""
     base = place.path
     if not path:
         path = base  # the same page, perhaps with another query
@@ -137,7 +137,7 @@ def _resolved(place: Place, path: bytes) -> bytes:
     kept: list[bytes] = []
     segments = path.split(b"/")[1:]
     for at, segment in enumerate(segments):
-        # Browsers decode dots before they look for these.
+        # Browsers decode dots before they look for dot segments.
         plain = segment.lower().replace(b"%2e", b".")
         last = at == len(segments) - 1
         if plain == b"..":
@@ -150,7 +150,7 @@ def _resolved(place: Place, path: bytes) -> bytes:
 
 
 def _host(authority: bytes) -> _Host | None:
-    """None: not a plain one. A user's name, escapes and letters beyond ASCII are read differently by clients."""
+    """Parse a host. None: it has a user name, escapes or non-ASCII letters, which clients read differently."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return None
@@ -168,7 +168,7 @@ def _is_number(name: str) -> bool:
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a host is, in any of the ways in which clients write one."""
+    """The IP address that a host means, in any of the notations that clients accept."""
     if not _is_number(name):
         return None
     try:
@@ -180,7 +180,10 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _same_port(own: int | None, other: int | None, scheme: bytes) -> bool:
-    """Whether a URL leads to the port that the client asks. Of a Host without one, only the client knows the scheme."""
+    """Whether a URL leads to the port that the client uses.
+
+    If its Host names no port, only the client knows the scheme.
+    """
     if own is None:
         return other in (None, *_DEFAULT_PORTS.values())
     if other is None:

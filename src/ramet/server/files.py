@@ -1,4 +1,4 @@
-"""Files of a sandbox over HTTP. Contents pass through piece by piece: nobody here ever holds a whole file."""
+"""Files of a sandbox over HTTP. Contents pass through piece by piece: the worker never holds a whole file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.server.link import EngineCall
 from ramet.server.queries import Query
 from ramet.server.ranges import Part, Unsatisfiable, asked_part
 
-# A browser must not take what a sandbox made for a page of this server.
+# A browser must not take a file of a sandbox for a page of this server.
 _AS_PLAIN_BYTES: Headers = [
     (b"content-type", b"application/octet-stream"),
     (b"content-disposition", b"attachment"),
@@ -81,11 +81,11 @@ def _last_modified(seconds: float) -> Headers:
     try:
         return [(b"last-modified", formatdate(seconds, usegmt=True).encode("ascii"))]
     except (ValueError, OverflowError, OSError):
-        return []  # a sandbox gives its files any time it likes, also one that no calendar has
+        return []  # a sandbox can give its files any time, even one that no calendar has
 
 
 async def _relay(exchange: Exchange, call: EngineCall, status: int, headers: Headers, length: int) -> None:
-    """The chunks of an engine's answer as the body of ours; an error before the first of them is an answer itself."""
+    """Stream the chunks of the engine's answer. An error before the first of them is answered as an error."""
     left = length
     with ends_with_client(exchange, call):
         async for frame in call.frames():
@@ -98,14 +98,14 @@ async def _relay(exchange: Exchange, call: EngineCall, status: int, headers: Hea
                 left -= len(piece)
                 await exchange.write(piece, more=bool(left))
     if left:
-        # The length was promised. Breaking off is the only way to say that it was not kept.
+        # The head has promised a length. Aborting the connection is the only way to show that the body is short.
         raise RametError("the file became shorter while it was read")
     if not length:
         await exchange.write(b"", more=False)
 
 
 async def look(exchange: Exchange, sandbox_id: str) -> None:
-    """HEAD: what GET would say of the whole file."""
+    """HEAD: the headers of a GET of the whole file."""
     path = _path(exchange)
     info = await _stat(exchange, sandbox_id, path)
     if info.type != "file":
@@ -123,7 +123,7 @@ async def upload(exchange: Exchange, sandbox_id: str) -> None:
         data = await exchange.read_body(calls.CHUNK_BYTES)
         await ask(exchange, calls.WRITE, _header(exchange, sandbox_id, path, more=False), data)
     else:
-        # A sandbox that is not there is told before the data is taken in.
+        # Report a sandbox that does not exist before taking the data in.
         await _stat(exchange, sandbox_id, "/")
         async with exchange.link.call() as call:
             await call.send(encode(calls.WRITE, _header(exchange, sandbox_id, path, more=True)))
@@ -139,10 +139,10 @@ async def _send_body(exchange: Exchange, call: EngineCall) -> None:
         async for piece in _pieces(exchange):
             for start in range(0, len(piece), calls.CHUNK_BYTES):
                 if call.answer.final:
-                    return  # refused, the rest is of no use
+                    return  # the engine refused the upload; discard the rest
                 await call.send(encode(calls.CHUNK, {}, piece[start : start + calls.CHUNK_BYTES]))
     except ClientGone:
-        # The engine lets go of the file before anybody who asks for it next is answered.
+        # Abort explicitly, so that the engine lets go of the file before it answers the next request for it.
         await call.send(encode(calls.ABORT, {}))
         await _final(call)
         raise

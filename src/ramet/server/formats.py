@@ -1,6 +1,6 @@
-"""How the events of a cell are written: as lines of output, or exactly.
+"""The formats of a cell's events: as lines of output, or exactly.
 
-Both are NDJSON in ASCII with the same four keys in each event: type, data, seq, ts.
+Both are NDJSON in ASCII, and each event has the same four keys: type, data, seq, ts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ramet.protocol.frames import Frame
 from ramet.protocol.results import json_forms
 from ramet.server.lines import STREAMS, LineEvents
 
-# What a client sees as the exit code of a cell whose end we do not know.
+# The exit code of a cell whose end we do not know.
 _UNKNOWN_EXIT_CODE = -1
 
 
@@ -31,7 +31,7 @@ class Format(Protocol):
 
 
 class LineFormat:
-    """Output only: what a value looks like is not printed by the cell, and not told."""
+    """Output only. A result that the cell did not print is left out."""
 
     def __init__(self) -> None:
         self._events = LineEvents()
@@ -53,7 +53,7 @@ class LineFormat:
 
 
 class ChunkFormat:
-    """Everything, exactly. A character whose bytes came apart is in the later piece."""
+    """Everything, exactly. A character whose bytes came in two pieces belongs to the later one."""
 
     def __init__(self) -> None:
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAMS]

@@ -1,4 +1,4 @@
-"""Who is calling, and how much they may have."""
+"""Identifies callers by their keys, and limits what each owner does at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from ramet.errors import EngineClosed, LimitReached, Unauthorized
-from ramet.server.database import now_ms
 from ramet.server.errors import Refused
 from ramet.server.keys import LOCAL, KeyLimits, KeyRow
 from ramet.server.records import Records
 from ramet.server.settings import ServerSettings
+from ramet.web.sqlite_store import now_ms
 
 _LOOPBACK_NAMES = frozenset((b"localhost", b"127.0.0.1", b"[::1]", b"::1"))
-# What a browser says of requests that a page of this server, or the user themselves, did not make.
+# Values with which a browser marks requests that neither a page of this server nor the user made.
 _FROM_OTHER_SITES = frozenset((b"cross-site", b"same-site"))
 
 
@@ -27,38 +27,38 @@ class Owned(Protocol):
 
 
 class Operating(Owned, Protocol):
-    """Somebody who may be an operator."""
+    """A caller who may be an operator."""
 
     @property
     def operates(self) -> bool: ...
 
 
 class Door:
-    """Tells callers apart by their keys. Holds no state: keys may be made and revoked at any time."""
+    """Tells callers apart by their keys. It caches none: keys may be created and revoked at any time."""
 
     def __init__(self, settings: ServerSettings, records: Records) -> None:
         self._records = records
         self._keyless = settings.loopback and not settings.require_key
 
     def identify(self, headers: Mapping[bytes, bytes]) -> tuple[str, KeyRow | None]:
-        """The owner of what this request makes and sees, and the key it came with."""
+        """The owner of everything that this request makes and sees, and its key. Raises Unauthorized or Refused."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
             key = self._found(authorization)
             if key is not None:
                 return key.id, key
-            # Programs that were written for another server send the key that they have there. Where nobody was ever
-            # given one, that means nothing; where there are keys, a wrong one must not open what no key opens.
+            # Programs written for another server send the key that they have there. On a server that never had a key,
+            # it means nothing. On a server with keys, a wrong key must not get what callers without a key get.
             if not self._keyless or self._records.keys.any_for_sandboxes:
                 raise Unauthorized("invalid api key", hint=_HINT)
         elif not self._keyless:
             raise Unauthorized("missing Authorization: Bearer <key>", hint=_HINT)
-        # Without a key, all that keeps a web page in the user's browser out is that its requests say where from they
-        # come: a page of another site has its own Origin, and one that made its name point to us has its own Host.
+        # Without a key, only these headers keep web pages in the user's browser out: a page of another site has its own
+        # Origin, and a page whose name was made to point to us (DNS rebinding) has its own Host.
         host, origin = headers.get(b"host"), headers.get(b"origin")
         if host is None or _without_port(host) not in _LOOPBACK_NAMES:
             raise Refused(403, "without a key, Host must be a name of this machine", code=Unauthorized.code)
-        foreign = headers.get(b"sec-fetch-site") in _FROM_OTHER_SITES  # a picture or a script: it has no Origin
+        foreign = headers.get(b"sec-fetch-site") in _FROM_OTHER_SITES  # an image or a script, which sends no Origin
         if foreign or (origin is not None and origin != b"http://" + host):
             raise Refused(403, "without a key, requests of other web pages are refused", code=Unauthorized.code)
         return LOCAL, None
@@ -92,7 +92,7 @@ def _without_port(host: bytes) -> bytes:
 
 
 class Gate:
-    """Counts what each owner does at the moment. What an owner has is counted where it is, in the engine."""
+    """Counts what each owner does right now. The engine counts what each owner has."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -105,26 +105,26 @@ class Gate:
 
     @staticmethod
     def header(exchange: Owned, fields: Mapping[str, object]) -> dict[str, object]:
-        """A header for the engine that sees only what is the caller's."""
+        """The header of an engine call that sees only what belongs to the caller."""
         return {**fields, "owner": exchange.owner}
 
     @staticmethod
     def seeing_header(exchange: Operating, fields: Mapping[str, object]) -> dict[str, object]:
-        """The same for what an operator may do to the sandboxes of all keys: list, look at and end them."""
+        """The header of a call in which an operator may see all keys: to list, inspect and end sandboxes."""
         return {**fields, "owner": None if exchange.operates else exchange.owner}
 
     @property
     def closing(self) -> bool:
-        """The server is about to stop."""
+        """Whether the server is stopping."""
         return self._closing
 
     @property
     def busy(self) -> int:
-        """Cells that run or wait, of all owners."""
+        """The number of cells that run or wait, of all owners."""
         return self._cells.total()
 
     def close(self) -> None:
-        """Let nothing new begin: the server is about to stop."""
+        """Refuse everything new, because the server is stopping."""
         self._closing = True
 
     def check_open(self) -> None:
@@ -134,7 +134,7 @@ class Gate:
     # Requests, and what they hold in memory
 
     def enter(self, owner: str) -> None:
-        """Count a request, until ``leave``."""
+        """Count a request until ``leave``. Raises LimitReached (the owner's limit) or Refused (the server's)."""
         settings, of_owner = self._settings, self._requests[owner]
         if of_owner >= settings.requests_of_an_owner:
             raise LimitReached(
@@ -148,7 +148,7 @@ class Gate:
         self._all_requests += 1
 
     def leave(self, owner: str, held_bytes: int) -> None:
-        """A request is over, and what was held for it is not any more."""
+        """Stop counting a request and the bytes held for it."""
         self._requests[owner] -= 1
         self._all_requests -= 1
         if held_bytes:
@@ -159,7 +159,7 @@ class Gate:
             self._held_bytes.pop(owner, None)
 
     def hold(self, owner: str, size_bytes: int) -> None:
-        """So much more of a request or an answer is in memory. It counts until ``leave``, also when this raises."""
+        """Count bytes of a request or an answer in memory until ``leave``, even if this raises LimitReached."""
         self._held_bytes[owner] += size_bytes
         self._all_held_bytes += size_bytes
         settings = self._settings
@@ -173,7 +173,7 @@ class Gate:
     # Cells
 
     def begin_cell(self, owner: str, limits: KeyLimits) -> None:
-        """Count a cell, until ``end_cell``."""
+        """Count a cell until ``end_cell``. Raises LimitReached, or EngineClosed while stopping."""
         self.check_open()
         running, most = self._cells[owner], limits.concurrent_cells
         if most is not None and running >= most:

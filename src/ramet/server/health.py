@@ -1,6 +1,6 @@
-"""How the server is: whether it lives, whether it has an engine, whether it takes work. For supervisors and balancers.
+"""Health checks for supervisors and load balancers: is the server alive, has it an engine, does it accept work?
 
-None of these needs a key, and none says anything about anybody's sandboxes.
+They need no key, and say nothing about anybody's sandboxes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TEXT: Headers = [(b"content-type", b"text/plain; charset=utf-8")]
 
 
 async def _live(exchange: Exchange) -> None:
-    """GET /v1/livez: it answers. Without an engine too, as to start the server again would not bring one sooner."""
+    """GET /v1/livez: answers even without an engine, because restarting the server would not bring one back sooner."""
     await exchange.respond(200, _TEXT, b"ok")
 
 
@@ -30,8 +30,8 @@ async def _health(exchange: Exchange) -> None:
 async def _ready(exchange: Exchange) -> None:
     """GET /v1/readyz
 
-    A server without room still serves the sandboxes it has, so that a balancer must not take it away from them. Those
-    who choose where to make a new one ask with ``?room=true``.
+    A server without room for another sandbox still serves those that it has, so a load balancer must keep it. A program
+    that looks for a place for a new sandbox asks with ``?room=true``.
     """
     query = Query(exchange.scope["query_string"])
     needs_room = query.flag("room")
@@ -44,7 +44,7 @@ async def _ready(exchange: Exchange) -> None:
 
 
 def has_room(exchange: Exchange) -> bool:
-    """Whether the bounds of the server leave room for one more sandbox that asks for nothing special."""
+    """Whether the server's limits leave room for one more sandbox with default settings."""
     settings, rows = exchange.settings, exchange.link.rows
     if settings.all_sandboxes is not None and len(rows) >= settings.all_sandboxes:
         return False

@@ -1,4 +1,4 @@
-"""Requests that are carried out once, however often they are sent: those with the same ``Idempotency-Key``."""
+"""Carries out a request once, however often it is sent with the same ``Idempotency-Key``."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ async def once(
     fingerprint: bytes,
     work: Callable[[], Awaitable[StoredAnswer]],
 ) -> StoredAnswer:
-    """The answer of ``work``, or the one that the same request of this owner got before.
+    """Return the answer of ``work``, or the answer that the same request of this owner got before.
 
-    ``fingerprint`` is all that makes it the same request. One that comes while the first is being carried out waits for
-    it. An error is not an answer to keep: the next one tries again.
+    ``fingerprint`` covers everything that makes it the same request. A request that comes while the first is being
+    carried out waits for it. Errors are not recorded: the next request tries again. Raises InvalidArgument if the key
+    was used for a different request.
     """
     if key is None:
         return await work()
     if not _KEY.fullmatch(key):
         raise wrong_argument(_HEADER, f"{_HEADER} must be 1 to 255 visible ASCII characters")
     name = (owner, key)
-    # With a key: a request may hold secrets, and short ones could be found out from a plain hash.
+    # A keyed hash: a request may hold secrets, and short ones could be guessed from a plain hash.
     print_of_request = records.secret.fingerprint(fingerprint)
+    # A loop: when the first request fails, several may have waited for it, and the next to run is then the first one.
     while (first := records.in_flight.get(name)) is not None:
         _check_same(first[0], print_of_request)
         await _over(first[1])
+    # No await from here until the entry in `in_flight`: otherwise two requests could both find nothing and both run.
     recorded = records.recall(owner, key)
     if recorded is not None:
         _check_same(recorded.fingerprint, print_of_request)
@@ -56,7 +59,7 @@ async def once(
 
 
 async def _over(done: asyncio.Future[None]) -> None:
-    # Shielded: one who gives up waiting must not cancel what the others wait for.
+    # Shielded: a request that is cancelled must not cancel the future that other requests wait for.
     await asyncio.shield(done)
 
 

@@ -1,8 +1,8 @@
-"""Connections to the engine for a process that may connect to nothing by itself.
+"""Hands connections to the engine to the worker, which may not connect to anything itself.
 
-Landlock of most kernels does not tell the engine's socket from others that a user can reach by their paths, such as
-those of the session bus or a container engine, which run programs for whoever asks. So the worker may not connect at
-all. A small process beside it does that: it knows one path, is asked with a byte, and answers with a connected socket.
+Landlock of most kernels cannot tell the engine's socket from other unix sockets that the user can reach by path, such
+as those of the session bus or a container engine, which run programs for every client. So the worker may not connect at
+all. A small process beside it connects: it knows one path, a byte asks it, and it answers with a connected socket.
 
     worker ── "1" ──▶ introducer ── connect ──▶ engine.sock
        ◀── descriptor ──┘
@@ -22,12 +22,15 @@ from typing import NoReturn
 from ramet.isolation import landlock, powers, refusals
 
 _ASK, _HERE, _FAILED = b"1", b"2", b"3"
-# Of those who wait so many are told to the introducer at once: more would not fit into the line.
+# At most this many requests are in flight to the introducer; more would overflow its socket buffer.
 _ASKED_AT_MOST = 32
 
 
 def start_introducer(socket_path: str, *not_for_it: int) -> socket.socket:
-    """Fork it, while there is one thread; gives the line to it. ``not_for_it``: descriptors that it closes."""
+    """Fork the introducer and return the socket to it. Must be called while the process has one thread.
+
+    ``not_for_it``: descriptors that the introducer closes.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     if os.fork() == 0:
@@ -43,14 +46,14 @@ def start_introducer(socket_path: str, *not_for_it: int) -> socket.socket:
 
 
 def _introduce(line: socket.socket, socket_path: str, parent: int) -> NoReturn:
-    # The kernel refuses to send descriptors while more of this user are under way than the sender's soft limit, and
-    # sandboxes of an ordinary user count as that user.
+    # The kernel refuses to send descriptors while more of this user's are in flight than the sender's soft limit allows
+    # (unix(7), ETOOMANYREFS). The sandboxes of an ordinary user count as that user, so they could use that up.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     powers.die_with_parent(parent)
     powers.drop_capabilities()
     powers.hide_memory()
-    # Of a folder, as the socket is another one when the engine was started again.
+    # Allow the folder, because a restarted engine makes a new socket there.
     landlock.restrict(landlock.Rights(connect=(os.path.dirname(socket_path),)))
     refusals.refuse(connects=True)
     while line.recv(1):
@@ -64,7 +67,10 @@ def _introduce(line: socket.socket, socket_path: str, parent: int) -> NoReturn:
 
 
 class Introductions:
-    """The worker's side. Owns the line; of a running loop. ``lost`` is called when nobody can be reached any more."""
+    """The worker's side. Owns the socket to the introducer, and belongs to a running loop.
+
+    ``lost`` is called when the introducer has died.
+    """
 
     def __init__(self, line: socket.socket, lost: Callable[[], None]) -> None:
         line.setblocking(False)
@@ -76,13 +82,14 @@ class Introductions:
         self._loop.add_reader(line, self._answered)
 
     async def connection(self) -> socket.socket:
-        """A new connection to the engine; OSError if there is none to be had."""
+        """Return a new connection to the engine. Raises OSError if there is none."""
         waiter: asyncio.Future[socket.socket] = self._loop.create_future()
         self._waiting.append(waiter)
         self._ask()
         try:
             return await waiter
         except asyncio.CancelledError:
+            # The answer may have come in the same round of the loop as the cancellation: close its descriptor.
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 waiter.result().close()
             raise
@@ -108,10 +115,11 @@ class Introductions:
             self._loop.remove_reader(self._line)
             self._lost()
             return
+        # The introducer answers in order, so this answer is for the request that waits longest.
         self._asked -= 1
         found = socket.socket(fileno=descriptors[0]) if descriptors else None
         waiter = self._waiting.popleft()
-        if waiter.done():  # given up meanwhile
+        if waiter.done():  # the caller was cancelled meanwhile
             if found is not None:
                 found.close()
         elif found is None:

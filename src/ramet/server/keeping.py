@@ -1,4 +1,4 @@
-"""The supervisor's side of the keeper: find the one that runs for a state folder, or start one; learn of its end."""
+"""The supervisor's side of the keeper: finds the keeper of a state folder or starts one, and notices its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UCRED = struct.Struct("3i")
 _READ_BYTES = 65536
 _PASSED_ON = frozenset(("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"))
 _PASSED_ON_PREFIXES = ("LC_", "PYTHON")
-# A keeper that ends takes its engine along first; one that starts has to build it.
+# A keeper that stops ends its engine first, and one that starts has to build its engine. Wait this long for either.
 _BUSY_SECONDS = 60.0
 _BUSY_RETRY_SECONDS = 0.05
 _ANSWER_SECONDS = 60.0
@@ -35,18 +35,21 @@ _STOP_SECONDS = 30.0
 
 
 class EngineLink:
-    """One idle connection to a running engine. Its end is the engine's end. Owns the socket and the keeper's pidfd."""
+    """An idle connection to a running engine, which ends with the engine. Owns the socket and the keeper's pidfd."""
 
     def __init__(self, connection: socket.socket) -> None:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        self.keeper_pid: int = _UCRED.unpack(credentials)[0]  # who called listen()
+        self.keeper_pid: int = _UCRED.unpack(credentials)[0]  # the process that called listen()
         self._connection = connection
-        self._pidfd = os.pidfd_open(self.keeper_pid)
+        self._pidfd = os.pidfd_open(self.keeper_pid)  # a pid could belong to another process by the time of `stop`
         self._decoder = FrameDecoder(FROM_ENGINE)
 
     @classmethod
     async def connect(cls, state: Path) -> EngineLink | None:
-        """None: no engine runs there."""
+        """Connect to the engine of a state folder.
+
+        None: no engine runs there. Raises EngineLost if it does not answer.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -60,7 +63,7 @@ class EngineLink:
             raise
         try:
             await asyncio.wait_for(link.ask(calls.FACTS, {}), _ANSWER_SECONDS)
-        except EngineLost:  # it was about to end
+        except EngineLost:  # the engine was just ending
             link.close()
             return None
         except TimeoutError:
@@ -85,12 +88,12 @@ class EngineLink:
         raise EngineLost("the engine ended")
 
     async def warm_up(self) -> None:
-        """Have the default template booted, and sandboxes of it made ahead, before the first caller asks for one."""
+        """Boot the default template and fill its pool before the first caller asks for a sandbox."""
         made = await self.ask(calls.CREATE, resolve(SandboxRequest()).header())
         await self.ask(calls.CLOSE, {"sandbox": fields.text(made.header, "id")})
 
     async def ended(self) -> None:
-        """Wait for the engine's end."""
+        """Wait until the engine has ended."""
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             while await loop.sock_recv(self._connection, _READ_BYTES):
@@ -113,7 +116,7 @@ class EngineLink:
 
 
 class Keeping:
-    """Finds or starts keepers for one state folder. Owns the processes it has started, to reap them."""
+    """Finds or starts keepers for one state folder. Owns the processes that it has started, to reap them."""
 
     def __init__(self, state: Path, options: Sequence[str]) -> None:
         self._state = state
@@ -121,7 +124,10 @@ class Keeping:
         self._started: list[subprocess.Popen[bytes]] = []
 
     async def link(self, starting: Callable[[], None] = lambda: None) -> tuple[EngineLink, bool]:
-        """A link to the engine, and whether it is a new one. `starting` is called before one is started."""
+        """Return a link to the engine, and whether the engine is new. Calls `starting` before it starts a keeper.
+
+        Raises EngineLost if the keeper neither answers nor ends, or belongs to another build.
+        """
         until = asyncio.get_running_loop().time() + _BUSY_SECONDS
         while True:
             found = await EngineLink.connect(self._state)
@@ -134,6 +140,7 @@ class Keeping:
                 found = await EngineLink.connect(self._state)
                 if found is not None:
                     return found, True
+                # The engine ended again between its first line and our connection: try again.
             elif "busy" not in news:
                 raise _error(news)
             if asyncio.get_running_loop().time() > until:
@@ -157,7 +164,7 @@ class Keeping:
             )
 
     async def _start(self) -> Mapping[str, object]:
-        """Start a keeper; gives the first line it says: ready, busy or an error."""
+        """Start a keeper, and return the first line that it writes: ready, busy or an error."""
         self.reap()
         read_end, write_end = os.pipe()
         log = keeper.open_log(self._state)
@@ -169,11 +176,11 @@ class Keeping:
                 stdout=log,
                 stderr=log,
                 pass_fds=[write_end],
-                start_new_session=True,  # it outlives us, and Ctrl-C is not for it
+                start_new_session=True,  # it outlives us, and must not get the terminal's Ctrl-C
                 env=child_environment(),
             )
         finally:
-            os.close(write_end)
+            os.close(write_end)  # only the keeper holds it then, so that we read its end if the keeper dies
             os.close(log)
         self._started.append(process)
         try:
@@ -189,7 +196,7 @@ class Keeping:
         return {"error": EngineLost.code, "message": f"the keeper ended at once; see {self._state / keeper.LOG_NAME}"}
 
     async def stop_started(self) -> None:
-        """End the keepers that were started here and are not linked yet, or not any more."""
+        """End the keepers that were started here and have not ended."""
         for process in self._started:
             if process.poll() is None:
                 process.terminate()
@@ -205,13 +212,16 @@ class Keeping:
 
 
 def child_environment() -> dict[str, str]:
-    """What Python and the system's libraries look for; not what else is in ours, tokens and passwords for instance."""
+    """The variables that Python and system libraries read.
+
+    Others, which may hold tokens and passwords, are left out.
+    """
     ours = os.environ.items()
     return {name: value for name, value in ours if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)}
 
 
 async def wait_for_exit(pidfd: int) -> None:
-    """A pidfd is readable when its process has ended."""
+    """Wait until a process has ended, which makes its pidfd readable."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     loop.add_reader(pidfd, over.set)
@@ -244,7 +254,7 @@ async def _read_line(descriptor: int) -> bytes:
 
 
 def _named(told: str) -> str:
-    """A version and a build, for people."""
+    """A version and a build, as people read them."""
     version, _, one = told.partition(" ")
     return f"{version} (build {one})" if one else version
 

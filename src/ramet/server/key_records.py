@@ -1,4 +1,4 @@
-"""The keys of a server as they are recorded: made, found, changed, rotated, revoked; and when each was last used."""
+"""The table of keys: create, find, change, rotate and revoke them, and note when each was last used."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ramet.protocol.network import NetworkSpec
 from ramet.protocol.network_requests import rule_texts
 from ramet.protocol.refusing import must, wrong_argument
 from ramet.server import bounds, keys
-from ramet.server.database import Database, explained, is_current, now_ms, open_to_read
 from ramet.server.keys import KeyLimits, KeyRow, Scope
+from ramet.server.schema import RECORDS
+from ramet.web.sqlite_store import SqliteStore, is_current, now_ms, open_to_read
 
 _COLUMNS = "id, name, scope, limits, created_ms, revoked_ms, network, expires_ms, last_used_ms"
-# The last use of a key is written at most this often: the list shows it to the minute, and requests cost no write.
+# The last use of a key is written at most this often: lists show it to the minute, and most requests cost no write.
 _USE_EVERY_SECONDS = 60.0
 
 _Row = tuple[str, str, str, str, int, int | None, str, int | None, int | None]
@@ -26,9 +27,9 @@ _Row = tuple[str, str, str, str, int, int | None, str, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What is to change of a key. None leaves it as it is."""
+    """A change of a key. None leaves a value unchanged."""
 
-    limits: Mapping[str, int | None] = field(default_factory=dict)  # by name; those that are not in it stay
+    limits: Mapping[str, int | None] = field(default_factory=dict)  # by name; missing ones stay unchanged
     network: NetworkSpec | None = None
     expires_ms: int | None = None
     never_expires: bool = False
@@ -36,7 +37,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class _Secret:
-    """A secret that opens a key, until a moment if it is an earlier one."""
+    """A secret of a key. An earlier one, from before a rotation, has an end."""
 
     key: KeyRow
     until_ms: int | None = None
@@ -46,15 +47,18 @@ class _Secret:
 
 
 class KeyRecords:
-    """The tables of keys. A server and `ramet keys` use them side by side: what one changes the other sees at once."""
+    """The tables of keys.
 
-    def __init__(self, database: Database) -> None:
+    A server and `ramet keys` use them at the same time, and each sees the other's changes at once.
+    """
+
+    def __init__(self, database: SqliteStore) -> None:
         self._database = database
         self._by_digest: dict[str, _Secret] = {}
         self._names: dict[str, str] = {}
         self._for_sandboxes = False
         self._version = -1
-        self._used: dict[str, float] = {}  # when the last use of a key was written, by its id
+        self._used: dict[str, float] = {}  # when the last use of each key was written, by id
 
     def create(
         self,
@@ -64,7 +68,7 @@ class KeyRecords:
         network: NetworkSpec = bounds.NOTHING,
         expires_ms: int | None = None,
     ) -> tuple[KeyRow, str]:
-        """A new key and its secret, which nobody can learn a second time."""
+        """Create a key. Returns its row and its secret, which is stored nowhere."""
         row = KeyRow(
             id=keys.new_key_id(),
             name=keys.check_name(name),
@@ -89,39 +93,42 @@ class KeyRecords:
         return row, secret
 
     def find(self, secret: str) -> KeyRow | None:
-        """The row of a key, expired or not. None: unknown, or revoked, be it just now and by another process."""
+        """The row of a key, expired or not.
+
+        None: the secret is unknown, or its key was revoked, even by another process.
+        """
         self._look()
         found = self._by_digest.get(keys.digest(secret))
         return found.key if found is not None and found.opens(now_ms()) else None
 
     def used(self, key: KeyRow) -> None:
-        """Note that a key was used just now. Written to the file at most once a minute for each key."""
+        """Note that a key was used. Writes to the file at most once a minute for each key."""
         now = time.monotonic()
         if now - self._used.get(key.id, -_USE_EVERY_SECONDS) < _USE_EVERY_SECONDS:
             return
-        self._used[key.id] = now  # also if it cannot be written: a full disk is not tried again at every request
+        self._used[key.id] = now  # even if the write fails: a full disk is not tried again at every request
         with self._database.writing():
             self._database.execute("UPDATE keys SET last_used_ms = ? WHERE id = ?", (now_ms(), key.id))
 
     @property
     def any_for_sandboxes(self) -> bool:
-        """There is a key for sandboxes, or was one that is still remembered."""
+        """Whether there is a key for sandboxes, or a revoked one that is not forgotten yet."""
         self._look()
         return self._for_sandboxes
 
     def name_of(self, owner: str) -> str:
-        """What an owner is called in metrics: the name of the key, also of a revoked one."""
+        """The label of an owner in metrics: the name of its key, even of a revoked one."""
         self._look()
         return self._names.get(owner, owner)
 
     def rows(self, *, revoked: bool = False) -> list[KeyRow]:
-        """The keys in use, expired ones too, oldest first; with ``revoked`` also those that are not any more."""
+        """The keys in use, including expired ones, oldest first; with ``revoked``, the revoked ones too."""
         some = "" if revoked else "WHERE revoked_ms IS NULL"
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM keys {some} ORDER BY created_ms, rowid")
         return [_key_row(row) for row in rows]
 
     def revoke(self, name_or_id: str) -> KeyRow | None:
-        """End a key, by its id or its name. None: there is no such key in use."""
+        """Revoke a key, given by id or name. None: there is no such key in use."""
         with self._changing(name_or_id) as row:
             if row is None:
                 return None
@@ -130,7 +137,7 @@ class KeyRecords:
         return replace(row, revoked_ms=moment_ms)
 
     def change(self, name_or_id: str, change: KeyChange) -> KeyRow | None:
-        """Change what a key may have, or when it expires. None: there is no such key in use."""
+        """Change the limits, the network or the expiry of a key. None: there is no such key in use."""
         with self._changing(name_or_id) as row:
             if row is None:
                 return None
@@ -142,7 +149,7 @@ class KeyRecords:
         return row
 
     def rotate(self, name_or_id: str, grace_seconds: float, change: KeyChange) -> tuple[KeyRow, str] | None:
-        """Give a key a new secret; the ones before it open it for the grace period, unless they end sooner anyway.
+        """Give a key a new secret. Its earlier secrets stay valid for the grace period, or until their own earlier end.
 
         None: there is no such key in use.
         """
@@ -169,7 +176,7 @@ class KeyRecords:
         return row, secret
 
     def prune(self, kept_ms: int) -> None:
-        """Forget keys that were revoked longer ago than this, and secrets that open nothing any more."""
+        """Forget keys that were revoked longer ago than this, and earlier secrets that have ended."""
         moment_ms = now_ms()
         self._database.execute("DELETE FROM keys WHERE revoked_ms < ?", (moment_ms - kept_ms,))
         self._database.execute("DELETE FROM earlier_secrets WHERE until_ms < ?", (moment_ms,))
@@ -184,7 +191,8 @@ class KeyRecords:
         self._version = -1
 
     def _look(self) -> None:
-        # Says whether another connection has committed since: a few microseconds, where reading the keys is many.
+        # Changes when another connection has committed. Asking costs a few microseconds, much less than reading all
+        # keys.
         (version,) = self._database.execute("PRAGMA data_version").fetchone()
         if version == self._version:
             return
@@ -201,15 +209,15 @@ class KeyRecords:
 
 
 def read_keys(path: Path) -> list[KeyRow]:
-    """The keys in use, oldest first. Writes nothing, so that a full or read-only disk does not matter."""
+    """The keys in use, oldest first. Writes nothing, so that it works on a full or read-only disk."""
     try:
         with closing(open_to_read(path)) as database:
-            if is_current(database):
+            if is_current(database, RECORDS):
                 return _in_use(database)
     except sqlite3.Error as error:
-        raise explained(error, "read", path) from error
-    # Of another version: brought up to date first, or refused.
-    with closing(Database(path, complain=lambda _: None)) as current:
+        raise RECORDS.explained(error, "read", path) from error
+    # A file of another version: migrate it first, or refuse it.
+    with closing(SqliteStore(path, RECORDS)) as current:
         return KeyRecords(current).rows()
 
 

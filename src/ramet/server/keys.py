@@ -1,4 +1,4 @@
-"""Keys: who may talk to the server, and how much they may have. The secret is shown once; only its hash is kept."""
+"""Keys: who may use the server, and how much. A secret is shown once; only its hash is stored."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from ramet.protocol.network import NetworkSpec
 from ramet.protocol.refusing import must, wrong_argument
 from ramet.server.bounds import NOTHING
 
-# "sandboxes": all of its own sandboxes. "operator": its own, /metrics, and it lists and ends the sandboxes of all keys,
-# but runs nothing in them and reads nothing out of them. "metrics": /metrics and nothing else.
+# "sandboxes": everything with its own sandboxes. "operator": the same, /metrics, and listing and ending the sandboxes
+# of all keys; it runs nothing in those and reads nothing from them. "metrics": /metrics only.
 Scope = Literal["sandboxes", "operator", "metrics"]
 SCOPES: Mapping[str, Scope] = {"sandboxes": "sandboxes", "operator": "operator", "metrics": "metrics"}
 
-# The owner of what was made without a key, which a server allows on loopback only.
+# The owner of everything made without a key, which a server allows on loopback only.
 LOCAL = "local"
 
 _PREFIX = "rmt_"
 _SECRET_BYTES = 32
-# Also a label of /metrics and a field of the log: short, and one word.
+# Names are also labels of /metrics and fields of the log, so each is short and one word.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _LIMIT_AT_MOST = 2**40
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What all sandboxes of a key may use together. None: as much as there is."""
+    """Limits for all sandboxes of a key together. None: unlimited."""
 
     sandboxes: int | None = 100
     memory_mib: int | None = None  # the sum of the sandboxes' limits
-    concurrent_cells: int | None = 1000  # running or waiting
-    templates: int | None = 8  # of its own: with a preload of its own, or saved from snapshots
+    concurrent_cells: int | None = 1000  # running or queued
+    templates: int | None = 8  # of its own: with its own preload, or saved from snapshots
 
     def header(self) -> dict[str, object]:
         return asdict(self)
 
     def allowance(self, network: NetworkSpec) -> Allowance:
-        """What of it the engine holds to, with the most of the network that rules may ask for."""
+        """The part that the engine enforces, with the bound on network rules."""
         memory_bytes = None if self.memory_mib is None else self.memory_mib * MIB
         return Allowance(self.sandboxes, memory_bytes, self.templates, network)
 
@@ -68,7 +68,7 @@ class KeyRow:
     limits: KeyLimits
     created_ms: int
     revoked_ms: int | None = None
-    network: NetworkSpec = NOTHING  # the most that its sandboxes may reach
+    network: NetworkSpec = NOTHING  # the bound on the network of its sandboxes
     expires_ms: int | None = None  # None: never
     last_used_ms: int | None = None  # to the minute; None: never
 
@@ -77,7 +77,7 @@ class KeyRow:
 
     @property
     def operates(self) -> bool:
-        """It may see and end the sandboxes of all keys."""
+        """Whether it may see and end the sandboxes of all keys."""
         return self.scope == "operator"
 
 
@@ -90,7 +90,7 @@ def new_key_id() -> str:
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret. It has 256 random bits: a plain hash cannot be guessed backwards."""
+    """The stored hash of a secret. A secret has 256 random bits, so a plain hash is enough against guessing."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 

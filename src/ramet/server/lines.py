@@ -1,4 +1,4 @@
-"""Output as events of one line each, the way the published client wants them: NDJSON in ASCII, no line break in a line.
+"""Output as one event for each line, as the published client expects: NDJSON in ASCII.
 
 An event is ``{"type":"stdout","data":"one line, no newline","seq":0,"ts":1776510028036}``.
 """
@@ -10,26 +10,26 @@ import time
 from collections.abc import Iterable
 from json.encoder import encode_basestring_ascii
 
-# A line that has no end is cut here: it must not fill the memory.
+# A longer line is cut here, so that an endless line does not fill the memory.
 LINE_BYTES_AT_MOST = 16 * 1024 * 1024
 
 STREAMS = ("stdout", "stderr")
 
 
 class LineCutter:
-    """Cuts one stream of bytes at its line breaks (LF), and only there. What comes out is text without them."""
+    """Splits a stream of bytes at LF, and only there, into text without line breaks."""
 
     def __init__(self, line_bytes_at_most: int = LINE_BYTES_AT_MOST) -> None:
         self._most = line_bytes_at_most
         self._unfinished = bytearray()
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that are complete now."""
+        """Return the lines that are complete now."""
         end = data.rfind(b"\n")
         if end < 0:
             self._unfinished += data
             return self._overlong()
-        # No byte of a character of several bytes is an LF: whole lines can be decoded on their own.
+        # In UTF-8, LF is never part of another character: whole lines can be decoded on their own.
         whole = data[:end]
         if self._unfinished:
             whole = bytes(self._unfinished) + whole
@@ -39,7 +39,7 @@ class LineCutter:
         return lines + self._overlong()
 
     def finish(self) -> list[str]:
-        """The last line, if no line break ended it."""
+        """Return the last line, if no line break ended it."""
         if not self._unfinished:
             return []
         line = self._unfinished.decode("utf-8", "replace")
@@ -55,7 +55,7 @@ class LineCutter:
 
 
 class LineEvents:
-    """Numbers events and writes them. Many lines become one piece of bytes: a large output is a few writes."""
+    """Numbers and encodes events. Joins many lines into one piece of bytes, so that a large output needs few writes."""
 
     def __init__(self) -> None:
         self._cutters = (LineCutter(), LineCutter())
@@ -65,14 +65,14 @@ class LineEvents:
         return self._lines(STREAMS[stream], self._cutters[stream].feed(data))
 
     def message(self, text: str) -> bytes:
-        """Words of our own, after the program's."""
+        """An event with a message of the server, after the output of the program."""
         return self._left() + self._lines("stderr", text.split("\n"))
 
     def exit(self, code: int) -> bytes:
         return self._left() + self._write(f'{{"type":"exit","data":{code:d}')
 
     def _left(self) -> bytes:
-        """What is left of each stream without a line break at its end."""
+        """The last line of each stream that has no line break at its end."""
         return b"".join(self._lines(name, cutter.finish()) for name, cutter in zip(STREAMS, self._cutters, strict=True))
 
     def _lines(self, name: str, lines: Iterable[str]) -> bytes:

@@ -1,4 +1,4 @@
-"""The way to the engine: connections over its unix socket, and what it tells of its sandboxes."""
+"""The link to the engine: connections over its unix socket, and its events about sandboxes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _NOT_RUNNING = "the engine is not running; a new one is being started"
 _ENDED = "the engine ended before it had answered; its sandboxes are gone"
 _HINT = "try again in a moment"
 
-# Of an answer that is not taken: above the first the engine is not read from, below the second it is again.
+# Bytes of an answer that were not taken yet: above the first, reading from the engine pauses; below the second, it
+# resumes.
 _HIGH_BYTES = 1024 * 1024
 _LOW_BYTES = 256 * 1024
 
-# Once an answer has become so long, its larger pieces are gathered for a moment: the kernel hands out a large output in
-# pieces of a few pages, and to pass on each by itself costs more than the output.
+# When an answer has become this long, its larger pieces are collected for a moment. The kernel delivers a large output
+# in pieces of a few pages, and passing on each one alone costs more than producing the output.
 _MUCH_BYTES = 256 * 1024
 _SMALL_BYTES = 2048
 _ENOUGH_BYTES = 256 * 1024
@@ -40,7 +41,7 @@ Introduce = Callable[[], Awaitable[socket.socket]]
 
 
 class Link:
-    """Owns all connections to the engine. One call at a time on each; idle ones are kept for the next call."""
+    """Owns all connections to the engine. Each carries one call at a time; idle ones are kept for later calls."""
 
     def __init__(self, idle_at_most: int = 64) -> None:
         self._introduce: Introduce | None = None
@@ -57,7 +58,7 @@ class Link:
         return f"<Link {'up' if self.up else 'down'}, {len(self.rows)} sandboxes, {len(self._idle)} idle connections>"
 
     async def ask(self, kind: int, header: Mapping[str, object], blob: bytes = b"") -> Frame:
-        """One call with one answer. What the engine says went wrong is raised."""
+        """Make a call with one answer. Raises the error that the engine answers."""
         async with self.call() as call:
             await call.send(encode(kind, header, blob))
             async for frame in call.frames():
@@ -66,11 +67,14 @@ class Link:
         return frame
 
     def call(self) -> EngineCall:
-        """A call, as a context: who leaves it before the final frame closes the connection, and the engine gives up."""
+        """A call, as a context manager.
+
+        Leaving it before the final frame closes the connection and so cancels the call.
+        """
         return EngineCall(self)
 
     async def introduced(self) -> socket.socket:
-        """A connection of the caller's own, to be used and closed as it likes."""
+        """A new connection, which the caller owns. Raises EngineLost."""
         if not self.up or self._introduce is None:
             raise EngineLost(_NOT_RUNNING, hint=_HINT)
         try:
@@ -79,7 +83,7 @@ class Link:
             raise EngineLost(_NOT_RUNNING, hint=_HINT) from error
 
     def start(self, introduce: Introduce) -> None:
-        """Keep up with the engine from now on. ``introduce`` gives connections to it, or raises OSError."""
+        """Follow the engine's events from now on. ``introduce`` returns new connections to it, or raises OSError."""
         self._introduce = introduce
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
@@ -94,7 +98,7 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """There are calls that will end by themselves, unlike those that follow a terminal."""
+        """Whether there are calls that end by themselves, unlike those that follow a terminal."""
         return any(call.request_kind not in _FOLLOWING for call in self._active)
 
     def give_up(self, error: RametError) -> None:
@@ -140,11 +144,11 @@ class Link:
             self._idle.append(connection)
 
     def drop(self, connection: _Connection) -> None:
-        """It ended while nobody used it."""
+        """Forget an idle connection that has ended."""
         if connection in self._idle:
             self._idle.remove(connection)
 
-    # News
+    # Events
 
     async def _watch(self) -> None:
         wait_seconds = _FIRST_WAIT_SECONDS
@@ -154,9 +158,9 @@ class Link:
                     wait_seconds = _FIRST_WAIT_SECONDS
                     self._take(news)
             except (RametError, OSError):
-                pass  # gone, or not there yet: both are told to callers
+                pass  # the engine is gone or not up yet; each caller gets an error of its own
             except Exception as error:
-                # A bug must not end the watch: without it no call is made any more.
+                # A bug must not end this task: without it the link would stay down, or up, for ever.
                 context = {"message": "news of the engine could not be taken", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
             if self.up:
@@ -186,7 +190,7 @@ class Link:
 
 
 class EngineCall:
-    """One call on a connection of its own. What comes is kept until it is taken, up to a bound."""
+    """One call on a connection of its own. Keeps what comes until it is taken, up to a limit."""
 
     def __init__(self, link: Link, connection: _Connection | None = None) -> None:
         self._link = link
@@ -196,6 +200,7 @@ class EngineCall:
         self._total = 0
         self._gathering: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
+        # `wake` may be called while no task waits in `take`; the flag makes the next `take` return at once.
         self._woken = False
         self.answer = FrameScanner()
         self._request = FrameScanner()
@@ -213,7 +218,8 @@ class EngineCall:
         self.close()
 
     def close(self) -> None:
-        """Done, or given up: then the engine sees the end of the connection."""
+        """End the call. If it was not complete, the engine sees the connection close and cancels it."""
+        # Cleared first: a disconnect of the client closes the call, and leaving the context closes it again.
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -221,12 +227,13 @@ class EngineCall:
         connection.call = None
         if self._paused:
             connection.transport.resume_reading()
-        # After an error the engine may hang up, or wait for the rest of a file that it has refused.
+        # After an error the engine may close the connection, or wait for the rest of a file that it has refused.
         whole = self.answer.final and self.answer.kind != calls.ERROR and self._request.between_frames
         if whole and self._error is None:
             self._link.give_back(connection)
         else:
             connection.close()
+            # A task may still wait in `take`; nothing else would wake it.
             self.failed(EngineLost(_ENDED))
 
     _paused = False
@@ -234,7 +241,7 @@ class EngineCall:
     # To the engine
 
     async def send(self, data: bytes) -> None:
-        """Send, and wait until there is room for more."""
+        """Send data, and wait until there is room for more. Raises EngineLost."""
         self.send_nowait(data)
         if self._connection is not None:
             await self._connection.wait_for_room()
@@ -246,7 +253,10 @@ class EngineCall:
         self._connection.transport.write(data)
 
     async def flush(self) -> None:
-        """Wait until all was taken. To hang up before would take it back; only for a call that is then given up."""
+        """Wait until the kernel took everything, because aborting the connection discards what is in our buffer.
+
+        For a call that is aborted next: it leaves the connection without a write buffer.
+        """
         connection = self._connection
         if connection is not None and not connection.lost:
             connection.transport.set_write_buffer_limits(0)
@@ -277,12 +287,12 @@ class EngineCall:
         self.wake()
 
     def failed(self, error: RametError) -> None:
-        if self._error is None:
+        if self._error is None:  # the first error is the cause; losing the connection often follows from it
             self._error = error
         self.wake()
 
     def wake(self) -> None:
-        """Have ``take`` return, be it with nothing."""
+        """Make ``take`` return, even with nothing."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -297,11 +307,14 @@ class EngineCall:
 
     @property
     def over(self) -> bool:
-        """The final frame has been taken."""
+        """Whether the final frame has been taken."""
         return self.answer.final and not self._chunks
 
     async def take(self) -> bytes:
-        """All that has come; waits if there is nothing. Empty only if somebody called ``wake``."""
+        """Everything that has come; waits if there is nothing.
+
+        Empty only after ``wake``. Raises the error of the call.
+        """
         if not self._chunks or self._gathering is not None:
             if self._error is not None:
                 raise self._error
@@ -326,14 +339,14 @@ class EngineCall:
         return data
 
     async def raw(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """The answer in pieces as it comes, each with whether it is the last."""
+        """The pieces of the answer as they come, each with whether it is the last."""
         while not self.over:
             data = await self.take()
             if data:
                 yield data, self.over
 
     async def frames(self, count: Callable[[int], None] = lambda _: None) -> AsyncIterator[Frame]:
-        """The answer frame by frame; ``count`` is told of so many bytes as they come, also of a frame's beginning."""
+        """The frames of the answer. ``count`` gets the number of bytes as they come, even of incomplete frames."""
         decoder = FrameDecoder(FROM_ENGINE)
         while not self.over:
             data = await self.take()
@@ -354,7 +367,7 @@ class _Connection(asyncio.Protocol):
         self._full: asyncio.Future[None] | None = None
 
     async def wait_for_room(self) -> None:
-        """Until the transport takes more, or is gone."""
+        """Wait until the transport takes more, or is gone."""
         if self._full is not None:
             await self._full
 
@@ -365,11 +378,11 @@ class _Connection(asyncio.Protocol):
         if self.call is not None:
             self.call.received(data)
         else:
-            self.close()  # words between two calls: the two sides are out of step
+            self.close()  # data between two calls: the two sides are out of step
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
-        self.resume_writing()
+        self.resume_writing()  # the transport will not do so any more, and a sender may wait in `wait_for_room`
         if self.call is not None:
             self.call.failed(EngineLost(_ENDED, hint=_HINT))
         else:
@@ -385,5 +398,6 @@ class _Connection(asyncio.Protocol):
             self._full = None
 
     def close(self) -> None:
+        # At once: `connection_lost` comes only in the next round of the loop, and no call may reuse it until then.
         self.lost = True
         self.transport.abort()

@@ -1,4 +1,4 @@
-"""Calls that make sandboxes or snapshots: asked for as frames or as JSON, they come together here."""
+"""Calls that make sandboxes or snapshots. Requests as frames and as JSON both end up here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ramet.server.exchange import Exchange
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """A call of the engine that makes sandboxes."""
+    """An engine call that makes sandboxes."""
 
     kind: int
     header: Mapping[str, object]
 
 
 class EngineSaid(Exception):
-    """The engine was asked, and could not. Errors of other kinds mean that it was not asked."""
+    """Wraps an error that the engine answered. Any other error means that the engine was not called."""
 
     def __init__(self, error: RametError) -> None:
         super().__init__(error.message)
@@ -32,7 +32,7 @@ class EngineSaid(Exception):
 
 
 def from_frame(exchange: Exchange, frame: Frame) -> Making:
-    """What the SDK asks for."""
+    """The call that a frame of the SDK asks for."""
     header, creation = frame.header, exchange.application.creation
     if frame.kind == calls.CREATE:
         return creating(exchange, SandboxRequest.read(header))
@@ -66,7 +66,7 @@ def forking(exchange: Exchange, sandbox_id: str, count: int, reseed: bool, inher
 
 
 async def make(exchange: Exchange, making: Making) -> bytes:
-    """Ask the engine for them, which makes them if there is room; gives its answer, one frame."""
+    """Make the call, and return the engine's answer, one frame. Raises EngineSaid if the engine refuses."""
     exchange.gate.check_open()
     data = await _ask(exchange, making)
     answer = next(FrameDecoder(FROM_ENGINE).feed(data))
@@ -83,7 +83,7 @@ async def make(exchange: Exchange, making: Making) -> bytes:
 
 
 def allowed(exchange: Exchange, header: Mapping[str, object]) -> dict[str, object]:
-    """A header that says how much the caller may have: the engine counts, since only it knows what there is."""
+    """Add the caller's limits to a header. The engine enforces them, because only it knows what exists."""
     settings = exchange.settings
     allowance = replace(
         exchange.limits.allowance(exchange.network),
@@ -96,7 +96,8 @@ def allowed(exchange: Exchange, header: Mapping[str, object]) -> dict[str, objec
 async def _ask(exchange: Exchange, making: Making) -> bytes:
     async with exchange.link.call() as engine:
         engine.send_nowait(encode(making.kind, allowed(exchange, making.header)))
-        # Who hangs up will never learn the ids; with a key, the same request may come again and ask for them.
+        # A client that disconnects never learns the ids, so the call is cancelled. With an idempotency key the same
+        # request may come again and ask for them.
         repeatable = b"idempotency-key" in exchange.headers
         with nullcontext() if repeatable else ends_with_client(exchange, engine):
             return b"".join([data async for data, _ in engine.raw()])

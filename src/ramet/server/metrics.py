@@ -1,14 +1,15 @@
-"""What the server counts, as Prometheus reads it; and what one sandbox uses, as JSON.
+"""The metrics of the server, as Prometheus reads them, and the usage of one sandbox, as JSON.
 
-Labels are few by construction: a key's name, a route's template, one of a handful of words. No id is ever a label.
+Labels have few values by construction: a key's name, a route's template, one of a handful of words. An id is never a
+label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import Counter, Histogram
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,27 +20,25 @@ from ramet.server.departures import ask
 from ramet.server.errors import Refused
 from ramet.server.exchange import Exchange, Route
 from ramet.server.outcomes import REFUSED
+from ramet.web.metrics import CONTENT_TYPE, OTHER, RequestMetrics, make_registry
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _LANGUAGES = frozenset(("python", "bash"))
-# "ok": exit code 0. "failed": another, or an exception. "lost": the REPL died with it.
+# "ok": exit code 0. "failed": another exit code, or an exception. "lost": the REPL died during the cell.
 OUTCOMES = ("ok", "failed", "interrupted", "timeout", "lost", "cancelled", "refused")
 _STATES = ("idle", "running", "lost")
-_OTHER = "other"
 _CELL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _FORK_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _REQUEST_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
 
 class Metrics:
-    """Owns a registry of its own. Children with labels are looked up once and kept: a count costs microseconds."""
+    """Owns a registry. Looking up a child by its labels costs more than counting, so each is looked up once."""
 
     def __init__(self, name_of: Callable[[str], str] = lambda owner: owner) -> None:
-        """``name_of`` gives the name of the key that an owner is."""
+        """``name_of`` maps an owner to the name of its key."""
         self._name_of = name_of
-        # When each series began: as many series again, which nobody reads.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = registry = CollectorRegistry()
+        self._registry = registry = make_registry()
         self._cells = Counter("ramet_cells", "Cells that ended.", ("key", "language", "outcome"), registry=registry)
         self._cell_seconds = Histogram(
             "ramet_cell_seconds",
@@ -58,20 +57,12 @@ class Metrics:
             "ramet_create_seconds", "From the request of a sandbox to its id.", ("key",), registry=registry,
             buckets=_FORK_SECONDS,
         )  # fmt: skip
-        self._requests = Counter(
-            "ramet_http_requests", "Requests that were answered.", ("method", "route", "status"), registry=registry
-        )
-        self._request_seconds = Histogram(
-            "ramet_http_request_seconds",
-            "From a request's head to the end of its answer.",
-            ("route",),
-            registry=registry,
-            buckets=_REQUEST_SECONDS,
+        self._requests = RequestMetrics(
+            registry, "ramet_http", "Requests that were answered.", _METHODS, _REQUEST_SECONDS
         )
         self._cells_of: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._forks_of: dict[str, tuple[Counter, Histogram]] = {}
         self._creates_of: dict[str, tuple[Counter, Histogram]] = {}
-        self._requests_of: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._engine = _EngineState(name_of)
         registry.register(self._engine)
 
@@ -79,8 +70,8 @@ class Metrics:
         found = self._cells_of.get((owner, language, outcome))
         if found is None:
             name = self._name_of(owner)
-            language = language if language in _LANGUAGES else _OTHER
-            outcome = outcome if outcome in OUTCOMES else _OTHER
+            language = language if language in _LANGUAGES else OTHER
+            outcome = outcome if outcome in OUTCOMES else OTHER
             found = self._cells.labels(name, language, outcome), self._cell_seconds.labels(name)
             self._cells_of[owner, language, outcome] = found
         found[0].inc()
@@ -104,23 +95,17 @@ class Metrics:
         found[1].observe(seconds)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """``route`` is the template of a route, or "unmatched"."""
-        found = self._requests_of.get((method, route, status))
-        if found is None:
-            method = method if method in _METHODS else _OTHER
-            found = self._requests.labels(method, route, str(status)), self._request_seconds.labels(route)
-            self._requests_of[method, route, status] = found
-        found[0].inc()
-        found[1].observe(seconds)
+        """Count an answered request. ``route`` is the template of a route, or "unmatched"."""
+        self._requests.ended(method, route, status, seconds)
 
     def exposition(self, stats: Mapping[str, object] | None) -> bytes:
-        """Everything, with what the engine says of itself now; None: there is no engine."""
+        """All metrics, with the engine's own statistics. ``stats`` None: there is no engine."""
         self._engine.stats = stats
         return generate_latest(self._registry)
 
 
 class _EngineState(Collector):
-    """What is not counted here but asked of the engine for each exposition."""
+    """Metrics that are not counted here but come from the engine for each exposition."""
 
     def __init__(self, name_of: Callable[[str], str]) -> None:
         self._name_of = name_of
@@ -186,9 +171,9 @@ async def _exposition(exchange: Exchange) -> None:
     try:
         stats: Mapping[str, object] | None = (await ask(exchange, calls.STATS, {})).header
     except RametError:
-        stats = None  # what the server itself counted is worth having most when the engine is down
+        stats = None  # the server's own counts matter most when the engine is down
     body = exchange.metrics.exposition(stats)
-    await exchange.respond(200, [(b"content-type", CONTENT_TYPE_LATEST.encode("ascii"))], body)
+    await exchange.respond(200, [(b"content-type", CONTENT_TYPE.encode("ascii"))], body)
 
 
 async def _of_one(exchange: Exchange, sandbox_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The network of a sandbox over HTTP: what it may reach, what it has tried, and rules that change while it runs."""
+"""The network of a sandbox over HTTP: its rules, the connections it tried, and changes while it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _change(exchange: Exchange, sandbox_id: str) -> None:
 
 
 def _texts(body: Body, name: str) -> list[str]:
-    """Rules, in the words that are best for each."""
+    """The rules in a field, checked and normalised."""
     return [str(rule) for rule in read_rules(body.optional_array(name, _RULES), name)]
 
 

@@ -1,4 +1,4 @@
-"""What the engine tells of its sandboxes, without being asked each time."""
+"""Events about sandboxes that the engine sends by itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ramet.protocol.listing import SandboxRow
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something began or ended in the engine; or it is there ("all" tells of its sandboxes), or it is gone ("down")."""
+    """A sandbox began or ended; or the engine is up ("all", with all its sandboxes) or gone ("down")."""
 
     event: Literal["all", "begun", "ended", "down"]
-    sandboxes: tuple[SandboxRow, ...] = ()  # of "all" and "begun"
+    sandboxes: tuple[SandboxRow, ...] = ()  # for "all" and "begun"
     id: str = ""
     owner: str = ""
     cause: str = ""
     message: str = ""
-    snapshots: tuple[tuple[str, str], ...] = ()  # id and owner; of "all"
+    snapshots: tuple[tuple[str, str], ...] = ()  # id and owner; for "all"
     spaces: tuple[tuple[str, str], ...] = ()
 
 

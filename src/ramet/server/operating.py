@@ -1,7 +1,7 @@
-"""What the key of an operator opens beyond its own: it lists, looks at and ends the sandboxes of all keys.
+"""What an operator's key may do beyond its own sandboxes: list, inspect and end the sandboxes of all keys.
 
-It runs nothing in them, and reads neither their files nor their output: whoever keeps a server running need not see
-what its users do. Each look and each end is in the audit log.
+It runs nothing in them and reads neither their files nor their output: a person who keeps a server running need not see
+what its users do. The audit log records each inspection and each end.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ CALLS = frozenset((calls.SANDBOXES, calls.INFO, calls.CLOSE))
 
 
 async def rows(exchange: Exchange) -> list[dict[str, object]]:
-    """All sandboxes there are, each with the name of its key."""
+    """All sandboxes, each with the name of its key."""
     exchange.log.action = LIST_ALL
     answer = await ask(exchange, calls.SANDBOXES, exchange.gate.seeing_header(exchange, {}))
     return [named(exchange, row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
 
 
 def named(exchange: Exchange, row: Mapping[str, object]) -> dict[str, object]:
-    """A row of a sandbox with ``owner``, the id of the key whose it is, and ``key``, that key's name."""
+    """A sandbox's row with ``owner``, the id of its key, and ``key``, that key's name."""
     known = exchange.link.rows.get(str(row.get("id")))
     owner = row.get("owner") if known is None else known.owner
     return {**row, "owner": owner, "key": exchange.records.keys.name_of(owner) if isinstance(owner, str) else None}
 
 
 def note(exchange: Exchange, sandbox_id: object) -> None:
-    """Have the audit log say whose sandbox this is, if an operator is about to look at it or to end it."""
+    """Name the sandbox's key in the audit log, if an operator inspects or ends a sandbox of another key."""
     if not exchange.operates or not isinstance(sandbox_id, str):
         return
     row = exchange.link.rows.get(sandbox_id)

@@ -1,4 +1,4 @@
-"""How a cell ended, in the words of the metrics."""
+"""Maps the end of a cell to the outcome that the metrics count."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ramet.errors import EngineClosed, EngineLost, ExecutionCancelled, RametErro
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder
 
-CANCELLED = "cancelled"  # it has no result
-REFUSED = "refused"  # it was never in a queue
+CANCELLED = "cancelled"  # without a result
+REFUSED = "refused"  # before it was queued
 
 _PREFIX_BYTES = 10
 _KIND_AT = 5
@@ -32,7 +32,7 @@ def of_error(error: RametError) -> str:
 
 
 def of_last_frame(frame: bytes) -> str:
-    """The same from a whole frame as it came. Most results are as usual, and not worth decoding for this."""
+    """The outcome in an encoded frame. Recognises the usual result by its bytes, to save decoding it."""
     kind = frame[_KIND_AT] if len(frame) > _KIND_AT else None
     if kind == calls.ERROR:
         told = next(FrameDecoder(FROM_ENGINE).feed(frame), None)

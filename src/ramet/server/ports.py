@@ -1,4 +1,4 @@
-"""Ports of sandboxes that can be reached over HTTP: opened, listed and closed here; see ``exposed`` for the way in."""
+"""Exposed ports of sandboxes: opens, lists and closes them; ``exposed`` serves the requests to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.server.records import Exposure
 
 
 async def expose(exchange: Exchange, sandbox_id: str, port: int) -> Exposure:
-    """A URL for a port from now on, be there a server already or not. The same port has the same one."""
+    """Expose a port under a URL, even if no server listens yet. The same port keeps the same URL."""
     _check_port(port)
     await _check_sandbox(exchange, sandbox_id)
     await _check_not_taken(exchange, sandbox_id, port)
@@ -34,7 +34,7 @@ async def expose(exchange: Exchange, sandbox_id: str, port: int) -> Exposure:
 
 
 async def unexpose(exchange: Exchange, sandbox_id: str, port: int) -> None:
-    """No URL leads there any more, and who is there now is cut off."""
+    """Close the URL of a port, and end the requests that it has open."""
     _check_port(port)
     await _check_sandbox(exchange, sandbox_id)
     if exchange.records.unexpose(exchange.owner, sandbox_id, port):
@@ -52,19 +52,19 @@ def _check_port(port: int) -> None:
 
 
 async def _check_sandbox(exchange: Exchange, sandbox_id: str) -> None:
-    """It is there, and the caller's: the engine knows."""
+    """Raise the engine's error unless the sandbox exists and belongs to the caller."""
     await ask(exchange, calls.TERMINAL_LIST, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
 
 
 async def _check_not_taken(exchange: Exchange, sandbox_id: str, port: int) -> None:
-    """In a sandbox with a network some ports are the network's; the engine refuses to connect to them."""
+    """Refuse the ports that the network of a sandbox uses itself; the engine would not connect to them."""
     if port in OWN_PORTS:
         with suppress(Unreachable):
             (await dial(exchange.link, exchange.gate.header(exchange, {"sandbox": sandbox_id, "port": port}))).close()
 
 
 def _told(exchange: Exchange, exposure: Exposure) -> dict[str, object]:
-    """With a URL as the caller has reached this server itself."""
+    """The exposure with a URL at the address by which the caller reached this server."""
     path = path_of(exposure)
     host = exchange.header(b"host")
     secure = exchange.headers.get(b"x-forwarded-proto") == b"https"
@@ -88,7 +88,7 @@ async def _list(exchange: Exchange, sandbox_id: str) -> None:
 
 
 async def _close(exchange: Exchange, sandbox_id: str, port: str) -> None:
-    """DELETE /v1/sandboxes/{sandbox_id}/ports/{port}: also of one that is not exposed."""
+    """DELETE /v1/sandboxes/{sandbox_id}/ports/{port}: succeeds even if the port is not exposed."""
     if not port.isdecimal() or len(port) > 5:
         raise must("port", "be a number from 1 to 65535", port)
     await unexpose(exchange, check_sandbox_id(sandbox_id), int(port))

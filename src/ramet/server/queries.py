@@ -1,4 +1,4 @@
-"""What stands behind the question mark of a path, read as strictly as a body."""
+"""Reads the query of a URL, as strictly as a body."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Query:
-    """The fields of a query. Each is asked for by name; ``done`` refuses those that nobody asked for.
+    """The fields of a query. Handlers ask for each by name; ``done`` refuses the others.
 
-    A value may be any bytes, as a file's name may: what is no UTF-8 becomes text as ``os.fsdecode`` makes it.
+    A value may be any bytes, as file names may: bytes that are not UTF-8 are decoded as ``os.fsdecode`` does.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -33,7 +33,7 @@ class Query:
             raise unknown_field(name, sorted(self._known))
 
     def texts(self, name: str) -> list[str]:
-        """Every value of a field that may be given several times."""
+        """All values of a field that may be repeated."""
         self._known.add(name)
         return self._values.get(name, [])
 
@@ -61,7 +61,7 @@ class Query:
         value = self.optional_text(name)
         if value is None:
             return None
-        # Bounded before it is read: int() takes long for long numbers.
+        # Bounded first, because int() takes quadratic time for long numbers.
         if not value.isascii() or not value.isdigit() or len(value) > 18:
             raise must(name, "be a whole number that is not negative", Words(ascii(value[:80])))
         return int(value)

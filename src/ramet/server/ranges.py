@@ -1,4 +1,4 @@
-"""Which bytes of a file a request asks for: the ``Range`` header, as far as RFC 9110 makes a server understand it."""
+"""Parses the ``Range`` header, as far as RFC 9110 requires it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _ONE_RANGE = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*", re.ASC
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many bytes from an offset on."""
+    """A number of bytes from an offset on."""
 
     offset: int
     length: int
 
 
 class Unsatisfiable(Exception):
-    """A range that lies behind the end of the file."""
+    """Raised for a range after the end of the file."""
 
 
 def asked_part(header: str | None, size_bytes: int) -> Part | None:
-    """None: the whole file, because no range was asked for, or several, or in a way that is not understood."""
+    """The part that a request asks for. None: the whole file, as there is no range, or several, or an unknown unit."""
     found = None if header is None else _ONE_RANGE.fullmatch(header)
     if found is None:
         return None

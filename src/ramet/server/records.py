@@ -1,9 +1,8 @@
-"""What the server must still know after it was killed: keys, sandboxes and how they ended, ports of them that are
-exposed, answers not to give twice.
+"""What the server remembers after it is killed: keys, sandboxes and how they ended, exposed ports, recorded answers.
 
-One SQLite file, 0600, that the server and `ramet keys` open side by side. Everything here is quick enough to be called
-on the event loop: commits go to the write-ahead log and do not wait for the disk, so a power cut may undo the last ones
-but a kill never does. No secret is in it: of keys, requests and URLs of ports there are hashes, of answers only ids.
+One SQLite file, 0600, that the server and `ramet keys` open at the same time. Every call here is quick enough for the
+event loop: commits go to the write-ahead log and do not wait for the disk, so a power cut may undo the last ones, but a
+kill never does. The file holds no secret: it has hashes of keys, requests and URLs, and of answers only ids.
 """
 
 from __future__ import annotations
@@ -17,26 +16,27 @@ from pathlib import Path
 from typing import Protocol
 
 from ramet.server import keys, secret
-from ramet.server.database import Database
 from ramet.server.key_records import KeyRecords
+from ramet.server.schema import RECORDS
+from ramet.web.sqlite_store import SqliteStore
 
 _EXPOSURE_COLUMNS = "sandbox, port, owner, nonce, created_ms"
 _ExposureRow = tuple[str, int, str, bytes, int]
 
 _ENDED_KEPT_MS = 30 * 24 * 3600 * 1000
 _ANSWERS_KEPT_MS = 24 * 3600 * 1000
-_UNKNOWN_KEPT_MS = 3600 * 1000  # exposures of sandboxes that are not recorded, or not yet
-# However busy a day is, the file stays small: of each table about so many old rows at most.
+_UNKNOWN_KEPT_MS = 3600 * 1000  # exposures of sandboxes that are unknown, or not recorded yet
+# The file stays small however busy a day is: each table keeps about this many old rows at most.
 _ENDED_AT_MOST = 200_000
 _ANSWERS_AT_MOST = 200_000
 _PRUNE_EVERY_WRITES = 1000
 _PRUNE_EVERY_SECONDS = 600.0
-# Deleted in one go; a longer backlog is worked off by the next ones, so that no request waits for it.
+# Rows deleted at once. Later runs delete the rest of a backlog, so that no request waits for it.
 _PRUNED_AT_ONCE = 2000
 
 
 class SandboxFacts(Protocol):
-    """What is recorded of a sandbox when it begins."""
+    """The facts that are recorded when a sandbox begins."""
 
     @property
     def id(self) -> str: ...
@@ -61,7 +61,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer that can be given again. Its body holds ids, and nothing that a user sent."""
+    """An answer that can be sent again. Its body holds ids, and nothing that a user sent."""
 
     status: int
     content_type: str
@@ -70,7 +70,7 @@ class StoredAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A port of a sandbox that can be reached over HTTP, by whoever knows the token."""
+    """A port of a sandbox that everybody who knows the token can reach over HTTP."""
 
     sandbox: str
     port: int
@@ -84,27 +84,27 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An answer under its idempotency key, with the digest of the request it answered."""
+    """An answer under its idempotency key, with the fingerprint of its request."""
 
     fingerprint: bytes
     answer: StoredAnswer
 
 
 class Records:
-    """Owns one connection to the file. Used from one thread."""
+    """Owns one connection to the file. Belongs to one thread."""
 
     def __init__(self, path: str | Path, complain: Callable[[str], None] = lambda _: None) -> None:
-        """``complain`` hears of what could not be written, on a full disk for instance; the server goes on without."""
+        """``complain`` gets a message when a write fails, for instance on a full disk; the server goes on."""
         self._path = Path(path)
         self.secret = secret.load(self._path.with_name(secret.SECRET_NAME))
-        # Requests with an idempotency key that are being answered right now, see `idempotency`.
+        # Requests with an idempotency key that are being answered right now; see `idempotency`.
         self.in_flight: dict[tuple[str, str], tuple[bytes, asyncio.Future[None]]] = {}
         self._writes = 0
         self._pruned_at = 0.0
-        self._database = Database(self._path, complain)
+        self._database = SqliteStore(self._path, RECORDS, complain)
         self.keys = KeyRecords(self._database)
         try:
-            with self._database.writing():  # on a full disk what is there can still be read
+            with self._database.writing():  # on a full disk the records can still be read
                 self.prune()
         except BaseException:
             self._database.close()
@@ -120,12 +120,12 @@ class Records:
     # Sandboxes
 
     def begun(self, row: SandboxFacts) -> None:
-        """A sandbox is there. One that is known already is left as it is, unless it was thought to have ended."""
+        """Record a new sandbox. One that is known stays unchanged, unless it was recorded as ended."""
         with self._database.writing():
             self._begun([row])
 
     def ended(self, sandbox_id: str, cause: str, message: str) -> None:
-        """A sandbox has ended. The first cause that was told stays."""
+        """Record the end of a sandbox. The first recorded cause stays."""
         with self._database.writing():
             self._database.execute(
                 "UPDATE sandboxes SET ended_ms = ?, cause = ?, message = ? WHERE id = ? AND ended_ms IS NULL",
@@ -133,7 +133,7 @@ class Records:
             )
 
     def ended_cause(self, owner: str, sandbox_id: str) -> Ended | None:
-        """How a sandbox of this owner ended, None if it has not, or if there never was such a sandbox."""
+        """How a sandbox of this owner ended. None: it has not ended, or never existed."""
         row = self._database.execute(
             "SELECT cause, message, ended_ms FROM sandboxes WHERE id = ? AND owner = ? AND ended_ms IS NOT NULL",
             (sandbox_id, owner),
@@ -141,7 +141,7 @@ class Records:
         return None if row is None else Ended(*row)
 
     def reconcile(self, live: Iterable[SandboxFacts]) -> None:
-        """Make the records agree with what an engine has: others ended while nobody watched, or with their engine."""
+        """Make the records agree with a running engine: the sandboxes that it lacks ended while no worker watched."""
         rows = list(live)
         there = {row.id for row in rows}
         with self._database.writing(), self._database.transaction():
@@ -164,10 +164,10 @@ class Records:
             [(row.id, row.owner, row.parent, row.template, row.created_ms) for row in rows],
         )
 
-    # Ports that are exposed
+    # Exposed ports
 
     def expose(self, owner: str, sandbox_id: str, port: int, at_most: int) -> Exposure | None:
-        """The port from now on, or as it is already. None: the sandbox has as many as it may."""
+        """Record an exposed port, or find the existing record. None: the sandbox has as many as it may have."""
         with self._database.must_write(), self._database.transaction():
             exposed = self.exposures(owner, sandbox_id)
             for known in exposed:
@@ -184,7 +184,7 @@ class Records:
         return new
 
     def exposures(self, owner: str, sandbox_id: str) -> list[Exposure]:
-        """By port."""
+        """The exposed ports of a sandbox, by port."""
         rows = self._database.execute(
             f"SELECT {_EXPOSURE_COLUMNS} FROM exposures WHERE sandbox = ? AND owner = ? ORDER BY port",
             (sandbox_id, owner),
@@ -192,7 +192,7 @@ class Records:
         return [self._exposure(row) for row in rows.fetchall()]
 
     def unexpose(self, owner: str, sandbox_id: str, port: int) -> bool:
-        """Whether it was."""
+        """Remove an exposed port. Returns whether it was exposed."""
         with self._database.must_write():
             gone = self._database.execute(
                 "DELETE FROM exposures WHERE sandbox = ? AND owner = ? AND port = ?", (sandbox_id, owner, port)
@@ -200,19 +200,19 @@ class Records:
         return gone.rowcount > 0
 
     def exposure(self, token: str) -> Exposure | None:
-        """Where a token leads. It is looked up by its hash: how long that takes says nothing about any other."""
+        """Find the port of a token. The lookup is by hash, so that its timing reveals nothing about other tokens."""
         row = self._database.execute(
             f"SELECT {_EXPOSURE_COLUMNS} FROM exposures WHERE digest = ?", (keys.digest(token),)
         ).fetchone()
         return None if row is None else self._exposure(row)
 
     def _exposure(self, row: _ExposureRow) -> Exposure:
-        """The token is not in the records: it is made of what is in them, and of the secret beside them."""
+        """The exposure with its token, which is not stored but derived from the row and the secret beside the file."""
         sandbox_id, port, owner, nonce, created_ms = row
         token = self.secret.token(b"%s\0%d\0%s" % (sandbox_id.encode("ascii"), port, nonce))
         return Exposure(sandbox_id, port, owner, token, created_ms)
 
-    # Answers that are not to be given twice
+    # Recorded answers
 
     def recall(self, owner: str, key: str) -> Recorded | None:
         row = self._database.execute(
@@ -230,7 +230,7 @@ class Records:
                 (owner, key, fingerprint, answer.status, answer.content_type, answer.body, _now_ms()),
             )
 
-    # Forgetting
+    # Pruning
 
     def _prune_at_times(self) -> None:
         self._writes += 1
@@ -238,7 +238,7 @@ class Records:
             self.prune()
 
     def prune(self) -> None:
-        """Forget what is too old, and the oldest of what is too much."""
+        """Delete rows that are too old, and the oldest of those that are too many."""
         self._writes = 0
         self._pruned_at = time.monotonic()
         now_ms = _now_ms()
@@ -246,7 +246,8 @@ class Records:
         with self._database.transaction():
             execute = self._database.execute
             self.keys.prune(_ENDED_KEPT_MS)
-            # Those of ended sandboxes are kept as long as these: whoever comes late is told what happened.
+            # Exposures of ended sandboxes stay as long as the records of their end, so that late requests learn what
+            # happened.
             old = "SELECT rowid FROM exposures WHERE created_ms < ? AND sandbox NOT IN (SELECT id FROM sandboxes)"
             execute(f"DELETE FROM exposures WHERE rowid IN ({old} {some})", (now_ms - _UNKNOWN_KEPT_MS,))
             for table, moment, kept_ms, at_most in (

@@ -1,4 +1,4 @@
-"""Frames that pass through: where they begin and end, without reading what is in them."""
+"""Frames that pass through: finds where they begin and end, without decoding them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.frames import VERSION, encode
 
-# The first bytes of a frame, as drawn in protocol/frames.py: length of all that follows it, version, kind.
+# The first bytes of a frame, as drawn in protocol/frames.py: length of everything after it, version, kind.
 _PREFIX = Struct("<IBB")
 _LENGTH_BYTES = 4
 
-# The beginning of a frame is held back until its rest has come, if it is not longer than this.
+# The beginning of a frame is held back until the rest has come, unless it is longer than this.
 _HELD_BYTES_AT_MOST = 1024 * 1024
 
 HEARTBEAT = encode(calls.HEARTBEAT, {})
@@ -26,16 +26,16 @@ class FrameScanner:
     __slots__ = ("_allowed", "_left", "_start", "_frame_bytes", "_last", "count", "final", "first_kind", "kind")
 
     def __init__(self, last: frozenset[int] = calls.FINAL, allowed: frozenset[int] | None = None) -> None:
-        """After a frame of a kind in ``last`` nothing may come, and before it only ``allowed`` kinds."""
+        """Nothing may follow a frame of a kind in ``last``, and only ``allowed`` kinds may come before it."""
         self._last = last
         self._allowed = allowed
-        self._start = b""  # of a frame whose prefix is not complete
-        self._left = 0  # bytes of the frame in hand that have not come
+        self._start = b""  # a prefix that is not complete
+        self._left = 0  # missing bytes of the current frame
         self._frame_bytes = 0
-        self.kind = 0  # of the frame in hand, or of the last one
+        self.kind = 0  # of the current frame, or of the last one
         self.first_kind = 0
         self.count = 0
-        self.final = False  # the last frame is complete
+        self.final = False  # whether the last frame is complete
 
     @property
     def between_frames(self) -> bool:
@@ -43,16 +43,16 @@ class FrameScanner:
 
     @property
     def frame_bytes(self) -> int:
-        """The size of the frame in hand, or of the last one."""
+        """The size of the current frame, or of the last one."""
         return self._frame_bytes
 
     @property
     def begun_bytes(self) -> int:
-        """How much has come of a frame that is not complete."""
+        """The number of bytes that have come of an incomplete frame."""
         return self._frame_bytes - self._left if self._left else len(self._start)
 
     def feed(self, data: bytes) -> None:
-        """Take note of what came."""
+        """Note bytes that came. Raises ProtocolError if they are not valid frames."""
         size = len(data)
         at = 0
         if self._start:
@@ -83,7 +83,7 @@ class FrameScanner:
 
     def _begin(self, data: bytes, at: int) -> None:
         length, version, kind = _PREFIX.unpack_from(data, at)
-        # Two bytes for version and kind, four for the length of the header.
+        # At least two bytes for version and kind, and four for the length of the header.
         if version != VERSION or length < 6:
             raise ProtocolError(f"not a frame of version {VERSION}")
         if self._allowed is not None and kind not in self._allowed:
@@ -96,15 +96,15 @@ class FrameScanner:
 
 
 class WholeFrames:
-    """Passes bytes on in whole frames, so that an error can be told between any two of them.
+    """Passes on whole frames, so that an error frame can be inserted between any two of them.
 
-    A frame that is very long is passed on as it comes; while that goes on, ``at_border`` is false.
+    A very long frame is passed on as it comes; meanwhile ``at_border`` is false.
     """
 
     __slots__ = ("_held", "_scanner", "at_border")
 
     def __init__(self, scanner: FrameScanner) -> None:
-        self._scanner = scanner  # has seen all the bytes that come here
+        self._scanner = scanner  # has been fed all bytes that come here
         self._held = b""
         self.at_border = True
 
@@ -125,7 +125,10 @@ class WholeFrames:
 
 
 class Heart:
-    """Calls back those that heard nothing for a while: one timer for all, since most calls end within a beat."""
+    """Calls back streams that were silent for a while.
+
+    One timer serves all, because most calls end within one period.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -133,7 +136,7 @@ class Heart:
         self._timer: asyncio.TimerHandle | None = None
 
     def heard(self, callback: Callable[[], None]) -> None:
-        """Call back when so many seconds have passed, again and again until the next ``heard`` or ``forget``."""
+        """Call back after a period of silence, and after each further one, until the next ``heard`` or ``forget``."""
         loop = asyncio.get_running_loop()
         self._waiting[callback] = loop.time() + self._seconds
         if self._timer is None:
@@ -151,6 +154,6 @@ class Heart:
                 self._waiting[callback] = now + self._seconds
                 callback()
         if self._waiting:
-            # Not for each on its own: a beat that is a tenth late does as well.
+            # At most ten timers in a period, not one for each callback: a callback may be late by a tenth.
             soonest = min(self._waiting.values())
             self._timer = loop.call_later(max(soonest - now, self._seconds / 10), self._beat)

@@ -1,5 +1,8 @@
-"""A connection to a server in a sandbox, with bounds both ways. Unlike asyncio's streams it gives all that came before
-a reset: servers that answer before they have read the whole request end like that."""
+"""A connection to a server in a sandbox, with bounded buffers in both directions.
+
+Unlike asyncio's streams it delivers everything that came before a reset: servers that answer before they have read the
+whole request end in one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _LOW_BYTES = 64 * 1024
 
 
 class SandboxStream(asyncio.Protocol):
-    """Owns its socket. ``open`` makes it."""
+    """Owns its socket. ``open`` makes one."""
 
     _transport: asyncio.Transport
 
@@ -21,7 +24,7 @@ class SandboxStream(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         self._paused = False
         self._over = False
-        self.broken = False  # it ended otherwise than by being closed
+        self.broken = False  # it ended in another way than by being closed
 
     @classmethod
     async def open(cls, connected: socket.socket) -> SandboxStream:
@@ -33,7 +36,7 @@ class SandboxStream(asyncio.Protocol):
         return stream
 
     async def read(self) -> bytes:
-        """What has come; waits if there is nothing. Empty: there will be no more."""
+        """Return what has come; waits if there is nothing. Empty: nothing more will come."""
         while not self._received and not self._over:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -53,14 +56,14 @@ class SandboxStream(asyncio.Protocol):
         return self._room is not None
 
     async def drain(self) -> None:
-        """Until there is room for more, or nobody to write to."""
+        """Wait until there is room for more, or the connection is gone."""
         if self._room is not None:
             await asyncio.shield(self._room)
 
     def abort(self) -> None:
         self._transport.abort()
 
-    # What the transport tells
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -76,7 +79,7 @@ class SandboxStream(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._over = True
         self._wake()
-        return True  # what is being written may still be wanted
+        return True  # keep the transport open: the server may still read what is being written
 
     def connection_lost(self, error: Exception | None) -> None:
         self.broken = self.broken or (error is not None and not self._over)

@@ -1,4 +1,4 @@
-"""Sandboxes over HTTP: made, listed, forked, merged, kept longer, ended; and who is asking."""
+"""Sandboxes over HTTP: create, list, fork, merge, extend, end; and the route that names the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS_OF_REQUESTS = (
     "template", "preload", "env", "cwd", "memory_mib", "pids", "cpus", "disk_mib",
     "timeout_seconds", "idle_timeout_seconds", "persistent", "secrets",
 )  # fmt: skip
-# Refused with words of their own: an embedded sandbox has them.
+# Refused with a message of their own, because embedded sandboxes have them.
 _ONLY_EMBEDDED = frozenset(("python", "mounts"))
 
 
@@ -45,7 +45,7 @@ async def _create(exchange: Exchange) -> None:
 
 
 def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
-    """Our fields, and those that the published client has other names for. What is null is not asked for."""
+    """Our fields, and the published client's names for them. A field that is null counts as missing."""
     given = {name: value for name, value in asked.items() if value is not None}
     network = read_network("egress", given.pop("egress", None))
     for theirs, ours, factor in (("ram_mib", "memory_mib", 1), ("rootfs_gb", "disk_mib", _MIB_PER_GB)):
@@ -67,7 +67,7 @@ def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
 async def _make(
     exchange: Exchange, making: Making, fingerprint: bytes, persistent: bool = False, children: bool = False
 ) -> None:
-    """Make sandboxes, once for each Idempotency-Key, and tell of them."""
+    """Make sandboxes, once for each Idempotency-Key, and answer with their ids."""
     path = exchange.scope["path"].encode("utf-8", "surrogateescape")
 
     async def work() -> StoredAnswer:
@@ -86,7 +86,7 @@ async def _make(
 
 def _sandbox(answer: Frame, persistent: bool) -> dict[str, object]:
     sandbox_id = fields.text(answer.header, "id")
-    # The name under which what is left of it can be had again is its own.
+    # A persistent sandbox is resumed under its own id.
     return {"id": sandbox_id, "state": "ready", **({"space_id": sandbox_id} if persistent else {})}
 
 
@@ -108,7 +108,7 @@ async def _fork(exchange: Exchange, sandbox_id: str) -> None:
 
 
 async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
-    """POST /v1/sandboxes/{sandbox_id}/merge_into/{winner_id}: the winner's state takes the other's id."""
+    """POST /v1/sandboxes/{sandbox_id}/merge_into/{winner_id}: the winner's state gets the other's id."""
     (await exchange.read_fields()).done()
     if sandbox_id == winner_id:
         raise wrong_argument("winner", "winner must be another sandbox, got the sandbox itself")
@@ -156,7 +156,7 @@ async def _list(exchange: Exchange) -> None:
 
 
 def _row(row: Mapping[str, object]) -> dict[str, object]:
-    """Without the owner and its key: it is whoever asks."""
+    """A row without the owner and the key, because the owner is the caller."""
     return {name: value for name, value in row.items() if name not in ("owner", "key")}
 
 
@@ -185,9 +185,9 @@ async def _extend(exchange: Exchange, sandbox_id: str) -> None:
 
 
 async def _close(exchange: Exchange, sandbox_id: str) -> None:
-    """DELETE /v1/sandboxes/{sandbox_id}: also of one that is not there, since who closes twice has what they want."""
+    """DELETE /v1/sandboxes/{sandbox_id}: succeeds even if there is no such sandbox, so that it can be repeated."""
     row = exchange.link.rows.get(sandbox_id)
-    # Of a persistent one the state is kept first, so that it can be resumed as soon as this is answered.
+    # Wait until the state of a persistent sandbox is kept, so that it can be resumed as soon as this is answered.
     header = {"sandbox": sandbox_id, "wait": row is not None and row.persistent}
     operating.note(exchange, sandbox_id)
     await ask(exchange, calls.CLOSE, exchange.gate.seeing_header(exchange, header))

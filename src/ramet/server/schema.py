@@ -1,10 +1,10 @@
-"""The tables of the records, as steps: each version of the file is the one before it and one step more.
-
-A step that was released is never changed. Add a new one at the end: a server that starts on an older state folder takes
-the missing steps, and ``user_version`` of the file counts how many it has taken.
-"""
+"""The tables of the server's records, and the hints for errors about them."""
 
 from __future__ import annotations
+
+import sqlite3
+
+from ramet.web.sqlite_store import StoreSchema
 
 MIGRATIONS = (
     """
@@ -43,7 +43,7 @@ MIGRATIONS = (
     );
     CREATE INDEX idempotency_created ON idempotency (created_ms);
     """,
-    # Who had a key before there was a network goes on without one.
+    # A key from before there was a network stays without one.
     """
     ALTER TABLE keys ADD COLUMN network TEXT NOT NULL DEFAULT '[]';
     CREATE TABLE exposures (
@@ -56,7 +56,7 @@ MIGRATIONS = (
         PRIMARY KEY (sandbox, port)
     )
     """,
-    # A key made before keys could expire never does. A rotated key keeps its id; its earlier secrets end one by one.
+    # A key from before keys could expire has no end. A rotated key keeps its id; each earlier secret has its own end.
     """
     ALTER TABLE keys ADD COLUMN expires_ms INTEGER;
     ALTER TABLE keys ADD COLUMN last_used_ms INTEGER;
@@ -67,4 +67,25 @@ MIGRATIONS = (
     );
     CREATE INDEX earlier_secrets_by_key ON earlier_secrets (key)
     """,
+)
+
+_BROKEN = "move the file away to start with empty records; keys must then be created again"
+_HINTS = {
+    sqlite3.SQLITE_FULL: "make room on that disk",
+    sqlite3.SQLITE_IOERR: "is there room on that disk, and does it work? the records are left as they are",
+    sqlite3.SQLITE_CANTOPEN: "is there room on that disk, and may you write there?",
+    sqlite3.SQLITE_READONLY: "the file, its folder or the file system is read-only for you",
+    sqlite3.SQLITE_BUSY: "another program writes to them; try again in a moment",
+    sqlite3.SQLITE_LOCKED: "another program writes to them; try again in a moment",
+    # To move the records away helps with a broken file only.
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+}
+
+RECORDS = StoreSchema(
+    MIGRATIONS,
+    name="the records of the server",
+    hint=_HINTS.get,
+    newer="the records {path!r} have version {version}, but this Ramet knows only up to {known}",
+    newer_hint="a newer Ramet wrote them: use that one, or another --state folder",
 )

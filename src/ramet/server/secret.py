@@ -1,7 +1,7 @@
-"""A secret of the state folder: what keeps hashes and tokens from being guessed by whoever has seen the records.
+"""A secret of the state folder, which keeps readers of the records from guessing hashes and tokens.
 
-It lies beside the records and not in them, so that a copy of them is of no use alone. In memory only it could not be:
-after a crash the same request must be known again, and the same URL be open.
+It is beside the records and not in them, so that a copy of the records alone is of no use. It must be on disk: after a
+crash the server must recognise a repeated request, and serve the same URLs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOKEN_BYTES = 24  # 192 bits; 32 characters
 
 
 class StateSecret:
-    """Hashes with a key that is never shown."""
+    """Hashes with a key that it never shows."""
 
     __slots__ = ("_key",)
 
@@ -34,11 +34,11 @@ class StateSecret:
         return "<StateSecret>"
 
     def fingerprint(self, data: bytes) -> bytes:
-        """Of a request: it may hold values that are easily guessed, such as a short password."""
+        """The hash of a request, which may hold values that are easily guessed, such as a short password."""
         return self._hash(b"request", data)
 
     def token(self, about: bytes) -> str:
-        """A word for a URL, the same for the same thing."""
+        """A token for a URL, always the same for the same subject."""
         return base64.urlsafe_b64encode(self._hash(b"token", about)[:_TOKEN_BYTES]).decode("ascii")
 
     def _hash(self, purpose: bytes, data: bytes) -> bytes:
@@ -46,7 +46,7 @@ class StateSecret:
 
 
 def load(path: Path) -> StateSecret:
-    """The secret in this file, which is made if it is not there."""
+    """Read the secret in this file, or create it. Raises RametError."""
     try:
         with suppress(FileNotFoundError):
             return _read(path)
@@ -67,7 +67,10 @@ def _read(path: Path) -> StateSecret:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, also when two processes do it at once: the first one's stays."""
+    """Create the file atomically.
+
+    If two processes do so at once, link(2) fails for the second, and the first one's stays.
+    """
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Snapshots over HTTP: take, list, put back, keep as a template, let go; and how two sandboxes differ."""
+"""Snapshots over HTTP: take, list, restore, save as a template, drop; and the difference of two sandboxes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def restore(exchange: Exchange, sandbox_id: str) -> None:
 
 async def list_snapshots(exchange: Exchange) -> None:
     Query(exchange.scope["query_string"]).done()
-    # The first thing that one who watches is told; leaving the call at once is what ends it.
+    # The first event of a subscription lists everything. Leaving the call ends the subscription.
     async with exchange.link.call() as call:
         await call.send(encode(calls.WATCH, {"owner": exchange.owner}))
         async for frame in call.frames():
@@ -58,7 +58,7 @@ async def save(exchange: Exchange, snapshot_id: str) -> None:
 
 
 async def drop(exchange: Exchange, snapshot_id: str) -> None:
-    """Also of one that is not there: who deletes twice has what they want."""
+    """Drop a snapshot. Succeeds even if there is no such snapshot, so that it can be repeated."""
     try:
         await ask(exchange, calls.DROP, {"snapshot": snapshot_id, "owner": exchange.owner})
     except SandboxClosed:
@@ -77,7 +77,7 @@ async def diff(exchange: Exchange, sandbox_id: str, other_id: str) -> None:
     names: list[object] = []
     async with exchange.link.call() as call:
         await call.send(encode(calls.DIFF, header))
-        with ends_with_client(exchange, call):  # a comparison takes long
+        with ends_with_client(exchange, call):  # a comparison can take long, so a disconnect ends it
             async for frame in call.frames():
                 if frame.kind == calls.ERROR:
                     raise calls.read_error(frame.header)
@@ -92,7 +92,7 @@ async def diff(exchange: Exchange, sandbox_id: str, other_id: str) -> None:
 
 @contextmanager
 def _telling_of(snapshot_id: str) -> Iterator[None]:
-    """What the engine says of an unknown snapshot is not to be taken for an unknown sandbox."""
+    """Turn the engine's error about an unknown snapshot into one that is not about an unknown sandbox."""
     try:
         yield
     except SandboxClosed as error:

@@ -1,4 +1,4 @@
-"""The folder in which a server keeps what must outlive it: keys and records, the engine's socket, locks, a log."""
+"""The state folder of a server, for what must outlive it: keys and records, the engine's socket, locks, a log."""
 
 from __future__ import annotations
 
@@ -15,18 +15,11 @@ SERVE_NAME = "serve.pid"
 _SOCKET_PATH_BYTES_AT_MOST = 107  # sun_path of unix(7) is 108 bytes with its final zero
 
 
-def state_folder(chosen: str | None = None) -> Path:
-    """Where it is: as chosen, else as the environment says."""
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    if named := os.environ.get("RAMET_STATE"):
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser().absolute() / "ramet"
-
-
 def prepare(folder: Path) -> None:
-    """Make it if need be, and see to it that it is ours alone: whoever can write there can speak with the engine."""
+    """Create the folder if needed and make it private, because everybody who can write there can use the engine.
+
+    Raises InvalidArgument or HostNotCapable if that is impossible.
+    """
     _check_length(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

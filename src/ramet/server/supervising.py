@@ -1,10 +1,10 @@
-"""``ramet serve``: the process that a person starts. It does no work itself; it keeps two others running.
+"""``ramet serve``: the process that a person starts. It does no work itself, but keeps two others running.
 
     supervisor           owns the listening socket; SIGTERM, SIGINT: a graceful stop
-    ├─ worker            answers HTTP, without any power (``confined``); ends with the supervisor; replaced if it dies
+    ├─ worker            answers HTTP, without privileges (``confined``); ends with the supervisor; replaced if it dies
     └─ keeper ─ engine   outlives the supervisor, and the next one finds it; replaced if the engine is lost
 
-Why so: docs/decisions/0013-keeper-and-worker.md.
+The reasons are in docs/decisions/0013-keeper-and-worker.md.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pathlib import Path
 
 from ramet.errors import InvalidArgument, RametError
 from ramet.isolation import cgroups
-from ramet.server import listening
 from ramet.server.audit_file import AuditFile, AuditWriter
-from ramet.server.database import now_ms
 from ramet.server.keeping import EngineLink, Keeping, child_environment, wait_for_exit
-from ramet.server.logs import Log
 from ramet.server.records import Records
 from ramet.server.settings import ServerSettings
 from ramet.server.state import DATABASE_NAME, SERVE_NAME, prepare
 from ramet.transport.locking import FileLock, holder
+from ramet.web.listener import address_of, is_loopback, listen, reachable
+from ramet.web.request_log import Log
+from ramet.web.sqlite_store import now_ms
 
 _FIRST_WAIT_SECONDS = 0.1
 _LAST_WAIT_SECONDS = 10.0
-_STEADY_SECONDS = 30.0  # who lived so long is not counted as failing again and again
-_AFTER_GRACE_SECONDS = 10.0  # the worker has its own clock; this is for one that is stuck
+_STEADY_SECONDS = 30.0  # after this long a process counts as healthy, and the delay of a restart starts anew
+_AFTER_GRACE_SECONDS = 10.0  # the worker enforces the grace period itself; this is for one that hangs
 _UP_SECONDS = 60.0
 
 Progress = Callable[[str], None]
@@ -49,18 +49,18 @@ def serve(
     announce: Callable[[ServerSettings], None] = lambda _: None,
     progress: Progress = lambda _: None,
 ) -> int:
-    """Serve until told to stop; gives the exit code. What keeps it from beginning is raised as a RametError.
+    """Serve until a signal, and return the exit code. Raises RametError if the server cannot start.
 
-    `announce` is called once, with the real address, when requests are answered; `progress` with what is waited for,
-    and with "" when it is over.
+    `announce` is called once, with the real address, when requests are answered; `progress` with what is being waited
+    for, and with "" when that is over.
     """
     state = Path(settings.state).absolute()
     prepare(state)
-    with _alone(state), listening.listen(settings.host, settings.port) as listener:
-        host, port = listening.address_of(listener)
+    with _alone(state), listen(settings.host, settings.port) as listener:
+        host, port = address_of(listener)
         settings = replace(settings, state=str(state), host=host, port=port)
         _check_keys(settings)
-        if cgroups.step_aside():  # while nobody else is there: keeper and worker are born where we stand
+        if cgroups.step_aside():  # before any child: keeper and worker are born in the group where we are
             Log(settings.log_format).event("control group shared out", server=cgroups.SERVER_GROUP)
         supervisor = Supervisor(settings, listener, keeper_options, announce, progress)
         return asyncio.run(supervisor.run())
@@ -82,13 +82,16 @@ def _alone(state: Path) -> Iterator[None]:
 
 
 def _check_keys(settings: ServerSettings) -> None:
-    """Opens the records also to bring them up to date, and to learn early that they cannot be used."""
+    """Open the records, which also migrates them, and require a key unless only this machine can connect.
+
+    Raises RametError if the records cannot be used, InvalidArgument if a key is missing.
+    """
     records = Records(Path(settings.state) / DATABASE_NAME)
     try:
         keys = [key for key in records.keys.rows() if key.scope != "metrics" and not key.expired(now_ms())]
     finally:
         records.close()
-    if listening.is_loopback(settings.host) or keys:
+    if is_loopback(settings.host) or keys:
         return
     raise InvalidArgument(
         f"host {settings.host} can be reached from other machines, and there is no key to protect the server",
@@ -98,7 +101,7 @@ def _check_keys(settings: ServerSettings) -> None:
 
 
 class Supervisor:
-    """Owns the worker's process and the link to the engine. `run` is called once."""
+    """Owns the worker's process and the link to the engine. Call `run` once."""
 
     def __init__(
         self,
@@ -117,8 +120,8 @@ class Supervisor:
         self._engine: EngineLink | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._audit: AuditWriter | None = None
-        self._told_to_stop = asyncio.Event()
-        self._hurried = asyncio.Event()
+        self._told_to_stop = asyncio.Event()  # the first signal
+        self._hurried = asyncio.Event()  # the second one: kill the worker without waiting for its grace period
 
     async def run(self) -> int:
         if self._settings.audit_bytes:
@@ -133,7 +136,7 @@ class Supervisor:
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as after nohup
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored after nohup
                 loop.add_signal_handler(number, self._on_signal)
         keepers: list[asyncio.Task[None]] = []
         try:
@@ -144,7 +147,7 @@ class Supervisor:
                 await asyncio.wait([told, *keepers], return_when=asyncio.FIRST_COMPLETED)
                 told.cancel()
         except RametError:
-            # A start that failed leaves nothing; an engine that was there before has sandboxes and is left alone.
+            # A failed start leaves nothing behind. An engine that ran before has sandboxes, so it is left alone.
             await self._end_worker(0.0)
             await self._keeping.stop_started()
             raise
@@ -156,7 +159,7 @@ class Supervisor:
         for failure in ended:
             if isinstance(failure, Exception):
                 await self._end_worker(0.0)
-                raise failure  # a bug of ours: the engine is left for the next supervisor
+                raise failure  # a bug of ours: leave the engine to the next supervisor
         await self._stop()
         return 0
 
@@ -164,7 +167,7 @@ class Supervisor:
         (self._hurried if self._told_to_stop.is_set() else self._told_to_stop).set()
 
     async def _unless_stopped(self, work: Awaitable[None]) -> None:
-        """Until it is done, or a signal came."""
+        """Wait until the work is done, or cancel it at a signal."""
         task = asyncio.ensure_future(work)
         told = asyncio.ensure_future(self._told_to_stop.wait())
         await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +201,8 @@ class Supervisor:
         try:
             await self._engine.warm_up()
         except RametError as error:
-            # Told to everybody who asks for a sandbox; the server itself can be asked why.
+            # Everybody who asks for a sandbox gets the same error, and meanwhile the server can be asked for the
+            # reason.
             self._log.event("template failed", level="error", message=error.message)
 
     async def _keep_engine(self) -> None:
@@ -236,7 +240,7 @@ class Supervisor:
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=given,
-            process_group=0,  # Ctrl-C in a terminal is for us; we tell the worker when
+            process_group=0,  # the terminal's Ctrl-C is for us alone; we stop the worker when it is time
             env=child_environment(),
         )
 
@@ -256,7 +260,10 @@ class Supervisor:
             self._log.event("worker started", pid=self._worker.pid)
 
     async def _until_up(self, worker: subprocess.Popen[bytes]) -> None:
-        """Until the first request is answered. The socket listens already, so asking is waiting."""
+        """Wait until the worker answers a first request.
+
+        The socket listens already, so the request waits in its queue.
+        """
         answer = asyncio.ensure_future(self._ask_health())
         ended = asyncio.ensure_future(_ended(worker))
         done, _ = await asyncio.wait([answer, ended], timeout=_UP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -269,21 +276,22 @@ class Supervisor:
         raise RametError(f"the server's worker {how}; its output is above")
 
     async def _ask_health(self) -> bool:
-        host, port = listening.reachable(self._settings.host), self._settings.port
+        host, port = reachable(self._settings.host), self._settings.port
         reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(f"GET /v1/healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-            # 503: it answers, and has not met the engine yet.
+            # 503: the worker answers, but is not connected to the engine yet.
             line = await reader.readline()
             return b" 200 " in line or b" 503 " in line
         finally:
             writer.close()
 
-    # The end
+    # Stopping
 
     async def _stop(self) -> None:
-        """No new connections, cells that run get their grace, then the engine goes with all sandboxes."""
+        """Refuse new connections, give running cells their grace period, then end the engine with all sandboxes."""
         notify("STOPPING=1")
+        # Our copy first: the socket would outlive the worker, and connections would wait in it for nothing.
         self._listener.close()
         await self._end_worker(self._settings.grace_seconds + _AFTER_GRACE_SECONDS)
         if self._engine is not None:
@@ -293,7 +301,7 @@ class Supervisor:
         self._log.event("stopped")
 
     async def _end_worker(self, grace_seconds: float) -> None:
-        """SIGTERM, and after the grace period, or a second signal to us, SIGKILL."""
+        """Send SIGTERM; after the grace period, or at a second signal to us, SIGKILL."""
         worker = self._worker
         if worker is None or worker.poll() is not None:
             return
@@ -308,7 +316,7 @@ class Supervisor:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code, once it has ended."""
+    """Wait until a process has ended, and return its exit code."""
     if process.poll() is None:
         try:
             pidfd = os.pidfd_open(process.pid)
@@ -322,7 +330,7 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def notify(text: str) -> None:
-    """Tell systemd, if it wants to know (sd_notify(3))."""
+    """Send a message to systemd, if it started us with a socket for that (sd_notify(3))."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return

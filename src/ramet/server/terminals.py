@@ -1,7 +1,7 @@
-"""Terminals over HTTP, as the published client speaks of them.
+"""Terminals over HTTP, as the published client uses them.
 
-A session is a stream of JSON lines, held open as long as its terminal lives; input, sizes and the end come as requests
-of their own. The terminal is the engine's: it goes on when a stream breaks, and any number of clients may attach to it.
+A session is a stream of JSON lines that stays open as long as its terminal lives; input, sizes and the end come as
+separate requests. The engine owns the terminal: it goes on when a stream breaks, and any number of clients may attach.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS, _ROWS = 80, 24
 _INPUT_BODY_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 65536
 _WAIT_MS = 10_000
-_WAIT_MS_AT_MOST = 25_000  # clients give up after 30 seconds without a byte
+_WAIT_MS_AT_MOST = 25_000  # below the 30 seconds after which clients give up without a byte
 
 
 def _header(exchange: Exchange, sandbox_id: str, **more: object) -> dict[str, object]:
@@ -58,7 +58,7 @@ async def attach(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     query = Query(exchange.scope["query_string"])
     since = query.optional_whole("since")
     query.done()
-    # Asked for nothing, so that a terminal that is not there is an error and not a stream.
+    # A first call for no output, so that an unknown terminal is answered with an error and not with a stream.
     header = _header(exchange, sandbox_id, terminal=terminal_id, since=0, max_bytes=1, timeout_ms=0)
     async with exchange.link.call() as call:
         await call.send(encode(calls.TERMINAL_READ, header))
@@ -78,7 +78,7 @@ async def _stream(exchange: Exchange, sandbox_id: str, terminal_id: str, since: 
             with ends_with_client(exchange, call):
                 await _relay(exchange, call)
     except RametError as error:
-        # Never a silent end: the client could not tell it from a terminal that is still there.
+        # Report every end: the client cannot tell a silent one from a terminal that is still there.
         await exchange.write(_line({"type": "pty_error", "message": error.message, "code": error.code}))
     await exchange.write(b"", more=False)
 
@@ -90,7 +90,7 @@ async def _relay(exchange: Exchange, call: EngineCall) -> None:
         while not call.over:
             heart.heard(wake)
             data = await call.take()
-            # Woken for nothing: an empty line means nothing, but shows that we are here.
+            # Woken by the heartbeat: send an empty line, which means nothing but shows that we are alive.
             piece = b"".join([_event(frame) for frame in decoder.feed(data)]) if data else b"\n"
             if piece:
                 await exchange.write(piece)
@@ -124,7 +124,7 @@ def _argv(command: object, argv: object) -> list[str]:
 
 
 def _environment(pairs: object) -> dict[str, str]:
-    """Variables as the published client sends them, a list of pairs, or as an object. Values are in no message."""
+    """Variables as the published client sends them, a list of pairs, or as an object. Messages never hold values."""
     if pairs is None:
         return {}
     if isinstance(pairs, dict):
@@ -161,7 +161,7 @@ async def send_input(exchange: Exchange, sandbox_id: str, terminal_id: str) -> N
     except (binascii.Error, ValueError):
         raise wrong_argument("data_b64", "data_b64 must be base64") from None
     header = _header(exchange, sandbox_id, terminal=terminal_id)
-    # At least one call, also for nothing: it tells of a terminal that is not there.
+    # At least one call, even without input, so that an unknown terminal is reported.
     for start in range(0, max(len(data), 1), INPUT_BYTES_AT_MOST):
         await ask(exchange, calls.TERMINAL_INPUT, header, data[start : start + INPUT_BYTES_AT_MOST])
     await answer_nothing(exchange)
@@ -184,7 +184,7 @@ async def kill(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
 
 
 async def read(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
-    """A long poll, for who cannot hold a stream open: what there is since an offset, once there is something."""
+    """A long poll, for clients that cannot hold a stream open: returns the output since an offset."""
     body = await exchange.read_fields()
     since = _bounded(body, "since_seq", 0, 0, 2**62)
     max_bytes = _bounded(body, "max_bytes", _READ_BYTES, 1, 2**31)

@@ -1,19 +1,15 @@
-"""The server's process: uvicorn around the application, and an orderly end."""
+"""The worker: runs uvicorn around the application, and drains it before it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
-import resource
-import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
@@ -23,28 +19,29 @@ from ramet.server.app import Application
 from ramet.server.audit import Audit
 from ramet.server.introductions import Introductions
 from ramet.server.link import Link
-from ramet.server.logs import Log
 from ramet.server.metrics import Metrics
 from ramet.server.news import News
-from ramet.server.protection import protocol_class
 from ramet.server.records import Records
 from ramet.server.routes import ROUTES
 from ramet.server.settings import ServerSettings
 from ramet.server.state import DATABASE_NAME
+from ramet.web.connection_limits import protocol_class
+from ramet.web.lifecycle import STOP_SIGNALS, WebServer, raise_descriptor_limit
+from ramet.web.request_log import Log
 
 _LOOK_SECONDS = 0.05
-# After the grace period: streams have been told, and have so long to write it.
+# How long streams have, after the grace period, to write that the server is stopping.
 _LAST_WORDS_SECONDS = 2.0
 
 
 def run_worker(
     settings: ServerSettings, listener: socket.socket, line: socket.socket, audit: int | None = None
 ) -> None:
-    """Serve on a listening socket until SIGTERM or SIGINT, then end in order.
+    """Serve on a listening socket until SIGTERM or SIGINT, then drain.
 
-    ``line``: see ``introductions``. ``audit``: the descriptor that takes the lines of the audit log.
+    ``line``: the socket to the introducer, see ``introductions``. ``audit``: the descriptor for lines of the audit log.
     """
-    uvloop.run(Worker(settings.fitting(_raise_descriptor_limit()), listener, audit).run(line))
+    uvloop.run(Worker(settings.fitting(raise_descriptor_limit()), listener, audit).run(line))
 
 
 class Worker:
@@ -68,33 +65,20 @@ class Worker:
             Creation(settings, interpreter.find(sys.executable)),
             ROUTES,
         )
-        config = uvicorn.Config(
-            self._application,
-            http=protocol_class(settings),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            interface="asgi3",
-            timeout_graceful_shutdown=2,
-            backlog=2048,
-        )
-        self._server = _Server(config)
+        self._server = WebServer(self._application, protocol_class(settings), shutdown_seconds=2)
 
     async def run(self, line: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         introductions = Introductions(line, self._give_up)
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop.set)
         self._link.start(introductions.connection)
         with suppress(TimeoutError):
-            # A server that answers its first requests with 503 helps nobody; one without an engine must still say so.
+            # Wait for the engine, so that the first requests do not get 503. Without one, serve anyway and answer that.
             await asyncio.wait_for(self._engine_is_up(), self._settings.engine_seconds)
         serving = loop.create_task(self._server.serve(sockets=[self._listener]))
-        # What is there now stays: the collector need not look at it again and again.
+        # Exclude everything that exists now from later garbage collections: it stays until the end.
         gc.collect()
         gc.freeze()
         try:
@@ -102,10 +86,12 @@ class Worker:
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not serving.done():
+                # Drain while uvicorn still serves: after should_exit it does not even answer "stopping".
                 await self._drain()
             self._server.should_exit = True
             await serving
         finally:
+            # The link first: its watching task would ask a closed introducer for a connection.
             await self._link.close()
             introductions.close()
             self._records.close()
@@ -115,7 +101,7 @@ class Worker:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _drain(self) -> None:
-        """Nothing new begins; what runs gets its time, then is told that it is over."""
+        """Let nothing new begin, wait for running calls up to the grace period, then end the others with an error."""
         self._log.event("stopping", grace_seconds=self._settings.grace_seconds)
         self._application.gate.close()
         loop = asyncio.get_running_loop()
@@ -144,26 +130,9 @@ class Worker:
             self._log.event("engine down", level="warning")
 
     def _give_up(self) -> None:
-        """Without its introducer a worker is of no use: the supervisor starts another, with another introducer."""
+        """End the process: it is useless without its introducer, and the supervisor starts both anew."""
         self._log.event("introducer lost", level="error")
         os._exit(1)
 
     def _complain(self, message: str) -> None:
         self._log.event("records", level="error", message=message)
-
-
-class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn would raise them once more at the end, and the exit code would be theirs."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _raise_descriptor_limit() -> int:
-    """Each connection is a descriptor; the soft limit is low for programs that use select(2). Gives what there are."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed

@@ -1,4 +1,4 @@
-"""What a request for an answer says: its tools, its history, and what is refused.
+"""Parses a request for an answer: its tools and its history, and refuses what is not valid. No I/O.
 
-Reads and checks; talks to nobody. Start with ``requests.py``.
+Start with ``requests.py``.
 """

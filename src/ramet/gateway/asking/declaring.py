@@ -1,9 +1,9 @@
-"""The tools that a request declares, and what becomes of each.
+"""The tools that a request declares, and where each of them goes.
 
 code execution entry      -> ordinary tools for the upstream, which the gateway answers
 a client's tool           -> the upstream's list, if the model may call it directly
-  allowed from code       -> a function in the sandbox, told to the model in the description of code_execution
-other server tools        -> the upstream's own: passed on as they are
+  allowed from code       -> a function in the sandbox, which the description of code_execution names
+other server tools        -> the upstream's own: passed on unchanged
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from ramet.gateway.running.cell_run import ClientTool
 
 _ENTRY = re.compile(r"code_execution_(\w+)")
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# Tools of the API that the client carries out: their type says only which input the model gives.
+# Types of the API's tools that the client carries out: the type only defines the input that the model writes.
 _CLIENT_TYPES = ("custom", "bash_", "text_editor_", "computer_", "memory_", "browser_")
 _DEFAULT_VERSION = "20260120"
 
 
 @dataclass(frozen=True)
 class DeclaredTools:
-    """What a request's tools come to."""
+    """The tools of a request, sorted."""
 
     version: str | None = None
-    """Of code execution; None: there is none."""
+    """The version of code execution; None: it is not declared."""
     callables: tuple[ClientTool, ...] = ()
-    """The client's tools that code can call."""
+    """The client's tools that code may call."""
     for_upstream: tuple[dict[str, Any], ...] = ()
     client_names: frozenset[str] = frozenset()
-    """Of all tools that the client carries out."""
+    """The names of all tools that the client carries out."""
     others: tuple[str, ...] = ()
-    """Types of server tools that only the upstream can have."""
+    """Types of server tools that only the upstream can carry out."""
     open_ended: bool = False
-    """The model may call tools that have no entry: those of a toolset, or that a search finds."""
+    """Whether the model may call tools without an entry: those of a toolset, or found by a search."""
 
     @property
     def own_names(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class DeclaredTools:
 
 
 def read_tools(tools: object, surroundings: Surroundings | None = None) -> DeclaredTools:
-    """From the field of a request; what cannot be is refused in the words of the API where it has some."""
+    """Read the field ``tools``. Raises ApiError, in the words of the API where it has some."""
     if tools is None:
         return DeclaredTools()
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
@@ -73,7 +73,7 @@ class _Reading:
     callers: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     others: list[str] = field(default_factory=list)
-    upstream: list[dict[str, Any] | None] = field(default_factory=list)  # None: where the entry stood
+    upstream: list[dict[str, Any] | None] = field(default_factory=list)  # None: the place of the code execution entry
     open_ended: bool = False
 
     def read(self, tools: list[dict[str, Any]]) -> DeclaredTools:
@@ -167,7 +167,7 @@ class _Reading:
 
 
 def check_choice(choice: object, tools: DeclaredTools) -> None:
-    """What cannot go with calls from code."""
+    """Refuse a tool choice that is not possible with calls from code. Raises ApiError."""
     if not isinstance(choice, dict) or not tools.callables:
         return
     direct = {str(tool.get("name")) for tool in tools.for_upstream}
@@ -178,7 +178,10 @@ def check_choice(choice: object, tools: DeclaredTools) -> None:
 
 
 def upstream_choice(choice: object, tools: DeclaredTools, *, first: bool) -> object:
-    """A call can be forced at the beginning of a turn; forced on and on, the model could never come to an end."""
+    """The tool choice for the upstream.
+
+    Only the first sample of a turn may force a call, or the turn would never end.
+    """
     if not isinstance(choice, dict) or tools.version is None:
         return choice
     if choice.get("type") in ("any", "tool") and not first:
@@ -222,7 +225,7 @@ def _not_with_code(where: str, what: str) -> ApiError:
 
 
 def _without_code_callers(where: str, tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool of the upstream's cannot be called from our code."""
+    """Remove callers from a server tool of the upstream, because our code cannot call it."""
     if "allowed_callers" not in tool:
         return tool
     if "direct" not in _callers(where, tool):

@@ -1,6 +1,6 @@
-"""What a client's history says of calls that are still open: cells that have not run to their end, and their answers.
+"""Finds the open calls in a client's history: cells that have not ended, and the tool results for them.
 
-A request can come in the middle of things:
+A request can come in the middle of a turn:
 
     assistant [server_tool_use A, tool_use p]   user [tool_result p]           the code of A waits for p
     assistant [server_tool_use A, tool_use X]   user [tool_result X]           A has not begun: it waited for the client
@@ -30,7 +30,7 @@ _NOT_FOR_CODE = frozenset(("image", "document"))
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What the client's tool returned to code."""
+    """The result of a client's tool that code called."""
 
     tool_use_id: str
     content: str | list[dict[str, Any]]
@@ -39,14 +39,14 @@ class ToolAnswer:
 
 @dataclass(frozen=True)
 class OpenCalls:
-    """Where a request comes in."""
+    """The point at which a request continues."""
 
     cells: tuple[AnyBlock, ...] = ()
     """Calls of code execution without a result, in the order in which they were made."""
     answers: tuple[ToolAnswer, ...] = ()
-    """Results for the code of the first of them."""
+    """Results for the code of the first of these calls."""
     waiting_cell: str | None = None
-    """The id of the cell that the answers are for."""
+    """The id of the cell that the results are for."""
 
     @property
     def answered_ids(self) -> frozenset[str]:
@@ -54,13 +54,13 @@ class OpenCalls:
 
 
 def open_calls(messages: Sequence[Message]) -> OpenCalls:
-    """Of the history of a request. Raises what the API says to a history that leaves a call of code unanswered."""
-    # What is said of tools on the way is not part of the exchange.
+    """The open calls of a history. Raises ApiError if a call that code made has no result."""
+    # Skip system messages, which may stand between a call and its result.
     messages = [message for message in messages if message.get("role") != "system"]
     callers = _check_answers(messages)
     blocks = [block for message in messages for block in content_blocks(message)]
     resolved = {block.get("tool_use_id") for block in blocks if is_own_result(block)}
-    # Results for code that has ended since are history.
+    # Ignore results for code that has ended since.
     answers = [answer for answer in _answers(messages, callers) if callers[answer.tool_use_id] not in resolved]
     if answers and not is_results_only(messages[-1]):
         raise invalid("messages: results of tools that code has called must be sent alone, without other content")
@@ -79,7 +79,7 @@ def open_calls(messages: Sequence[Message]) -> OpenCalls:
 
 
 def check_results(messages: Sequence[Message]) -> None:
-    """Every result of a tool answers a call of the assistant's turn before it. Raises what the API says if not."""
+    """Check that each tool result answers a call in the assistant's turn before it. Raises ApiError."""
     called: set[object] = set()
     before = "user"
     for index, message in enumerate(messages):
@@ -101,7 +101,7 @@ def check_results(messages: Sequence[Message]) -> None:
 
 
 def _check_answers(messages: Sequence[Message]) -> dict[str, str]:
-    """Every call that code made has its result right behind it. Gives the cell of each such call."""
+    """Check that each call that code made is followed by its result. Returns the cell of each call."""
     callers: dict[str, str] = {}
     for index, message in enumerate(messages):
         calls = [block for block in content_blocks(message) if is_programmatic(block)]
@@ -120,7 +120,7 @@ def _check_answers(messages: Sequence[Message]) -> dict[str, str]:
 
 
 def _user_blocks_after(messages: Sequence[Message], index: int) -> list[AnyBlock]:
-    """Of the user's turn behind a message, which may be in several pieces."""
+    """The blocks of the user's turn after a message, which may be split into several messages."""
     blocks: list[AnyBlock] = []
     for message in messages[index + 1 :]:
         if message.get("role") != "user":
@@ -130,7 +130,7 @@ def _user_blocks_after(messages: Sequence[Message], index: int) -> list[AnyBlock
 
 
 def _tail(messages: Sequence[Message]) -> Sequence[Message]:
-    """The end of a history in which the user has said nothing but what tools returned."""
+    """The end of a history in which the user has said nothing but tool results."""
     start = len(messages)
     while start and (messages[start - 1].get("role") == "assistant" or is_results_only(messages[start - 1])):
         start -= 1
@@ -143,7 +143,7 @@ def is_results_only(message: Message) -> bool:
 
 
 def _answers(messages: Sequence[Message], callers: dict[str, str]) -> list[ToolAnswer]:
-    """Of the user's last turn, to code."""
+    """The results for code in the user's last turn."""
     last = max((index for index, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
     return [
         ToolAnswer(str(block["tool_use_id"]), _content(block), bool(block.get("is_error")))
@@ -153,7 +153,7 @@ def _answers(messages: Sequence[Message], callers: dict[str, str]) -> list[ToolA
 
 
 def _content(block: AnyBlock) -> str | list[dict[str, Any]]:
-    """What code is given: text. Pictures and documents are for a model to look at, and code would get none of them."""
+    """The text that code gets. Images and documents are for a model; code cannot read them."""
     content = block.get("content")
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""

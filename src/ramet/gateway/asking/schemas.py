@@ -1,4 +1,4 @@
-"""JSON schemas of tools, as far as the gateway looks into them: signatures, and references into themselves."""
+"""JSON schemas of tools, as far as the gateway reads them: function signatures, and recursive references."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _TYPES = {
     "object": "dict",
     "null": "None",
 }
-# Bounds for schemas that grow when their references are followed: each variant of each variant, of each parameter.
+# Bounds for schemas that grow exponentially when their references are followed.
 _PARAMETERS_SHOWN = 100
 _VARIANTS_SHOWN = 6
 _DEEP = 4
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether following its references comes back to one that is being followed."""
+    """Whether following its references leads back to a reference that is being followed."""
     return _comes_back(schema, schema, (), set())
 
 
 def _comes_back(root: Mapping[str, Any], part: object, following: tuple[str, ...], harmless: set[str]) -> bool:
-    """``harmless``: references that were followed to their ends, and need not be again."""
+    """``harmless``: references that were followed to their ends already."""
     if isinstance(part, list):
         return any(_comes_back(root, one, following, harmless) for one in part)
     if not isinstance(part, dict):
@@ -41,7 +41,7 @@ def _comes_back(root: Mapping[str, Any], part: object, following: tuple[str, ...
         if found is not None and _comes_back(root, found, (*following, reference), harmless):
             return True
         harmless.add(reference)
-    # A definition that nothing refers to leads nowhere.
+    # Skip definitions: only those that a reference names matter.
     inner = (value for name, value in part.items() if name not in ("$ref", "$defs", "definitions"))
     return any(_comes_back(root, one, following, harmless) for one in inner)
 
@@ -50,7 +50,7 @@ def _find(root: Mapping[str, Any], reference: str) -> object:
     if reference == "#":
         return root
     if not reference.startswith("#/"):
-        return None  # of another document: not ours to follow
+        return None  # in another document, which is not followed
     found: object = root
     for step in reference[2:].split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
@@ -61,7 +61,7 @@ def _find(root: Mapping[str, Any], reference: str) -> object:
 
 
 def python_name(tool: str) -> str:
-    """What the function of a tool is called in code."""
+    """The name of a tool's function in code."""
     name = re.sub(r"\W", "_", tool, flags=re.ASCII)
     if name[:1].isdigit():
         name = "_" + name
@@ -69,7 +69,7 @@ def python_name(tool: str) -> str:
 
 
 def signature(tool: str, schema: Mapping[str, Any]) -> str:
-    """The tool as a Python function that takes keyword arguments: required ones first, as the sandbox has it."""
+    """The tool as a Python function with keyword arguments, required ones first, as the sandbox defines it."""
     properties = schema.get("properties")
     required = schema.get("required")
     needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
@@ -92,7 +92,7 @@ def _default(schema: object) -> str:
 
 
 def type_text(root: Mapping[str, Any], schema: object, depth: int = 0) -> str:
-    """A Python annotation for a schema: short, for a model to read."""
+    """A short Python annotation for a schema, for a model to read."""
     if not isinstance(schema, dict) or depth > _DEEP:
         return "object"
     if isinstance(reference := schema.get("$ref"), str):

@@ -1,4 +1,4 @@
-"""The tools of code execution as an ordinary model sees them: names, schemas, and words that make it use them well."""
+"""The tools of code execution as an ordinary model sees them: names, schemas, and texts that make it use them well."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DESCRIPTION_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a model must know of the place where its code runs."""
+    """Facts that a model must know about the place where its code runs."""
 
     cell_seconds: float = 90
     reach: str = NO_INTERNET
@@ -40,7 +40,7 @@ def tool_names(version: str) -> tuple[str, ...]:
 def tools_for_upstream(
     version: str, callables: Sequence[ClientTool], surroundings: Surroundings = _USUAL
 ) -> list[dict[str, Any]]:
-    """The ordinary tools that stand for the code execution entry."""
+    """The ordinary tools that replace the code execution entry."""
     makers = {
         CODE: lambda: _code_tool(version, callables, surroundings),
         BASH: lambda: _bash_tool(version, callables, surroundings),

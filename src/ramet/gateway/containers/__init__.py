@@ -1,4 +1,4 @@
-"""Sandboxes that requests come back to by an id: kept, frozen, forked, described.
+"""Sandboxes that requests find again by an id: kept, frozen, forked, described.
 
 Start with ``registry.py``.
 """

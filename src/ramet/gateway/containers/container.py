@@ -1,4 +1,4 @@
-"""A container: a sandbox that requests come back to by its id, with what was copied into it and what ran there."""
+"""A container: a sandbox that requests find again by its id, with its uploads and the cells that ran in it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ramet.gateway.running.outputs import Outputs
 from ramet.gateway.running.tooling import Tooling
 from ramet.gateway.running.uploads import Uploads
 
-# Of which a client may still ask for what it was told.
+# Runs whose outcome a client may still ask for again.
 _RUNS_KEPT = 8
-# By which a request that names no container finds it.
+# Ids by which a request that names no container finds it.
 _CELL_IDS_KEPT = 200
 
 Clock = Callable[[], float]
@@ -47,32 +47,32 @@ class Container:
         like: Container | None = None,
         notice: str = "",
     ) -> None:
-        """``notice``: what its first cell says in its stderr, before anything else."""
+        """``notice``: the first line of its first cell's stderr."""
         self.id = f"container_{secrets.token_hex(12)}"
         self.owner = owner
         self.forked_from = None if like is None else like.id
         self.created_seconds = self.used_seconds = clock()
         self.cells: CellRecords = CellRecords(() if like is None else like.cells)
-        self.closed: str | None = None  # why
+        self.closed: str | None = None  # the reason
         self._settings = settings
         self._files = files
         self._clock = clock
         self._users = 0
         self._notice = notice
-        self._cell_ids: dict[str, None] = {}  # the oldest first
+        self._cell_ids: dict[str, None] = {}  # oldest first
         self._runs: deque[CellRun] = deque(maxlen=_RUNS_KEPT)
         self._uploads: Uploads = Uploads() if like is None else like._uploads.copy()
         self._outputs: Outputs = Outputs() if like is None else like._outputs.copy()
         self._tooling = Tooling(self._called, fresh=like is None)
         self._kept = KeptSandbox(settings, self._outputs.folder, sandbox)
-        self._lock = asyncio.Lock()  # for waking, freezing, copying: whatever must see the sandbox stay
+        self._lock = asyncio.Lock()  # or waking, freezing, copying and closing would race for the sandbox
 
     def __repr__(self) -> str:
         return f"<Container {self.id} {self.state}>"
 
     @property
     def state(self) -> str:
-        """new, idle, running, waiting (for its client), frozen, or closed."""
+        """One of: new, idle, running, waiting (for its client), frozen, closed."""
         run = self._run
         if self.closed is not None:
             return "closed"
@@ -82,13 +82,13 @@ class Container:
 
     @property
     def expires_at(self) -> datetime:
-        """Until when it is surely there as it is, if it is not used any more. Rolls at each use."""
+        """Until when it certainly exists in this state, if it is not used again. Each use moves it."""
         used = self._clock() if self.busy else self.used_seconds
         return datetime.fromtimestamp(used + self._settings.container_idle_seconds, UTC)
 
     @property
     def busy(self) -> bool:
-        """A request uses it, or code runs or waits in it."""
+        """Whether a request uses it, or code runs or waits in it."""
         return self.in_request or not self._quiet
 
     @property
@@ -97,20 +97,20 @@ class Container:
 
     @property
     def pending(self) -> CellRun | None:
-        """The run that has not ended, or whose end nobody was told: one that a later request goes on with."""
+        """The run that has not ended, or whose outcome no request has read: a later request continues with it."""
         run = self._run
         return None if run is None or run.told else run
 
     def run_of(self, tool_use_ids: Collection[str]) -> CellRun | None:
-        """The run whose code made these calls, be it over or not, if it is one of the last."""
+        """The run whose code made these calls, ended or not, if it is one of the last."""
         return next((run for run in reversed(self._runs) if run.knows(tool_use_ids)), None)
 
     def begun_here(self, tool_use_ids: Sequence[str]) -> list[str]:
-        """Those of these calls that are among the last ones of this container. Its copies do not know them."""
+        """The calls that are among the last ones of this container. Its forks do not know them."""
         return [one for one in tool_use_ids if one in self._cell_ids]
 
     def deserted_run(self, idle_seconds: float) -> CellRun | None:
-        """Code that nobody has asked for, for longer than any of its calls may wait."""
+        """A run that no request has asked about for longer than any of its calls may wait."""
         run, calls = self._run, self._settings.calls
         if run is None or run.ended or self.in_request or calls.call_seconds is None:
             return None
@@ -119,7 +119,7 @@ class Container:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """For the time of a request: it does not expire meanwhile, and lives longer for it."""
+        """For a request: it does not expire during the block, and its lifetime starts anew after it."""
         with self.held():
             try:
                 yield
@@ -128,7 +128,7 @@ class Container:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """It is not frozen or forgotten meanwhile."""
+        """During the block it is neither frozen nor forgotten."""
         self._users += 1
         try:
             yield
@@ -139,15 +139,16 @@ class Container:
         self.used_seconds = self._clock()
 
     async def upload(self, file_ids: Sequence[str]) -> list[str]:
-        """Copy files of the owner into $INPUT_DIR, those that are not there yet. Their paths in the container."""
+        """Copy the owner's files into $INPUT_DIR, unless they are there. Returns their paths. Raises ApiError."""
         missing = [file_id for file_id in dict.fromkeys(file_ids) if not self._uploads.has(file_id)]
         for file_id in missing:
-            self._files.get(self.owner, file_id)  # all of them are there, or nothing is copied
+            self._files.get(self.owner, file_id)  # check all of them before the first is copied
         if missing:
             with self.in_use(), self._refusing("files could not be copied into it"):
                 async with self._lock:
                     sandbox = await self._awake()
                     for file_id in missing:
+                        # Another request may have copied it while this one waited for the lock.
                         if not self._uploads.has(file_id):
                             await self._uploads.put(sandbox, self._files, self.owner, file_id)
         return [self._uploads.path(file_id) for file_id in file_ids]
@@ -155,9 +156,9 @@ class Container:
     async def start(
         self, request: CellRequest, tools: Sequence[ClientTool] = (), *, tools_anew: bool = False
     ) -> CellRun:
-        """Begin to carry out a call. Waits while another runs; one that waits for its client is a ContainerBusy.
+        """Start a cell. Waits while another runs. Raises ContainerBusy if that one waits for its client.
 
-        ``tools`` are functions in Python and commands in bash. ``tools_anew``: as ``Tooling.give`` has it.
+        ``tools`` become functions in Python and commands in bash. ``tools_anew``: see ``Tooling.give``.
         """
         with self.in_use():
             run = await self._claim(request, tools if request.name != EDITOR else ())
@@ -179,12 +180,12 @@ class Container:
             return run
 
     async def fork(self, n: int) -> list[Container]:
-        """Copies of it as it is between two cells, each with an id of its own."""
+        """Copy it between two cells. Each copy has an id of its own. Raises ContainerBusy."""
         with self.in_use(), self._refusing("it could not be copied"):
             async with self._lock:
                 if not self._quiet:
                     raise ContainerBusy(self.id, [call.id for call in self._run.calls] if self._run else [])
-                # Secrets are for all sandboxes of the gateway, so for these too.
+                # All sandboxes of the gateway get its secrets, so the copies do too.
                 children = await (await self._awake()).fork(n, inherit_secrets=True)
                 return [
                     Container(self.owner, self._settings, self._files, self._clock, sandbox=child, like=self)
@@ -192,21 +193,23 @@ class Container:
                 ]
 
     async def sandbox_between_cells(self) -> AsyncSandbox | None:
-        """The sandbox, to look at; None while code runs or waits."""
+        """The sandbox, for reading. None while code runs or waits."""
         with self._refusing("it could not be read"):
             async with self._lock:
                 return await self._awake() if self._quiet else None
 
     async def freeze(self) -> None:
-        """Keep it as a snapshot only, unless it is in use."""
+        """Replace the sandbox by a snapshot, unless it is in use."""
         async with self._lock:
+            # Checked under the lock: a request may have come, or `close`, since the registry chose this container.
             if not self.busy and self.closed is None and await self._kept.freeze():
                 self._tooling.forget()
-                # Whoever was told has had time to ask again.
+                # Clients that have read an outcome have had time to ask for it again.
                 self._runs = deque((run for run in self._runs if not run.told), maxlen=_RUNS_KEPT)
 
     async def close(self, why: str) -> None:
-        """End it, and whatever runs in it. Again is harmless."""
+        """End it, and everything that runs in it. May be called again."""
+        # Set before the first await, so that no new run begins while the current one is being abandoned.
         if self.closed is None:
             self.closed = why
         if (run := self._run) is not None:
@@ -223,13 +226,15 @@ class Container:
         return self._run is None or self._run.ended
 
     async def _claim(self, request: CellRequest, tools: Sequence[ClientTool]) -> CellRun:
-        """A run that is the last one from now on, once the one before has ended."""
+        """Append a new run, once the one before has ended. Raises ContainerBusy or ContainerExpired."""
+        # A loop: several requests may have waited for the same run, and the first of them has begun another.
         while (before := self._run) is not None and not before.ended:
             await before.reached()
             if before.waiting:
                 raise ContainerBusy(self.id, [call.id for call in before.calls])
         if self.closed is not None:
             raise ContainerExpired(self.id, self.closed)
+        # No await between the checks and this: the run in the list is what keeps the next request out.
         run = CellRun(request, tools, self._settings.calls)
         self._runs.append(run)
         self._cell_ids[request.tool_use_id] = None
@@ -238,12 +243,12 @@ class Container:
         return run
 
     def _drop(self, run: CellRun) -> None:
-        """It never began."""
+        """End a run that never began."""
         run.finish(run.fail("unavailable", "it was cancelled before it began"))
         run.told = True
 
     async def _awake(self) -> AsyncSandbox:
-        """The sandbox. Called with the lock held."""
+        """The sandbox, thawed or created if needed. The caller holds the lock."""
         if self.closed is not None:
             raise ContainerExpired(self.id, self.closed)
         try:
@@ -251,7 +256,7 @@ class Container:
         except LOST as error:
             if self._kept.state == "frozen":
                 raise self._lost(error) from error
-            raise  # a new one could not be made: nothing is lost yet
+            raise  # a new sandbox could not be created: nothing is lost yet
 
     async def _give_tools(self, sandbox: AsyncSandbox, run: CellRun, anew: bool) -> None:
         if run.request.name != EDITOR:
@@ -261,7 +266,7 @@ class Container:
                 raise invalid(f"tools: {error.message}") from error
 
     async def _called(self, tool: str, arguments: dict[str, object]) -> str:
-        """Code in this container calls a tool."""
+        """Handle a tool call of the code in this container."""
         run = self._run
         if run is None:
             raise RuntimeError("a tool was called, and nothing runs")
@@ -295,7 +300,7 @@ class Container:
 
     @contextmanager
     def _refusing(self, what: str) -> Iterator[None]:
-        """What a sandbox cannot do, as the API says it."""
+        """Map errors of the sandbox to errors of the API."""
         try:
             yield
         except LOST as error:

@@ -1,4 +1,4 @@
-"""What is in a container: names, files, the last cells."""
+"""Describes a container: its variables, files and last cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = 500
 
 
 def container_object(container: Container) -> dict[str, object]:
-    """A line of the list."""
+    """A container as an entry of the list."""
     expires_at = container.expires_at.astimezone(UTC).timestamp()
     pending = container.pending
     return {
@@ -39,7 +39,7 @@ def container_object(container: Container) -> dict[str, object]:
 
 
 async def describe(container: Container, settings: ContainerSettings) -> dict[str, object]:
-    """All of it. Names and files are null while code runs or waits: only between two cells can one look."""
+    """Everything about a container. Variables and files are null while code runs or waits, when nothing can be read."""
     description = container_object(container)
     names: list[dict[str, object]] | None = None
     files: list[dict[str, object]] | None = None
@@ -56,14 +56,14 @@ async def describe(container: Container, settings: ContainerSettings) -> dict[st
 
 
 async def _names(sandbox: AsyncSandbox, settings: ContainerSettings) -> list[dict[str, object]] | None:
-    """What differs from an empty sandbox: no code of ours runs among the names, and none is left behind."""
+    """The difference to an empty sandbox: this runs no code of ours among the variables and leaves no trace."""
     try:
         async with AsyncSandbox(
             settings.template, python=settings.python, url=settings.url, api_key=settings.api_key
         ) as empty:
             diff = await empty.diff(sandbox, paths=["/dev/null"])
     except RametError:
-        return None  # there is no room for another sandbox, or a value that cannot be looked at
+        return None  # no quota for another sandbox, or a value that cannot be compared
     found = [(change.name, change.after) for change in diff.names if change.after is not None]
     return [
         {"name": name, "type": value.type, "value": value.value, "size_bytes": value.size_bytes}
@@ -72,7 +72,7 @@ async def _names(sandbox: AsyncSandbox, settings: ContainerSettings) -> list[dic
 
 
 async def _files(files: AsyncFiles) -> list[dict[str, object]] | None:
-    """Below the folders that code usually writes to, without what is hidden."""
+    """Files below the folders that code usually writes to, without hidden ones."""
     found: list[dict[str, object]] = []
     folders = [(folder, 0) for folder in reversed(_FOLDERS)]
     while folders and len(found) < _FILES:
@@ -80,7 +80,7 @@ async def _files(files: AsyncFiles) -> list[dict[str, object]] | None:
         try:
             entries = await files.list(folder)
         except FileError:
-            continue  # not there, or not any more
+            continue  # it does not exist (any more)
         except RametError:
             return None
         for entry in entries:

@@ -1,4 +1,4 @@
-"""The sandbox of a container: made when it is first needed, frozen when nobody does, thawed as it was.
+"""The sandbox of a container: created when it is first needed, frozen when idle, thawed in the same state.
 
 none --awake--> a sandbox --freeze--> a snapshot of it --awake--> a sandbox in that state
 """
@@ -12,15 +12,15 @@ from ramet.errors import EngineClosed, EngineLost, SandboxClosed, SandboxLost
 from ramet.gateway.containers.settings import ContainerSettings
 from ramet.gateway.running.uploads import INPUTS
 
-# After one of these there is nothing left to come back to. Frozen state, too, lives in the engine's memory.
+# Errors after which nothing is left. Snapshots are lost too, because they live in the engine's memory.
 LOST = (EngineLost, EngineClosed, SandboxClosed, SandboxLost)
 
-# At a server sandboxes end by themselves; here only the container decides.
+# Sandboxes of a server end by themselves; here only the container decides, so their end is set far away.
 _FAR_SECONDS = 30 * 24 * 3600.0
 
 
 class KeptSandbox:
-    """Owns the sandbox or its snapshot. Calls come one at a time: the container's lock sees to it."""
+    """Owns the sandbox or its snapshot. The container's lock makes sure that there is one call at a time."""
 
     def __init__(self, settings: ContainerSettings, outputs: str, sandbox: AsyncSandbox | None = None) -> None:
         self._settings = settings
@@ -35,7 +35,7 @@ class KeptSandbox:
         return "new" if self._snapshot is None else "frozen"
 
     async def awake(self) -> AsyncSandbox:
-        """The sandbox: as it is, thawed, or made."""
+        """The sandbox: as it is, thawed, or created."""
         if self._sandbox is None:
             self._sandbox = await (self._make() if self._snapshot is None else self._thaw(self._snapshot))
             snapshot, self._snapshot = self._snapshot, None
@@ -44,7 +44,7 @@ class KeptSandbox:
         return self._sandbox
 
     async def freeze(self) -> bool:
-        """Keep a snapshot only. False if there was no sandbox to freeze."""
+        """Replace the sandbox by a snapshot. Returns False if there was no sandbox."""
         sandbox = self._sandbox
         if sandbox is None:
             return False
@@ -68,7 +68,7 @@ class KeptSandbox:
         sandbox = await AsyncSandbox.create(
             settings.template,
             python=settings.python,
-            # Results of a client's tools are texts, and their commands print them so.
+            # Results of a client's tools are text, and their commands print them as such.
             env={"INPUT_DIR": INPUTS, "OUTPUT_DIR": self._outputs, "RAMET_TOOL_OUTPUT": "text"},
             memory_mib=settings.memory_mib,
             pids=settings.pids,
@@ -93,7 +93,7 @@ class KeptSandbox:
             snapshot,
             timeout_seconds=self._lifetime_seconds,
             idle_timeout_seconds=self._lifetime_seconds,
-            # Said each time: a snapshot has none.
+            # Passed each time, because a snapshot has no network.
             network=self._settings.network,
             secrets=self._settings.secrets,
             url=self._settings.url,

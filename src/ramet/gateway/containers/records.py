@@ -1,4 +1,4 @@
-"""The last calls that were carried out in a container, for whoever wants to know what happened there."""
+"""The last cells of a container, for its description."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _CODE_KEPT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """One of them."""
+    """One cell that has ended."""
 
     tool_use_id: str
     name: str
-    code: str  # its beginning
+    code: str  # the beginning of it
     began_seconds: float  # since the epoch
     duration_seconds: float
-    outcome: int | str  # its return code, or the code of an error
+    outcome: int | str  # a return code, or an error code
 
 
 class CellRecords:
-    """The last ones, the oldest first. Belongs to one container."""
+    """The last cells, oldest first. Belongs to one container."""
 
     def __init__(self, records: Iterable[CellRecord] = ()) -> None:
         self._records = deque(records, maxlen=_CELLS_KEPT)

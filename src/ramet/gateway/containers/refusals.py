@@ -1,10 +1,10 @@
-"""Why a container cannot be used, as the API says it.
+"""Errors about containers, as the API words them.
 
 ApiError
-├── ContainerUnknown   404  there never was one of this id, or it is another owner's
-├── ContainerExpired   404  there was one, and it is gone
+├── ContainerUnknown   404  never existed, or belongs to another owner
+├── ContainerExpired   404  existed, and is gone
 ├── ContainerBusy      400  its code waits for tool results
-└── ContainersFull     429  there are as many as there may be, and all are in use
+└── ContainersFull     429  the limit is reached, and all are in use
 """
 
 from __future__ import annotations

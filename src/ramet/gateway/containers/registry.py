@@ -1,4 +1,4 @@
-"""All containers of a gateway: found by owner and id, frozen when idle, forgotten in time, remembered as gone."""
+"""All containers of a gateway: finds them by owner and id, freezes idle ones, forgets old ones."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CLOSE_SECONDS = 5.0
 
 
 class Containers:
-    """Owns all containers of one process. What one owner has does not exist for another."""
+    """Owns all containers of one process. An owner sees only its own."""
 
     def __init__(self, settings: ContainerSettings, files: FileStore, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self._files = files
         self._clock = clock
         self._all: dict[str, Container] = {}
-        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # why, by owner and id
+        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # the reason, by owner and id
         self._tending: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
 
@@ -48,9 +48,9 @@ class Containers:
         return f"<Containers: {len(self._all)}, {len(self._gone)} gone>"
 
     async def open(self, owner: str, container_id: str | None = None, notice: str = "") -> Container:
-        """The container of this id, or a new one, which costs nothing before its first use.
+        """The container with this id, or a new one, which costs nothing before its first use. Raises ApiError.
 
-        ``notice``: what the first cell of a new one says in its stderr.
+        ``notice``: the first line of the first cell's stderr in a new one.
         """
         if container_id is not None:
             container = self._find(owner, container_id)
@@ -60,10 +60,10 @@ class Containers:
         return self._add(Container(owner, self.settings, self._files, self._clock, notice=notice))
 
     def find_by_cells(self, owner: str, tool_use_ids: Sequence[str]) -> str | None:
-        """The id of the owner's container in which the first of these calls that is known was begun.
+        """The id of the owner's container in which the first known one of these calls was begun.
 
-        Upstreams make the ids, and some give the same to several conversations: one that two containers know leads to
-        neither.
+        The upstream makes the ids, and some upstreams repeat ids in several conversations: an id that two containers
+        know finds neither.
         """
         places: dict[str, list[str]] = {}
         for container in self.list(owner):
@@ -72,11 +72,11 @@ class Containers:
         return next((places[one][0] for one in tool_use_ids if len(places.get(one, ())) == 1), None)
 
     async def describe(self, owner: str, container_id: str) -> dict[str, object]:
-        """What is in it. Looking is no use: it does not live longer for it."""
+        """Describe a container. This does not count as a use and so does not extend its lifetime."""
         return await describing.describe(self._find(owner, container_id), self.settings)
 
     async def fork(self, owner: str, container_id: str, n: int = 1) -> list[Container]:
-        """Copies of a container as it is between two cells. All of them, or none."""
+        """Copy a container between two cells. Makes all copies, or none. Raises ApiError."""
         if not 1 <= n <= self.settings.forks_at_once:
             raise invalid(f"n: must be from 1 to {self.settings.forks_at_once}")
         container = self._find(owner, container_id)
@@ -86,11 +86,11 @@ class Containers:
         return [self._add(child) for child in children]
 
     async def delete(self, owner: str, container_id: str) -> None:
-        """End it, whatever it does."""
+        """End a container, whatever it is doing."""
         await self._forget(self._find(owner, container_id), "it was deleted")
 
     async def tend(self) -> None:
-        """Freeze what is idle, forget what was not used for long or is lost, interrupt what nobody asks for."""
+        """Freeze idle containers, forget unused and lost ones, interrupt code that no client asks about."""
         now, settings = self._clock(), self.settings
         for container in list(self._all.values()):
             idle_seconds = now - container.used_seconds
@@ -107,14 +107,14 @@ class Containers:
                 with contextlib.suppress(RametError):
                     await self._forget(container, f"its sandbox is gone: {error.message}")
             except RametError:
-                # One that cannot be frozen stays awake: it is tried again, and forgotten in its time.
+                # It stays awake. The next round tries again, and it is forgotten at its time.
                 _log.warning("%r could not be frozen or closed", container, exc_info=True)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all containers."""
         self._closed.set()
         if self._tending is not None:
-            # What is being frozen is better not broken off in the middle.
+            # Give a freeze that is under way some time: cancelling it in the middle could leave the sandbox unowned.
             _, unfinished = await asyncio.wait({self._tending}, timeout=_CLOSE_SECONDS)
             if unfinished:
                 self._tending.cancel()
@@ -143,7 +143,7 @@ class Containers:
         return container
 
     async def _make_room(self, owner: str, count: int) -> None:
-        """Forget those that were not used for longest, of what has expired, until there is room for more."""
+        """Forget the expired containers that were unused for longest, until there is room. Raises ContainersFull."""
         await self._forget_oldest(self.list(owner), self.settings.owner_containers - count)
         await self._forget_oldest(list(self._all.values()), self.settings.containers - count)
 
@@ -159,6 +159,7 @@ class Containers:
             await self._forget(container, "it made room for newer ones")
 
     async def _forget(self, container: Container, why: str) -> None:
+        # Removed before the first await: `tend` and `delete` may both forget the same container.
         if self._all.pop(container.id, None) is None:
             return
         self._gone[container.owner, container.id] = container.closed or why
@@ -178,5 +179,5 @@ class Containers:
                 _log.exception("containers could not be tended")
 
     def list(self, owner: str) -> list[Container]:
-        """An owner's containers, the oldest first."""
+        """An owner's containers, oldest first."""
         return [container for container in self._all.values() if container.owner == owner and container.closed is None]

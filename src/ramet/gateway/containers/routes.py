@@ -1,4 +1,4 @@
-"""`/v1/containers`: what there is, what is in it, copies of it, the end of it."""
+"""`/v1/containers`: list, describe, fork and delete containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BODY_BYTES = 64 * 1024
 
 
 def routes(rooms: Rooms, owner_of: OwnerOf) -> list[Route]:
-    """All routes of containers, for the app to mount."""
+    """All routes of containers, for the application to mount."""
     containers = rooms.containers
 
     async def list_containers(request: Request) -> Response:
@@ -47,12 +47,12 @@ def routes(rooms: Rooms, owner_of: OwnerOf) -> list[Route]:
 
 
 def _json(value: object) -> Response:
-    """What code and models wrote is in it, whatever characters they used."""
+    """A JSON answer. It may hold any characters that code and models wrote."""
     return Response(to_json(value), media_type="application/json")
 
 
 async def _count(request: Request) -> int:
-    """``n`` of the body, which may be left out altogether."""
+    """``n`` of the body; both may be missing."""
     body = bytearray()
     async for piece in request.stream():
         body += piece

@@ -1,4 +1,4 @@
-"""The numbers and choices that containers work with, in one place."""
+"""All numbers and choices for containers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ramet.gateway.running.outputs import OutputLimits
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """What a container is made of, and how long it is kept."""
+    """How a container is made, and how long it is kept."""
 
-    # The sandbox, as ``ramet.AsyncSandbox`` takes it.
+    # The sandbox: arguments of ``ramet.AsyncSandbox``.
     template: str = "default"
     python: str | None = None
     memory_mib: int | None = None
@@ -30,9 +30,9 @@ class ContainerSettings:
     outputs: OutputLimits = OutputLimits()
     output_characters: int = 100_000  # of each stream, for client and model
 
-    container_idle_seconds: float = 300.0  # after its last use it is frozen; `expires_at` says when
-    container_keep_seconds: float = 24 * 3600.0  # after its last use it is forgotten
+    container_idle_seconds: float = 300.0  # after its last use, until it is frozen; `expires_at` reports it
+    container_keep_seconds: float = 24 * 3600.0  # after its last use, until it is forgotten
     owner_containers: int = 1_000
     containers: int = 5_000
     forks_at_once: int = 16
-    tend_seconds: float = 5.0  # between looks for what is to be frozen or forgotten
+    tend_seconds: float = 5.0  # between rounds of freezing and forgetting

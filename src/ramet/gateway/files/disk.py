@@ -1,4 +1,4 @@
-"""What the file store does with its disk: pieces in and out, in threads; a lock; errors as the API says them."""
+"""Disk access of the file store: reads and writes in threads, a lock, and disk errors as errors of the API."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from ramet.errors import RametError
 from ramet.gateway.files.refusals import StoreFull
 
-# Written or read in one go.
+# The size of one read or write.
 _PIECE_BYTES = 1024 * 1024
 
 
 class Reading:
-    """An open file, piece by piece. Closed at its end, or when it is forgotten."""
+    """An open file, read piece by piece. It is closed at its end, or when it is garbage collected."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "rb", buffering=0)
@@ -40,7 +40,7 @@ class Reading:
 
 
 async def pieces_of(stream: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same bytes in pieces worth a trip to a thread."""
+    """The same bytes in larger pieces, each worth the hop to a thread."""
     gathered = bytearray()
     async for piece in stream:
         gathered += piece
@@ -53,7 +53,7 @@ async def pieces_of(stream: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]
 
 @contextmanager
 def disk() -> Iterator[None]:
-    """What a full or broken disk says, as the API says it. Errors of a stream that is being read are another matter."""
+    """Map errors of a full or broken disk to errors of the API. Errors of a stream that is being read are not meant."""
     try:
         yield
     except OSError as error:

@@ -1,17 +1,14 @@
-"""The rows of the file store: which files there are, whose, and until when."""
+"""The index of the file store: which files exist, who owns them, and when they expire."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ramet.errors import RametError
+from ramet.web.sqlite_store import SqliteStore, StoreSchema
 
-# What each version added; user_version of the file counts how many of them it has seen.
 _MIGRATIONS = (
     """
     CREATE TABLE files (
@@ -31,12 +28,20 @@ _MIGRATIONS = (
     CREATE INDEX files_that_expire ON files (expires_seconds) WHERE expires_seconds IS NOT NULL;
     """,
 )
+_SCHEMA = StoreSchema(
+    _MIGRATIONS,
+    name="the index of the files",
+    hint=lambda _: "move its folder away to start with no files",
+    newer="the index {path!r} has version {version}, but this Ramet knows only up to {known}",
+    newer_hint="a newer Ramet wrote it: use that one, or another folder",
+)
 _WRITTEN = "id, owner, filename, mime_type, size_bytes, created_seconds, downloadable, expires_seconds, container"
 _COLUMNS = f"{_WRITTEN}, state, number"
 _LIVE = "owner = ? AND state = 'live' AND (expires_seconds IS NULL OR expires_seconds > ?)"
 
 
-# Of an expired or deleted file the content is gone. Its row stays a while: to say so, and for lists to go on behind it.
+# The content of an expired or deleted file is gone. Its row stays for a while, so that requests learn why, and lists
+# can continue after it.
 FileState = Literal["live", "expired", "deleted"]
 
 
@@ -52,9 +57,9 @@ class FileRow:
     created_seconds: float  # since the epoch
     downloadable: bool
     expires_seconds: float | None
-    container: str | None  # the one whose code made it
+    container: str | None  # the container whose code made it
     state: FileState = "live"
-    number: int = 0  # in order of arrival
+    number: int = 0  # counts files in order of arrival
 
     def expired(self, now: float) -> bool:
         return self.expires_seconds is not None and self.expires_seconds <= now
@@ -62,32 +67,26 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows, the newest first, and whether there are more in the direction that was asked for."""
+    """Rows, newest first, and whether there are more in the requested direction."""
 
     rows: tuple[FileRow, ...]
     more: bool
 
 
 class FileIndex:
-    """Owns one connection to the SQLite file. Used from one thread; everything here is quick."""
+    """Owns the SQLite file. Belongs to one thread; every call is quick."""
 
     def __init__(self, path: Path) -> None:
-        # Made before SQLite would, so that it is nobody else's to read from its first moment.
-        path.touch(mode=0o600)
+        """Open the file, or create it. Raises RametError if that fails or a newer Ramet wrote it."""
+        self._database = SqliteStore(path, _SCHEMA)
         try:
-            self._database = sqlite3.connect(path, isolation_level=None)
-            try:
-                self._prepare(path)
-                self._usage = self._count()
-                self._total_bytes = sum(size for _, size in self._usage.values())
-            except BaseException:
-                self._database.close()
-                raise
-        except sqlite3.Error as error:
-            raise RametError(
-                f"cannot open the index of the files, {str(path)!r}: {error}",
-                hint="move its folder away to start with no files",
-            ) from error
+            self._usage = self._count()
+            self._total_bytes = sum(size for _, size in self._usage.values())
+        except BaseException as error:
+            self._database.close()
+            if isinstance(error, sqlite3.Error):
+                raise _SCHEMA.explained(error, "open", path) from error
+            raise
 
     def close(self) -> None:
         self._database.close()
@@ -112,14 +111,14 @@ class FileIndex:
 
     def get(self, owner: str, file_id: str) -> FileRow | None:
         if not file_id.isascii():
-            return None  # none of ours; and SQLite takes no lone surrogates
+            return None  # not an id of ours, and SQLite accepts no lone surrogates
         found = self._database.execute(
             f"SELECT {_COLUMNS} FROM files WHERE id = ? AND owner = ?", (file_id, owner)
         ).fetchone()
         return None if found is None else _row(found)
 
     def page(self, owner: str, now: float, limit: int, after: str | None, before: str | None) -> Page:
-        """Rows older than ``after``, or newer than ``before`` and next to it. An unknown id is like none."""
+        """Rows older than ``after``, or the ones right before ``before``. An unknown id counts as none."""
         bound, order = "", "DESC"
         values: list[object] = [owner, now]
         mark = after if after is not None else before
@@ -147,8 +146,11 @@ class FileIndex:
             self._add_usage(owner, -1, -size_bytes)
 
     def expire(self, now: float, forget_before: float) -> list[str]:
-        """Mark what has expired; its ids, for the content to be removed. Rows of long ago are dropped."""
-        with self._transaction():
+        """Mark expired files, and return their ids, so that their content can be removed.
+
+        Deletes rows that expired long ago.
+        """
+        with self._database.transaction():
             found = self._database.execute(
                 "UPDATE files SET state = 'expired' WHERE expires_seconds <= ? AND state = 'live' "
                 "RETURNING id, owner, size_bytes",
@@ -160,11 +162,11 @@ class FileIndex:
         return [file_id for file_id, _, _ in found]
 
     def ids(self) -> set[str]:
-        """Of all files that have content."""
+        """The ids of all files that have content."""
         return {file_id for (file_id,) in self._database.execute("SELECT id FROM files WHERE state = 'live'")}
 
     def usage(self, owner: str) -> tuple[int, int]:
-        """How many files an owner has, and how many bytes they are."""
+        """The number of an owner's files, and their size in bytes."""
         return self._usage.get(owner, (0, 0))
 
     def total_bytes(self) -> int:
@@ -186,32 +188,6 @@ class FileIndex:
         self._usage[owner] = (had[0] + files, had[1] + size_bytes)
         if self._usage[owner][0] <= 0:
             del self._usage[owner]
-
-    def _prepare(self, path: Path) -> None:
-        execute = self._database.execute
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = NORMAL")
-        with self._transaction():
-            (seen,) = execute("PRAGMA user_version").fetchone()
-            if seen > len(_MIGRATIONS):
-                raise RametError(
-                    f"the index {str(path)!r} has version {seen}, but this Ramet knows only up to {len(_MIGRATIONS)}",
-                    hint="a newer Ramet wrote it: use that one, or another folder",
-                )
-            for script in _MIGRATIONS[seen:]:
-                for statement in script.split(";"):
-                    execute(statement)
-            execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
 
 def _row(values: tuple[object, ...]) -> FileRow:

@@ -1,4 +1,4 @@
-"""Names and types of files that others have chosen: made harmless, and never empty."""
+"""Sanitises names and types of files that others chose; a name is never empty."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 _BYTES_AT_MOST = 255  # NAME_MAX of Linux
 _UNKNOWN_TYPE = "application/octet-stream"
 _MIME_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}")
-# Control characters, those that reorder text, and lone surrogates, which no file name here needs.
+# Control characters, characters that reorder text, and lone surrogates; no file name needs them.
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clean_name(filename: str, mime_type: str | None = None) -> str:
-    """The last part of a path, as a name that any folder can hold."""
+    """The last part of a path, as a name that is valid in any folder."""
     name = _ODD.sub("_", re.split(r"[/\\]", filename)[-1]).strip()
     if name in ("", ".", ".."):
         name = "unnamed" + (mimetypes.guess_extension(mime_type or "") or "")
@@ -21,7 +21,7 @@ def clean_name(filename: str, mime_type: str | None = None) -> str:
 
 
 def shortened(name: str, bytes_at_most: int) -> str:
-    """The same name with its middle cut out, its extension kept, so that it is so many bytes long at most."""
+    """Cut the middle out of a name, so that it has at most this many bytes and keeps its extension."""
     if len(name.encode()) <= bytes_at_most:
         return name
     stem, dot, extension = name.rpartition(".")
@@ -45,7 +45,7 @@ def distinct(name: str, taken: set[str]) -> str:
 
 
 def mime_type_of(name: str, said: str | None) -> str:
-    """The type that was said if it is one, else what the name suggests."""
+    """The given type if it is valid, else a guess from the name."""
     plain = (said or "").partition(";")[0].strip().lower()
     if plain != _UNKNOWN_TYPE and _MIME_TYPE.fullmatch(plain):
         return plain

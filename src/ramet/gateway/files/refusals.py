@@ -1,11 +1,11 @@
-"""Why a file is not given, or not taken, as the API says it.
+"""Errors about files, as the API words them.
 
 ApiError
-├── FileUnknown           404  there is none of this id, or it is another owner's
-├── FileExpired           404  it was there, and its time is over
-├── FileNotDownloadable   400  it was uploaded: its owner has it already
+├── FileUnknown           404  does not exist, or belongs to another owner
+├── FileExpired           404  existed, and has expired
+├── FileNotDownloadable   400  was uploaded: its owner has it already
 ├── FileTooLarge          413
-└── StoreFull             400  the owner's files, or all, are as many or as large as they may be
+└── StoreFull             400  the number or the size of files has reached a limit, of the owner or of all
 """
 
 from __future__ import annotations

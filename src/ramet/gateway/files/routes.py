@@ -20,7 +20,10 @@ OwnerOf = Callable[[Request], str]
 
 
 def routes(rooms: Rooms, owner_of: OwnerOf) -> list[Route]:
-    """All routes of files, for the app to mount. ``owner_of`` raises an ApiError for a request without a valid key."""
+    """All routes of files, for the application to mount.
+
+    ``owner_of`` raises ApiError for a request without a valid key.
+    """
     files = rooms.files
 
     async def upload(request: Request) -> Response:
@@ -41,7 +44,7 @@ def routes(rooms: Rooms, owner_of: OwnerOf) -> list[Route]:
         headers = {
             "content-length": str(row.size_bytes),
             "content-disposition": f"attachment; filename*=UTF-8''{quote(row.filename, safe='')}",
-            # Made by code that nobody has looked at: no browser is to take it for a page.
+            # Unknown code made it, so a browser must not show it as a page.
             "x-content-type-options": "nosniff",
         }
         return StreamingResponse(files.content(owner, file_id), media_type=row.mime_type, headers=headers)

@@ -1,7 +1,7 @@
-"""The Files API without HTTP: how files and lists of them look, and what a list may be asked for.
+"""The JSON shapes of the Files API, and the queries for lists. No HTTP.
 
-A list has two shapes. The current one pages with an opaque cursor (``next_page``); the one of the beta, which requests
-with its header still expect, pages by ids (``first_id``, ``last_id``, ``has_more``).
+A list has two shapes. The current one pages with an opaque cursor (``next_page``). The shape of the beta, which
+requests with the beta header still expect, pages by ids (``first_id``, ``last_id``, ``has_more``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPIRES_SECONDS_AT_MOST = 7_776_000
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339, in UTC."""
+    """A time as RFC 3339, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -50,7 +50,7 @@ def deleted_object(file_id: str) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a list was asked for: some ids, or a page."""
+    """A query for a list: of some ids, or of a page."""
 
     ids: tuple[str, ...] | None = None
     limit: int = _LIMIT
@@ -59,7 +59,7 @@ class ListQuery:
 
     @classmethod
     def read(cls, query: Sequence[tuple[str, str]]) -> ListQuery:
-        """From the query string. Parameters that are unknown here are another version's, and left alone."""
+        """Read the query string. Ignores unknown parameters, which belong to other versions. Raises ApiError."""
         ids = tuple(dict.fromkeys(value for name, value in query if name in ("ids", "ids[]")))
         single = dict(query)
         if ids:
@@ -81,7 +81,7 @@ class ListQuery:
 
 
 def list_objects(files: FileStore, owner: str, query: ListQuery, *, older: bool) -> dict[str, object]:
-    """A page of an owner's files, the newest first."""
+    """A page of an owner's files, newest first."""
     if query.ids is not None:
         rows: Sequence[FileRow] = files.some(owner, query.ids)
         more = False
@@ -96,7 +96,7 @@ def list_objects(files: FileStore, owner: str, query: ListQuery, *, older: bool)
 
 
 def downloadable(files: FileStore, owner: str, file_id: str) -> FileRow:
-    """The file, if its content may be had."""
+    """The file, if its content may be downloaded. Raises FileNotDownloadable."""
     row = files.get(owner, file_id)
     if not row.downloadable:
         raise FileNotDownloadable(file_id)
@@ -109,7 +109,7 @@ def wants_older_shape(headers: Mapping[str, str]) -> bool:
 
 
 def read_expires_in(value: str | None) -> int | None:
-    """The form field of an upload that says how long it is to be kept."""
+    """The form field of an upload that says how long to keep it. Raises ApiError."""
     if value is None or value == "":
         return None
     allowed = f"a number of seconds from {EXPIRES_SECONDS_AT_LEAST} to {EXPIRES_SECONDS_AT_MOST} is allowed"

@@ -1,13 +1,13 @@
-"""Files that clients upload and that code makes, kept on disk.
+"""Stores uploaded files, and files that code makes, on disk.
 
-    folder/            0700, held by one process at a time
+    folder/            0700, locked by one process
       lock
-      index.sqlite     a row for each file: whoever has a row has its whole content
+      index.sqlite     a row for each file; a file with a row has all its content
       content/<id>
-      incoming/<id>    being written; whatever lies here when a store is opened was left by one that was killed
+      incoming/<id>    being written; left over from a killed process if it is there when a store opens
 
-A file is written beside, moved to its place and only then given its row; taking away goes the other way round. So a
-process that is killed leaves bytes that nobody sees, and the next one removes them. Commits go to the write-ahead log
+A file is written to incoming, moved to content, and only then gets its row; deletion goes in the opposite order. So a
+process that is killed leaves only bytes without a row, and the next one removes them. Commits go to the write-ahead log
 and do not wait for the disk: a power cut may undo the last ones, a kill never does.
 """
 
@@ -32,18 +32,18 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """How much is kept. Files made by code go by themselves after a while, uploads when their owner says so."""
+    """Limits of the store. Files made by code expire after a while; uploads stay until their owner deletes them."""
 
     file_bytes: int = 500 * _MIB
     owner_files: int = 10_000
     owner_bytes: int = 20 * 1024 * _MIB
     total_bytes: int = 100 * 1024 * _MIB
     made_kept_seconds: float | None = 30 * 24 * 3600.0
-    expired_known_seconds: float = 30 * 24 * 3600.0  # so long it is known of a file that it was there
+    expired_known_seconds: float = 30 * 24 * 3600.0  # while it is reported as expired, and not as unknown
 
 
 class FileStore:
-    """Owns the folder. All calls belong on one event loop; whatever takes long happens in threads."""
+    """Owns the folder. All calls belong to one event loop; slow work runs in threads."""
 
     def __init__(
         self, folder: str | Path, limits: FileLimits | None = None, clock: Callable[[], float] = time.time
@@ -51,7 +51,7 @@ class FileStore:
         self._folder = Path(folder)
         self.limits = FileLimits() if limits is None else limits
         self._clock = clock
-        self._arriving: dict[str, int] = {}  # bytes, by owner, of files that are still being written
+        self._arriving: dict[str, int] = {}  # bytes of files that are still being written, by owner
         self._arriving_files: dict[str, int] = {}
         self._content, self._incoming = self._folder / "content", self._folder / "incoming"
         for path in (self._folder, self._content, self._incoming):
@@ -85,9 +85,10 @@ class FileStore:
         expires_in_seconds: float | Callable[[], float | None] | None = None,
         container: str | None = None,
     ) -> FileRow:
-        """Keep a file. It is there when this returns, and not at all if the stream breaks or becomes too long.
+        """Store a file. It exists completely when this returns, or not at all if this raises.
 
-        How long it is to be kept may be asked for when all of it has arrived.
+        ``expires_in_seconds`` may be a function, which is called when all bytes have arrived. Raises FileTooLarge,
+        StoreFull, or the error of the stream.
         """
         file_id = f"file_{secrets.token_hex(12)}"
         name = clean_name(filename, mime_type)
@@ -125,7 +126,7 @@ class FileStore:
             _subtract(self._arriving_files, owner, 1)
 
     def get(self, owner: str, file_id: str) -> FileRow:
-        """What is known of a file; one of another owner is not there."""
+        """The row of a file. Raises FileUnknown, also for a file of another owner, or FileExpired."""
         row = self._index.get(owner, file_id)
         if row is None or row.state == "deleted":
             raise FileUnknown(file_id)
@@ -141,11 +142,11 @@ class FileStore:
         after: str | None = None,
         before: str | None = None,
     ) -> Page:
-        """The newest first; those after, or right before, one that an earlier page ended or began with."""
+        """A page of files, newest first; ``after`` and ``before`` are ids at the ends of earlier pages."""
         return self._index.page(owner, self._clock(), limit, after, before)
 
     def some(self, owner: str, file_ids: Sequence[str]) -> Sequence[FileRow]:
-        """Those of the ids that are there, the newest first."""
+        """The existing files among these ids, newest first."""
         now = self._clock()
         found = (self._index.get(owner, file_id) for file_id in dict.fromkeys(file_ids))
         there = [row for row in found if row is not None and row.state == "live" and not row.expired(now)]
@@ -157,7 +158,7 @@ class FileStore:
         await asyncio.to_thread((self._content / file_id).unlink, missing_ok=True)
 
     def content(self, owner: str, file_id: str) -> AsyncIterator[bytes]:
-        """The bytes of a file, in pieces. It is open when this returns: deleting it meanwhile takes nothing away."""
+        """The bytes of a file, in pieces. It is open when this returns, so a later deletion does not cut it off."""
         self.get(owner, file_id)
         try:
             descriptor = os.open(self._content / file_id, os.O_RDONLY | os.O_CLOEXEC)
@@ -166,7 +167,7 @@ class FileStore:
         return Reading(descriptor)
 
     async def tend(self) -> None:
-        """Remove the content of what has expired, and forget what expired long ago."""
+        """Remove the content of expired files, and forget those that expired long ago."""
         now = self._clock()
         for file_id in self._index.expire(now, now - self.limits.expired_known_seconds):
             await asyncio.to_thread((self._content / file_id).unlink, missing_ok=True)
@@ -212,7 +213,7 @@ class FileStore:
             raise StoreFull("there is no room for more files in this gateway")
 
     def _sweep(self) -> None:
-        """Remove what a store that was killed has left behind."""
+        """Remove what a killed process has left."""
         for path in self._incoming.iterdir():
             path.unlink()
         known = self._index.ids()

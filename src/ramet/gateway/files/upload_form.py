@@ -1,6 +1,6 @@
-"""A multipart form with one file, read as it arrives: the file goes on piece by piece, and is never kept twice.
+"""A multipart form with one file, parsed as it arrives: the file passes through in pieces.
 
-The published client sends bytes as a part without a file name, so a file is known by the field it is in.
+The published client sends bytes as a part without a file name, so the name of the field marks the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE = "file"
 _FIELD_BYTES = 1024
 _PARTS = 20
 _HEADER_BYTES = 8 * 1024
-# Around the file: boundaries, headers of parts, the other fields.
+# Bytes around the file: boundaries, headers of parts, other fields.
 _AROUND_BYTES = 64 * 1024
 
 
@@ -32,7 +32,7 @@ class _Part:
 
 
 class UploadForm:
-    """Reads a body once: ``find_file``, then ``content`` to its end, then ``fields`` are complete."""
+    """Reads a body once: ``find_file``, then ``content`` to its end; then ``fields`` is complete."""
 
     def __init__(self, content_type: str, body: AsyncIterator[bytes], file_bytes: int) -> None:
         kind, options = parse_options_header(content_type)
@@ -50,7 +50,7 @@ class UploadForm:
         self._parts = 0
         self._part = _Part()
         self._header = [bytearray(), bytearray()]
-        self._pieces: deque[bytes] = deque()  # of the file, from what was read last
+        self._pieces: deque[bytes] = deque()  # parts of the file in the last read
         try:
             self._parser = MultipartParser(
                 boundary,
@@ -69,13 +69,13 @@ class UploadForm:
             raise invalid(f"the form could not be read: {error}") from None
 
     async def find_file(self) -> None:
-        """Read up to the beginning of the file. Its name and type are known then."""
+        """Read up to the beginning of the file, so that its name and type are known. Raises ApiError."""
         while not self._found:
             if not await self._read():
                 raise invalid("file: Field required")
 
     async def content(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the file. Goes on to the end of the form."""
+        """The bytes of the file. Reads on to the end of the form."""
         more = True
         while more:
             while self._pieces:
@@ -85,7 +85,7 @@ class UploadForm:
             raise invalid("the form could not be read: it is incomplete")
 
     async def _read(self) -> bool:
-        """Take the next piece of the body; False at its end."""
+        """Parse the next piece of the body; False at its end."""
         piece = await anext(self._body, None)
         if piece is None:
             return False

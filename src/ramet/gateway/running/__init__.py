@@ -1,4 +1,4 @@
-"""One call of a server tool in a container: carried out, stopped at calls of the client's tools, told.
+"""One call of a server tool in a container: runs it, pauses it at calls of the client's tools, reports its outcome.
 
 Start with ``cell_run.py``.
 """

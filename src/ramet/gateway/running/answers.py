@@ -1,4 +1,4 @@
-"""What a client says that a tool has returned, and what code in the sandbox gets of it."""
+"""Results of a client's tools, and what the code in the sandbox gets of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Answer:
 
     @property
     def digest(self) -> bytes:
-        """By which the same answer is known when it comes again."""
+        """A digest by which a repeated result is recognised."""
         mark = b"error:" if self.is_error else b"value:"
         return hashlib.sha256(mark + self.text.encode("utf-8", "surrogatepass")).digest()
 
     @classmethod
     def read(cls, content: Content, is_error: bool) -> Answer:
-        """From a tool_result block: texts on lines of their own, all other blocks as JSON."""
+        """Read a tool_result block: each text on lines of its own, all other blocks as JSON."""
         if content is None:
             return cls("", is_error)
         if isinstance(content, str):
@@ -36,7 +36,7 @@ class Answer:
 
 
 class AnswerRefused(ApiError):
-    """A tool result that answers no call of this code, or answers one again and differently."""
+    """Raised for a tool result that answers no call of this code, or contradicts an earlier one."""
 
     def __init__(self, message: str) -> None:
         super().__init__(400, message)

@@ -1,4 +1,4 @@
-"""The blocks that tell a client what became of a server tool's call.
+"""The result blocks of server tools.
 
 All three tools follow one pattern: `<name>_tool_result` holds `<name>_result` with `<name>_output` for each file, or
 `<name>_tool_result_error`. Only the editor's results have shapes of their own, see ``editing``.
@@ -15,8 +15,8 @@ ErrorCode = Literal[
     "unavailable",
     "too_many_requests",
     "execution_time_exceeded",
-    "output_file_too_large",  # of bash only
-    "file_not_found",  # of the editor only
+    "output_file_too_large",  # bash only
+    "file_not_found",  # editor only
 ]
 Block = dict[str, object]
 
@@ -30,7 +30,7 @@ def tool_result(name: str, tool_use_id: str, content: Mapping[str, object]) -> B
 
 
 def execution_result(name: str, stdout: str, stderr: str, return_code: int, file_ids: Sequence[str]) -> Block:
-    """How a cell ended."""
+    """The result of a cell that ended."""
     return {
         "type": f"{name}_result",
         "stdout": stdout,
@@ -41,7 +41,7 @@ def execution_result(name: str, stdout: str, stderr: str, return_code: int, file
 
 
 def execution_error(name: str, error_code: ErrorCode, message: str | None = None) -> Block:
-    """Why there is no result. Only the editor's errors can say more than a code."""
+    """The error of a call without a result. Only the editor's errors can hold more than a code."""
     block: Block = {"type": f"{name}_tool_result_error", "error_code": error_code}
     if name == EDITOR:
         block["error_message"] = message

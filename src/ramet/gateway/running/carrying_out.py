@@ -1,4 +1,4 @@
-"""Carrying out one call of a server tool in a sandbox: from the model's input to the block for the client."""
+"""Carries out one call of a server tool in a sandbox: from the model's input to the block for the client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramet.gateway.running.editing import edit
 from ramet.gateway.running.outcomes import Finished
 from ramet.gateway.running.outputs import Outputs, Taking
 
-# What runs the code of each tool, and the field of its input that holds it.
+# The language of each tool, and the field of its input that holds the code.
 _LANGUAGES: dict[str, tuple[Language, str]] = {
     "code_execution": ("python", "code"),
     "bash_code_execution": ("bash", "command"),
@@ -27,7 +27,7 @@ _LANGUAGES: dict[str, tuple[Language, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where calls are carried out: a container, as far as this needs to know it."""
+    """Where a call is carried out: the parts of a container that this needs."""
 
     container: str
     owner: str
@@ -35,13 +35,13 @@ class Place:
     files: FileStore
     outputs: Outputs
     settings: ContainerSettings
-    carried_out: Callable[[CellRun, float, Finished], None]  # with how long it took, in seconds
+    carried_out: Callable[[CellRun, float, Finished], None]  # the float is the duration in seconds
     lost: Callable[[RametError], object]
-    notice: Callable[[], str]  # what the next cell is to say before anything else, once
+    notice: Callable[[], str]  # text for the next cell's stderr, returned once
 
 
 async def carry_out(run: CellRun, place: Place) -> Finished:
-    """Everything that the code, or a broken sandbox, can do becomes an outcome."""
+    """Carry out a call. Everything that the code or a broken sandbox can do becomes an outcome."""
     began = time.monotonic()
     try:
         finished = await _carry_out(run, place)
@@ -84,7 +84,7 @@ async def _carry_out(run: CellRun, place: Place) -> Finished:
 
 
 async def _told(run: CellRun, place: Place, result: Result, taking: Taking, prepared: Result | None) -> Finished:
-    """``prepared``: of the cell before it that nobody has asked for. What was printed, or lost, before that is told."""
+    """The outcome of a cell. ``prepared`` is the result of our own cell before it, whose output is reported as well."""
     request, truncated = run.request, result.truncated
     paths = (None, None) if truncated is None else (truncated.stdout_path, truncated.stderr_path)
     background = "" if prepared is None else prepared.background
@@ -111,7 +111,7 @@ async def _told(run: CellRun, place: Place, result: Result, taking: Taking, prep
 
 
 async def _bounded(place: Place, result: Result, stream: str, text: str, whole: str | None) -> str:
-    """As much of a stream as client and model get. All of it is in a file in the sandbox, if there is room for one."""
+    """The part of a stream that client and model get. A file in the sandbox holds all of it, if there is room."""
     characters = place.settings.output_characters
     if len(text) > characters and whole is None:
         whole = f"/tmp/{stream}-of-cell-{result.cell_id}.txt"

@@ -1,11 +1,11 @@
-"""A call of a server tool while it is carried out: a cell that may stop at calls of the client's tools and go on later.
+"""A call of a server tool while it runs: a cell that may pause at calls of the client's tools and continue later.
 
     CellRun.next() -> Waiting     the code waits for these calls; answer() each, then next() again
                    -> Finished    it has ended: the block for the client, the text for the model
 
-A run lives as long as its code does and not as long as a request: whoever asks ``next`` may go away and come back. What
-was told once is told again: ``next(after=ids)`` gives what followed the answers to these calls, for clients that repeat
-a request whose answer they did not get.
+A run lives as long as its code and not as long as a request: the request that waits in ``next`` may end, and another
+may continue. ``next(after=ids)`` returns what followed the results of these calls, again if needed, for clients that
+repeat a request whose answer they did not get.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["CallLimits", "CellRequest", "CellRun", "ClientTool", "Finished", "Pe
 _log = logging.getLogger("ramet.gateway")
 
 _INTERRUPT_AGAIN_SECONDS = 0.1
-# The engine kills a REPL that heeds no interrupt after seconds; so long and something is wrong with the engine.
+# The engine kills a REPL that ignores an interrupt within seconds. After this long the engine itself is broken.
 _GIVE_UP_SECONDS = 60.0
 
 
 class CellRun:
-    """Owns the task that carries the call out. Made by a container, on the event loop."""
+    """Owns the task that carries out the call. A container creates it, on the event loop."""
 
     def __init__(
         self, request: CellRequest, tools: Sequence[ClientTool] = (), limits: CallLimits | None = None
@@ -41,7 +41,7 @@ class CellRun:
         self.limits = CallLimits() if limits is None else limits
         self.timed_out = False
         self.abandoned = False
-        self.told = False  # it has ended, and somebody was told how
+        self.told = False  # it has ended, and a request has read the outcome
         self.time = RunningTime(self.limits.cell_seconds, self._time_is_up)
         limits = self.limits
         gather_seconds = limits.gather_commands_seconds if request.name == BASH else limits.gather_seconds
@@ -54,46 +54,47 @@ class CellRun:
         state = "ended" if self.ended else f"waits for {len(self.calls)} calls" if self.waiting else "runs"
         return f"<CellRun {self.request.tool_use_id} {state}>"
 
-    # For whoever carries a turn out.
+    # For turns.
 
     async def next(self, after: Collection[str] | None = None) -> Waiting | Finished:
-        """What the run comes to next, or came to after the answers to these calls. May be given up at any time."""
+        """The next outcome, or the one that followed the results of these calls. May be cancelled at any time."""
         outcome = await self._pauses.next(after)
         if isinstance(outcome, Finished):
             self.told = True
         return outcome
 
     def answer(self, tool_use_id: str, content: Content, is_error: bool = False) -> None:
-        """Give a call its result. The same once more is no error; nor is one that comes too late, and is not heard."""
+        """Give a call its result. Ignores a repeated result, and one that comes too late. Raises AnswerRefused."""
         self._pauses.answer(tool_use_id, content, is_error)
 
     async def abandon(self) -> None:
-        """Nobody will answer any more: the code is interrupted. Returns when it has ended."""
+        """Interrupt the code, because no client will answer its calls. Returns when it has ended."""
         if not self.ended:
             self.abandoned = True
             self._pauses.give_up("this call can no longer be answered")
             self._stop()
         if self._stopping is not None:
+            # Shielded: a caller that is cancelled must not stop the interruption, which others may wait for too.
             await asyncio.shield(self._stopping)
 
     @property
     def calls(self) -> list[PendingCall]:
-        """Those that wait right now, in the order in which they were made."""
+        """The calls that wait right now, in the order in which they were made."""
         return self._pauses.calls
 
     @property
     def answered(self) -> Mapping[str, bytes]:
-        """A digest of each answer there was, by the id of its call."""
+        """A digest of each result, by the id of its call."""
         return self._pauses.answered
 
     @property
     def hidden_chars(self) -> int:
-        """Of tool results that only the code has read."""
+        """The number of characters in tool results that only the code has read."""
         return self._pauses.answered_chars
 
     @property
     def waiting(self) -> bool:
-        """Its client has been told of calls, and the code waits for answers."""
+        """Whether the client knows of calls that the code waits for."""
         return self._pauses.told
 
     @property
@@ -101,22 +102,22 @@ class CellRun:
         return self._pauses.ended
 
     def knows(self, tool_use_ids: Collection[str]) -> bool:
-        """All of these are calls that this code has made."""
+        """Whether this code made all of these calls."""
         return bool(tool_use_ids) and self._pauses.known.issuperset(tool_use_ids)
 
     # For the container.
 
     async def reached(self) -> None:
-        """Wait until it has ended, or waits for its client; nobody is told."""
+        """Wait until it has ended or waits for its client, without marking the outcome as read."""
         await self._pauses.next(None)
 
     def begin(self, carried_out: Coroutine[None, None, Finished], interrupt: Callable[[], Awaitable[bool]]) -> None:
-        """Carry the call out, in a task of its own."""
+        """Start the task that carries out the call."""
         self._interrupt = interrupt
         self._task = asyncio.create_task(self._carry_out(carried_out), name=f"run {self.request.tool_use_id}")
 
     def finish(self, finished: Finished) -> None:
-        """It is over, with this outcome."""
+        """End the run with this outcome."""
         self.time.stop()
         self._pauses.finish(finished)
 
@@ -128,7 +129,7 @@ class CellRun:
         return Finished(block, f"error: {error_code}: {message}", self.hidden_chars)
 
     async def called(self, name: str, arguments: Mapping[str, object]) -> str:
-        """The code calls a tool: wait for the client's answer. What this raises is raised in the code."""
+        """Handle a tool call of the code: wait for the client's result. The code gets what this raises."""
         if self.ended or self.abandoned or all(tool.name != name for tool in self.tools):
             raise ToolError(f"the tool {name!r} cannot be called from here")
         return await self._pauses.call(name, arguments)
@@ -153,12 +154,13 @@ class CellRun:
             self._stopping = asyncio.create_task(self._interrupt_until_ended(self._task))
 
     async def _interrupt_until_ended(self, task: asyncio.Task[None]) -> None:
-        """Interrupt the cell, which may be about to begin, and see it end."""
+        """Interrupt the cell, again if it had not begun yet, and wait for its end."""
         try:
+            # Again until it takes effect: the task may not have sent its cell to the engine yet.
             while not task.done() and self._interrupt is not None and not await self._interrupt():
                 await asyncio.wait({task}, timeout=_INTERRUPT_AGAIN_SECONDS)
         except RametError:
-            pass  # the sandbox is gone, and the task will learn of it
+            pass  # the sandbox is gone, and the task gets an error
         _, unfinished = await asyncio.wait({task}, timeout=_GIVE_UP_SECONDS)
         if unfinished:
             task.cancel()

@@ -1,4 +1,4 @@
-"""How long a cell has run, without the time in which it waits for its client."""
+"""Measures how long a cell has run, without the time in which it waits for its client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class RunningTime:
-    """A clock that can be held, and calls once when the limit is reached. Belongs to one cell."""
+    """A clock that can be paused, and calls back once at its limit. Belongs to one cell."""
 
     def __init__(self, limit_seconds: float, reached: Callable[[], None]) -> None:
         self._left_seconds = limit_seconds
@@ -17,21 +17,21 @@ class RunningTime:
         self._over = False
 
     def go(self) -> None:
-        """Begin, or go on after a hold."""
+        """Start, or continue after ``hold``."""
         if self._timer is None and not self._over:
             loop = asyncio.get_running_loop()
             self._since = loop.time()
             self._timer = loop.call_later(max(self._left_seconds, 0.0), self._end)
 
     def hold(self) -> None:
-        """Stand still until the next ``go``."""
+        """Pause until the next ``go``."""
         if self._timer is not None and self._since is not None:
             self._timer.cancel()
             self._timer = None
             self._left_seconds -= asyncio.get_running_loop().time() - self._since
 
     def stop(self) -> None:
-        """The cell has ended: never call."""
+        """Stop for good, without calling back."""
         self.hold()
         self._over = True
 

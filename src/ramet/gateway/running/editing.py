@@ -1,6 +1,6 @@
 """The text editor: view, create and replace in files of a sandbox, from outside, while nothing runs in it.
 
-What a client gets has the fields of the published blocks, the text as it is in the file; a model reads the same with
+The client gets the fields of the published blocks, with the text as it is in the file; a model reads the same with
 numbered lines.
 """
 
@@ -16,23 +16,23 @@ from ramet.errors import FileError, FileIsFolder, FileNotFolder, FileNotFound, I
 from ramet.gateway.files.names import mime_type_of
 from ramet.gateway.running.blocks import EDITOR, Block, ErrorCode, execution_error
 
-_FILE_BYTES = 16 * 1024 * 1024  # that are edited, or looked at; for more there is bash
+_FILE_BYTES = 16 * 1024 * 1024  # largest file to edit or view; bash can handle larger ones
 _PICTURE_BYTES = 5 * 1024 * 1024
 _CHARACTERS = 100_000  # of a file that are shown at once
-_ENTRIES = 1_000  # of a folder
+_ENTRIES = 1_000  # of a folder that are shown
 _PICTURES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """The content of the result block, and what a model reads of it."""
+    """The content of the result block, and its text for the model."""
 
     content: Block
     model_text: str | list[dict[str, object]]
 
 
 class _Refused(Exception):
-    """The editor cannot do this."""
+    """Raised when the editor cannot do this."""
 
     def __init__(self, message: str, error_code: ErrorCode = "invalid_tool_input") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class _Refused(Exception):
 
 
 async def edit(files: AsyncFiles, given: Mapping[str, object]) -> Edited:
-    """Carry out one command. What is wrong with it, or with the file, is a result too."""
+    """Carry out one command. An error in the command or with the file is an outcome too."""
     try:
         return await _edit(files, given)
     except _Refused as error:
@@ -106,7 +106,7 @@ def _viewed(path: str, text: str, view_range: object) -> Edited:
 
 
 def _range(view_range: object, count: int) -> tuple[int, int]:
-    """First and last line, from 1, both shown."""
+    """The first and the last line to show, counted from 1."""
     if view_range is None:
         return 1, count
     if not isinstance(view_range, list) or len(view_range) != 2:
@@ -122,7 +122,7 @@ def _range(view_range: object, count: int) -> tuple[int, int]:
 
 
 async def _view_folder(files: AsyncFiles, path: str) -> Edited:
-    """Two levels, without what is hidden."""
+    """List two levels, without hidden entries."""
     lines: list[str] = []
     for entry in await files.list(path):
         if entry.name.startswith("."):
@@ -133,7 +133,7 @@ async def _view_folder(files: AsyncFiles, path: str) -> Edited:
             try:
                 inner = await files.list(below)
             except FileError:
-                continue  # gone meanwhile, or not to be looked into
+                continue  # it is gone, or cannot be read
             lines += [
                 f"{below}/{one.name}{'/' if one.type == 'folder' else chr(9) + f'{one.size_bytes} bytes'}"
                 for one in inner
@@ -190,7 +190,7 @@ async def _replace(files: AsyncFiles, path: str, old: str, new: str) -> Edited:
         data = await _read(files, path, _FILE_BYTES)
     except FileIsFolder:
         raise _Refused(f"{path!r} is a folder") from None
-    # Bytes that are no UTF-8 come out as they went in.
+    # Bytes that are not UTF-8 are written back unchanged.
     text = data.decode("utf-8", "surrogateescape")
     begin = text.find(old)
     if begin < 0:
@@ -230,7 +230,7 @@ def _replaced(before: str, after: str) -> Block:
 
 
 async def _read(files: AsyncFiles, path: str, bytes_at_most: int) -> bytes:
-    """All of a file, of which one never knows how long it is before it was read."""
+    """Read a whole file. Its size is known only when it was read, because it may change meanwhile."""
     data = bytearray()
     async with aclosing(files.read_stream(path)) as pieces:
         async for piece in pieces:

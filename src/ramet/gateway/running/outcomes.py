@@ -1,4 +1,4 @@
-"""A call of a server tool, the calls of client tools that its code makes, and what it comes to."""
+"""The values of a run: a call of a server tool, the calls of client tools that its code makes, and its outcome."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class CellRequest:
 
     tool_use_id: str  # "srvtoolu_..."
     name: str  # "code_execution", "bash_code_execution" or "text_editor_code_execution"
-    input: Mapping[str, object]  # whatever the model wrote
+    input: Mapping[str, object]  # anything that the model wrote
     version: str  # "20250522", "20250825", "20260120" or "20260521"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """A tool that code may call and the client answers."""
+    """A tool that code may call and the client carries out."""
 
     name: str
     description: str
@@ -38,27 +38,27 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The code waits for all of these."""
+    """The code waits for all of these calls."""
 
     calls: tuple[PendingCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The call of the server tool is over."""
+    """The call of the server tool has ended."""
 
     block: Block  # the whole `*_tool_result`
     model_text: str | list[dict[str, object]]  # content of an ordinary tool_result
-    hidden_chars: int = 0  # of tool results that only the code has read
+    hidden_chars: int = 0  # characters of tool results that only the code has read
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How long things may take."""
+    """Time limits."""
 
-    cell_seconds: float = 90.0  # of running, without waiting for the client
-    call_seconds: float | None = 270.0  # of waiting for one answer
-    # Calls made together are told together: those within so long of each other, but never held up for more in all.
+    cell_seconds: float = 90.0  # of running, not counting waits for the client
+    call_seconds: float | None = 270.0  # of waiting for one result
+    # Calls made together are sent together: those that follow each other within this time, up to a total delay.
     gather_seconds: float = 0.02
-    gather_commands_seconds: float = 0.1  # in bash, where each call is a program that has to start
+    gather_commands_seconds: float = 0.1  # for bash, where each call is a program that has to start
     gather_at_most_seconds: float = 0.25

@@ -1,7 +1,7 @@
-"""Files that code makes for its client: $OUTPUT_DIR, an empty folder for each call, and figures that were shown.
+"""Files that code makes for its client: $OUTPUT_DIR, an empty folder for each call, and the figures that it showed.
 
-The folder of a call is the variable OUTPUT_DIR of the REPL, which bash inherits. One that a call left empty serves the
-next as well, so that only calls which made something cost a cell that sets the variable anew. Older folders stay: code
+The REPL has the folder in its variable OUTPUT_DIR, which bash inherits. A folder that a call left empty serves the next
+call too, so that only calls which made something cost a cell that sets the variable. Older folders stay, because code
 may still read what it made.
 """
 
@@ -29,37 +29,37 @@ class OutputLimits:
 
 @dataclass(slots=True)
 class Outputs:
-    """Which folder the next call gets, and which one the REPL believes in. Belongs to one container."""
+    """The folder for the next call, and the one that the REPL knows. Belongs to one container."""
 
     number: int = 1
-    made: bool = False  # the folder is there, and empty as far as we know
-    told: int | None = 1  # the number in the REPL's environment; None: whatever a fresh REPL has
+    made: bool = False  # whether the folder exists, and is empty as far as we know
+    told: int | None = 1  # the number in the REPL's environment; None: unknown, as in a fresh REPL
 
     @property
     def folder(self) -> str:
         return f"{OUTPUTS}/{self.number}"
 
     async def prepare(self, sandbox: AsyncSandbox) -> Result | None:
-        """See that the folder is there and the REPL knows it; the result of the cell that this took, if it did."""
+        """Create the folder and set the REPL's variable, if needed. Returns the result of the cell that did so."""
         if not self.made:
             await sandbox.files.mkdir(self.folder)
             self.made = True
         if self.told == self.number:
             return None
-        # Leaves no name behind. The value is our own, not spliced in from anywhere.
+        # Leaves no variable behind. The value is our own and needs no escaping.
         result = await sandbox.run_code(f"__import__('os').environ['OUTPUT_DIR'] = {self.folder!r}", timeout=10)
         self.told = self.number if result.ok else None
         return result
 
     def repl_lost(self) -> None:
-        """A fresh REPL has the environment that the sandbox was made with."""
+        """Note that the REPL is a fresh one, with the environment that the sandbox was created with."""
         self.told = None
 
     def copy(self) -> Outputs:
         return Outputs(self.number, self.made, self.told)
 
     async def take(self, sandbox: AsyncSandbox, taking: Taking) -> None:
-        """Everything at the top of the folder. If there was anything at all, the next call gets another folder."""
+        """Take all files at the top of the folder. If there was one, the next call gets another folder."""
         try:
             entries = await sandbox.files.list(self.folder)
         except (FileNotFound, FileNotFolder):
@@ -82,7 +82,7 @@ class Outputs:
 
 @dataclass(slots=True)
 class Taking:
-    """What one call made, on its way to the file store."""
+    """The files of one call, on their way to the file store."""
 
     files: FileStore
     limits: OutputLimits
@@ -116,7 +116,7 @@ class Taking:
             await self.take(f"figure-{number}.{image.extension}", len(image.data), _once(image.data), image.mime_type)
 
     def notes(self) -> list[str]:
-        """What the model should know, a line each."""
+        """Remarks for the model, one on each line."""
         notes = [*self.too_large, *self.problems]
         if self._left_out:
             notes.append(f"{self._left_out} files were left out: {self.limits.files} are taken from one call at most")
@@ -124,7 +124,7 @@ class Taking:
 
 
 class _Grew(Exception):
-    """A file that is being written while it is read."""
+    """Raised for a file that grows while it is read."""
 
 
 async def _no_longer_than(stream: AsyncGenerator[bytes, None], bytes_at_most: int) -> AsyncGenerator[bytes, None]:

@@ -1,9 +1,9 @@
-"""Where code stops for its client: calls that wait, what the client was told of them, and what followed its answers.
+"""The pauses of a cell: calls that wait for the client, what the client was sent, and what followed its results.
 
     step 0: Waiting(a, b) --both answered--> step 1: Waiting(c) --answered--> step 2: Finished
 
-A step is what one ``next`` tells, and is told again to whoever asks for it again. It is over when none of its calls
-waits any more: answered, timed out, or not wanted by the code any longer. Calls made meanwhile belong to the next one.
+A step is what one ``next`` returns, and it returns it again when asked again. It ends when none of its calls waits any
+more: they are answered, timed out, or abandoned by the code. Calls made meanwhile belong to the next step.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ramet.gateway.running.answers import Answer, AnswerRefused, Content
 from ramet.gateway.running.clock import RunningTime
 from ramet.gateway.running.outcomes import CallLimits, Finished, PendingCall, Waiting
 
-# Only the last answers are ever asked for again, and those of a request that was slow to give up.
+# Only the last outcomes are asked for again, by repeated requests and by slow ones.
 _STEPS_KEPT = 16
-# Of the arguments of all calls of a cell that wait. They stay in memory, and the client sends them back with its
-# history, of which a request holds 32 MiB.
+# The size of the arguments of all waiting calls of a cell. They stay in memory, and the client sends them back with its
+# history, for which a request has 32 MiB.
 _ARGUMENT_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
 class _Step:
     outcome: asyncio.Future[Waiting | Finished]
-    ids: frozenset[str] = frozenset()  # of the calls it told of
+    ids: frozenset[str] = frozenset()  # the calls in it
 
 
 @dataclass(slots=True)
@@ -41,13 +41,13 @@ class _Call:
 
 
 class Pauses:
-    """Owns the calls of one cell that wait, and its steps. While any waits, the cell's clock stands still."""
+    """Owns the waiting calls of one cell, and its steps. While any call waits, the cell's clock is paused."""
 
     def __init__(self, limits: CallLimits, time: RunningTime, gather_seconds: float) -> None:
-        """``gather_seconds``: calls that follow each other within so long are told together."""
-        self.answered: dict[str, bytes] = {}  # digests of answers, by tool_use id
-        self.answered_chars = 0  # of answers that were no errors
-        self.known: set[str] = set()  # ids of all calls ever made
+        """``gather_seconds``: calls that follow each other within this time are sent together."""
+        self.answered: dict[str, bytes] = {}  # digests of results, by tool_use id
+        self.answered_chars = 0  # of results that are not errors
+        self.known: set[str] = set()  # ids of all calls that were made
         self._limits = limits
         self._gather_seconds = gather_seconds
         self._time = time
@@ -59,12 +59,12 @@ class Pauses:
 
     @property
     def calls(self) -> list[PendingCall]:
-        """Those that wait right now, in the order in which they were made."""
+        """The calls that wait right now, in the order in which they were made."""
         return [waiting.call for waiting in self._pending.values()]
 
     @property
     def told(self) -> bool:
-        """The client was told of calls, and has not answered them all."""
+        """Whether the client was sent calls that are not all answered."""
         return self._steps[-1].outcome.done() and not self.ended
 
     @property
@@ -73,12 +73,13 @@ class Pauses:
         return last.done() and isinstance(last.result(), Finished)
 
     async def next(self, after: Collection[str] | None) -> Waiting | Finished:
-        """What the last step tells, or the one that followed the answers to these calls."""
+        """The outcome of the last step, or of the step that followed the results of these calls."""
         step = self._steps[-1] if after is None else self._step_after(frozenset(after))
+        # Shielded: several requests may wait for one step, and one that is cancelled must not cancel it for the others.
         return await asyncio.shield(step.outcome)
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Wait for the client's answer to a call. What this raises is raised in the code."""
+        """Wait for the client's result of a call. The code gets what this raises: ToolError or TimeoutError."""
         size_bytes = len(to_json(arguments))
         if size_bytes + sum(one.size_bytes for one in self._pending.values()) > _ARGUMENT_BYTES:
             raise ToolError(f"the arguments of the waiting calls are together longer than {_ARGUMENT_BYTES} bytes")
@@ -93,7 +94,7 @@ class Pauses:
             async with asyncio.timeout(seconds):
                 answer = await waiting.answer
         except TimeoutError:
-            # The published behaviour, word for word: programs look for it.
+            # Word for word as published, because programs look for it.
             raise TimeoutError(f"Calling tool [{name!r}] timed out (no response after {seconds:g}s).") from None
         finally:
             self._settle(call.id)
@@ -102,7 +103,7 @@ class Pauses:
         return answer.text
 
     def answer(self, tool_use_id: str, content: Content, is_error: bool) -> None:
-        """The same once more is no error; nor is one that comes too late, and is not heard."""
+        """Give a call its result. Ignores a repeated result, and one that comes too late. Raises AnswerRefused."""
         if tool_use_id not in self.known:
             raise AnswerRefused(f"no code is waiting for a result of {tool_use_id}")
         answer = Answer.read(content, is_error)
@@ -118,17 +119,18 @@ class Pauses:
             if not is_error:
                 self.answered_chars += len(answer.text)
             waiting.answer.set_result(answer)
+            # At once, not when `call` resumes: the same request may ask for the step after this one right away.
             self._settle(tool_use_id)
 
     def give_up(self, why: str) -> None:
-        """All calls that wait fail in the code."""
+        """Fail all waiting calls in the code."""
         for waiting in list(self._pending.values()):
             if not waiting.answer.done():
                 waiting.answer.set_exception(ToolError(why))
             self._settle(waiting.call.id)
 
     def finish(self, finished: Finished) -> None:
-        """The last step."""
+        """End the last step with this outcome."""
         if self.ended:
             return
         if self._gathering is not None:
@@ -143,14 +145,14 @@ class Pauses:
         self._steps.append(_Step(asyncio.get_running_loop().create_future()))
 
     def _step_after(self, ids: frozenset[str]) -> _Step:
-        """The last one, if they are not all answered, or it is long ago that they were."""
+        """The step after these calls. The last step, if they are not all answered, or were answered long ago."""
         for at in range(len(self._steps) - 2, -1, -1):
             if self._steps[at].ids and self._steps[at].ids <= ids:
                 return self._steps[at + 1]
         return self._steps[-1]
 
     def _settle(self, call_id: str) -> None:
-        """A call waits no more."""
+        """Remove a waiting call, and begin a new step if it was the last one of its step."""
         if self._pending.pop(call_id, None) is None:
             return
         if not self._pending and not self.ended:
@@ -162,9 +164,9 @@ class Pauses:
                 self._gather()
 
     def _gather(self) -> None:
-        """Tell of the calls that wait, once no others come right behind them."""
+        """Schedule sending the waiting calls, once no others follow closely."""
         if self._steps[-1].outcome.done():
-            return  # the client is at work; it is told of these when it comes back
+            return  # the client works on the current step; it gets these calls with the next one
         loop = asyncio.get_running_loop()
         now = loop.time()
         if self._gathering is None:

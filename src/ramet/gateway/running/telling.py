@@ -1,4 +1,4 @@
-"""From how a cell ended to what client and model are told of it."""
+"""Maps the result of a cell to texts and images for client and model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Image:
 
 
 def shown_text(result: Result) -> str:
-    """What a cell printed, and then its values and displayed objects as a notebook shows them in a terminal.
+    """The output of a cell, then its values and displayed objects as a notebook shows them in a terminal.
 
-    What threads printed since the cell before comes first: nobody else has told it.
+    Output of threads since the cell before comes first, because no other result reports it.
     """
     text = result.background + result.stdout
     for shown in result.results:
@@ -52,12 +52,12 @@ def image(shown: RichResult) -> Image | None:
 
 
 def noted(text: str, note: str) -> str:
-    """The text with a line about it at its end."""
+    """The text with a remark on a line at its end."""
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{note}\n"
 
 
 def bounded(text: str, characters: int, whole: str | None) -> str:
-    """The beginning and the end of a long text, and a line between them that says so."""
+    """The beginning and the end of a long text, with a line between them that says so."""
     if len(text) <= characters:
         return text
     half = characters // 2
@@ -67,7 +67,7 @@ def bounded(text: str, characters: int, whole: str | None) -> str:
 
 
 def model_text(stdout: str, stderr: str, return_code: int, files: Sequence[FileRow]) -> str:
-    """What a model reads of a cell. Never empty, which some upstreams refuse."""
+    """The text of a cell for the model. It is never empty, because some upstreams refuse empty texts."""
     parts = [stdout] if stdout else []
     if stderr:
         parts.append(f"stderr:\n{stderr}" if stdout or return_code == 0 else stderr)

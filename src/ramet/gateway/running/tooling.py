@@ -1,4 +1,4 @@
-"""The client's tools, as functions that code in a container finds."""
+"""The client's tools, as functions for code in a container."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ Called = Callable[[str, dict[str, object]], Awaitable[str]]
 
 
 class Tooling:
-    """What a sandbox was last given. Belongs to one container; ``called`` answers for whatever runs there."""
+    """The tools that a sandbox was last given. Belongs to one container; ``called`` handles the calls of its code."""
 
     def __init__(self, called: Called, *, fresh: bool) -> None:
         self._called = called
-        # None: not known, or given by the container that this one was copied from, whose calls are not ours.
+        # None: unknown, or given by the container that this one was forked from, whose handler is not ours.
         self._given: tuple[ClientTool, ...] | None = () if fresh else None
 
     def forget(self) -> None:
-        """The sandbox is another one from now on."""
+        """Note that the sandbox is a new one."""
         self._given = None
 
     async def give(self, sandbox: AsyncSandbox, tools: Sequence[ClientTool], *, anew: bool = False) -> None:
-        """Let the next cell have these tools and no others.
+        """Give these tools, and no others, to the next cell.
 
-        ``anew``: also if it has them already. A tool whose name code has used for a value is callable again.
+        ``anew``: even if it has them already. This restores a tool whose name code has used for a variable.
         """
         if self._given != tuple(tools) or (anew and tools):
             self._given = None

@@ -10,7 +10,7 @@ INPUTS = "/tmp/inputs"
 
 
 class Uploads:
-    """What was copied into one container, by file id. The same file twice is the same copy."""
+    """The files copied into one container, by id. Each file is copied once."""
 
     def __init__(self, copied: dict[str, str] | None = None) -> None:
         self._paths: dict[str, str] = dict(copied or {})
@@ -25,7 +25,7 @@ class Uploads:
         return self._paths[file_id]
 
     async def put(self, sandbox: AsyncSandbox, files: FileStore, owner: str, file_id: str) -> None:
-        """Copy a file in, under its own name, or one like it if that is taken."""
+        """Copy a file under its own name, or under a similar one if that is taken."""
         row = files.get(owner, file_id)
         taken = {path.rpartition("/")[2] for path in self._paths.values()}
         path = f"{INPUTS}/{distinct(row.filename, taken)}"

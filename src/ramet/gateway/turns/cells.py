@@ -1,4 +1,4 @@
-"""The cells of one turn: in which container they run, which one goes on from an earlier request, what came of each."""
+"""The cells of one turn: their container, the cell that continues from an earlier request, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ramet.gateway.upstream.wording import Wording
 
 _DEFAULT_VERSION = "20260120"
 _CHARACTERS_PER_TOKEN = 4
-# In one answer: a model that calls and calls, in one sample, must not run for hours and fill the memory with results.
+# In one answer: a model that makes many calls in one sample must not run for hours and fill the memory with results.
 _CELLS_AT_MOST = 100
 _NEW_CONTAINER = (
     "[this is a new container: variables and files of the earlier calls are gone, because their container has expired "
@@ -26,13 +26,13 @@ _NEW_CONTAINER = (
 
 
 def tokens_kept_out(request: MessagesRequest) -> int:
-    """An estimate: what the model would have had to read of results that this request brings for code."""
+    """An estimate of the tokens that the model need not read, of the results that this request brings for code."""
     answers = [Answer.read(one.content, one.is_error) for one in request.calls.answers]
     return sum(len(answer.text) for answer in answers if not answer.is_error) // _CHARACTERS_PER_TOKEN
 
 
 class Cells:
-    """Owns the container's place in the turn; the container itself outlives it."""
+    """Owns the turn's use of the container; the container itself outlives the turn."""
 
     def __init__(self, services: Services, request: MessagesRequest, owner: str, wording: Wording) -> None:
         self._services = services
@@ -57,9 +57,10 @@ class Cells:
         return None if container is None else ContainerShown(container.id, container.expires_at)
 
     async def prepare(self, stack: ExitStack) -> None:
-        """Before anything is sampled or run: the container, the client's files in it, the client's answers to its code.
+        """Open the container, copy the client's files into it, and pass the client's results to its code.
 
-        ``stack`` is left when the turn ends; until then the container is in use."""
+        ``stack`` is closed when the turn ends; the container is in use until then.
+        """
         self._stack = stack
         if self._container is not None:
             stack.enter_context(self._container.in_use())
@@ -82,7 +83,7 @@ class Cells:
         self._prepared = True
 
     async def outcome(self, cell: AnyBlock) -> Waiting | Finished:
-        """Run a cell, or go on with it, until it waits for the client or has ended."""
+        """Run a cell, or continue it, until it waits for the client or has ended."""
         if self._run is None and cell.get("id") == self.request.calls.waiting_cell:
             outcome: Waiting | Finished = _failed(cell, "unavailable", "the code that made these calls is gone")
         else:
@@ -95,7 +96,7 @@ class Cells:
         return outcome
 
     def give_up(self) -> None:
-        """Nobody wants to know any more. Code that waits for a client still has the chance that it comes back."""
+        """Abandon the cell that runs. Code that waits for a client keeps waiting, because the client may come back."""
         run = self._run
         if run is not None and not run.ended and not run.waiting:
             self._services.spawn(run.abandon(), "abandon")
@@ -112,14 +113,14 @@ class Cells:
                 except ContainerExpired as error:
                     self._run = await self._begin(await self._instead(error), cell)
             except ContainerBusy as error:
-                # Another conversation in this container waits for its client. This one can go on without.
+                # Another conversation in this container waits for its client. This one can go on without its cell.
                 return _failed(cell, "too_many_requests", error.message)
         return await self._run.next(self._after)
 
     async def _begin(self, container: Container, cell: AnyBlock) -> CellRun:
         pending = container.pending
         if pending is not None and pending.request.tool_use_id == cell.get("id"):
-            return pending  # an answer broke off, and the client comes back with what it had of it
+            return pending  # an answer broke off, and the client repeats the part of it that it got
         found = cell.get("input")
         request = CellRequest(
             tool_use_id=str(cell.get("id")),
@@ -127,7 +128,8 @@ class Cells:
             input=found if isinstance(found, dict) else {},
             version=self.request.tools.version or _DEFAULT_VERSION,
         )
-        # In the turn in which code has used a tool's name for a value, the model knows what it did.
+        # Only at the beginning of a turn: within one, the model knows that its code has used a tool's name for a
+        # variable.
         anew, self._turn_begins = self._turn_begins, False
         return await container.start(request, self.request.tools.callables, tools_anew=anew)
 
@@ -147,7 +149,7 @@ class Cells:
         return container
 
     async def _instead(self, error: ContainerExpired) -> Container:
-        """A new container, for one that is lost, unless its client has asked for that one."""
+        """A new container in place of a lost one, unless the client has named the lost one."""
         if self.request.container_id is not None or not self.request.has_run_code:
             raise error
         return await self._open(None)

@@ -1,8 +1,8 @@
-"""Requests that come again: nothing runs twice for them.
+"""Recognises repeated requests, so that no code runs twice.
 
-The published client repeats a request whose answer it did not get, and nothing in it says that it does. One that goes
-on with code is known by the container, the cells that are open and the calls that it answers: the first makes the
-answer, every later one is given that answer, also while it is being made. Nothing runs twice.
+The published client repeats a request whose answer it did not get, and does not mark the repetition. A request that
+continues code is identified by its container, its open cells and the calls that it answers: the first one makes the
+answer, and every later one gets the same answer, even while it is being made.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ramet.gateway.upstream.client import Said
 from ramet.gateway.upstream.credentials import Caller
 
 _KEPT = 2_000
-# Of answers, and of requests whose turns are not over.
+# The size of all answers, and of requests whose turns have not ended.
 _KEPT_BYTES = 256 << 20
-# Turns that failed half-way: the published client comes again within seconds.
+# The number of turns that failed half-way; the published client repeats its request within seconds.
 _FAILED_KEPT = 200
 _FAILED_SECONDS = 120.0
 
 
 class Answered(Protocol):
-    """An answer, be it whole or on its way."""
+    """An answer, complete or in progress."""
 
     @property
     def message(self) -> GrowingMessage: ...
@@ -54,8 +54,11 @@ class _Key:
     cells: tuple[str, ...]
     answered: frozenset[str]
     direct: bytes
-    """Digest of the conversation, if no ids of ours tell which it is: those of cells may be the upstream's, which may
-    give them to others too. With other messages it is another one, which has to run for itself."""
+    """Digest of the conversation, for requests that no id of ours identifies.
+
+    The ids of cells may come from the upstream, which may repeat them in other conversations. A request with other
+    messages is another continuation, and runs by itself.
+    """
 
 
 @dataclass
@@ -75,7 +78,7 @@ class _Failed:
 
 
 class Continuations:
-    """Owns the turns that go on with code, and for some time the answers that came of them."""
+    """Owns the turns that continue code, and keeps their answers for some time."""
 
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
@@ -85,11 +88,14 @@ class Continuations:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is kept, roughly."""
+        """The approximate size of everything that is kept."""
         return sum(one.size_bytes for kept in (self._kept, self._failed) for one in kept.values())
 
     def join(self, request: MessagesRequest, owner: str, caller: Caller) -> Answered:
-        """The answer to this request, begun or whole. Nothing here waits: of two requests at once one is first."""
+        """The answer to this request, begun or complete. Raises AnswerRefused for contradicting results.
+
+        There is no await in here: of two equal requests at once, exactly one begins the turn.
+        """
         self._forget()
         key, answers = _key(request, owner), _digest(asdict(answer) for answer in request.calls.answers)
         kept = self._kept.get(key)
@@ -114,7 +120,7 @@ class Continuations:
         return answer
 
     def begin(self, request: MessagesRequest, owner: str, caller: Caller) -> tuple[Turn, asyncio.Task[Any]]:
-        """A turn of its own, and its task. If this request failed before, after code had run: that turn, carried on."""
+        """A new turn and its task. If the same request failed after code had run, the turn that failed is continued."""
         key = (owner, request.digest)
         failed = self._failed.pop(key, None)
         if failed is None or failed.until <= self._clock():
@@ -133,16 +139,16 @@ class Continuations:
     async def _run(self, key: _Key, kept: _Kept, turn: Turn) -> None:
         await turn.run()
         if not turn.failed:
-            kept.answer = _Whole(turn.message, turn.said)  # without the history, which is long
+            kept.answer = _Whole(turn.message, turn.said)  # drop the history, which is long
             kept.size_bytes = turn.message.size_bytes()
         elif turn.has_run_code:
             kept.size_bytes = turn.size_bytes()
         elif self._kept.get(key) is kept:
-            del self._kept[key]  # nothing came of it that could be lost
+            del self._kept[key]  # no code has run, so a repetition may start from the beginning
         self._forget()
 
     def _forget(self) -> None:
-        """What is too old, and the oldest of what is too much. What is still being made is not."""
+        """Drop what is too old, and the oldest of what is too much, but nothing that is still in progress."""
         now, size_bytes = self._clock(), self.size_bytes
         for request, failed in list(self._failed.items()):
             if failed.until > now and len(self._failed) <= _FAILED_KEPT and size_bytes <= _KEPT_BYTES:

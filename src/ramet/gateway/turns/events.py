@@ -1,4 +1,4 @@
-"""An answer as a stream of events: what is recorded of it, pings while nothing is, and an error if it ends in one."""
+"""Streams an answer: the recorded events, pings while there are none, and an error if it ends in one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramet.gateway.upstream.sse import PING, encode
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    "x-accel-buffering": "no",  # proxies that gather answers before they pass them on
+    "x-accel-buffering": "no",  # for proxies that buffer answers
 }
 _PIECE_BYTES = 64 * 1024
 
@@ -21,7 +21,7 @@ _PIECE_BYTES = 64 * 1024
 async def send_events(
     send: Send, recording: Recording, gone: asyncio.Task[None], request_id: str, ping_seconds: float
 ) -> bool:
-    """The body of the answer, to its end; False: the client has gone before."""
+    """Send the body of the answer. Returns False if the client disconnected before its end."""
     seen = 0
     while not gone.done():
         piece = bytearray()
@@ -40,7 +40,7 @@ async def send_events(
 
 
 async def first_of(wanted: Awaitable[None], gone: asyncio.Task[None], seconds: float | None = None) -> bool:
-    """Wait for one thing, or until the client has gone; False: neither happened in this time."""
+    """Wait for something, or for the client's disconnect. Returns False after a timeout."""
     task = asyncio.ensure_future(wanted)
     try:
         done, _ = await asyncio.wait((task, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -50,6 +50,6 @@ async def first_of(wanted: Awaitable[None], gone: asyncio.Task[None], seconds: f
 
 
 async def client_gone(receive: Receive) -> None:
-    """Until the client has closed the connection."""
+    """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The message that is the answer, while it grows: blocks for whoever wants it whole, events for whoever streams it."""
+"""The message of an answer while it grows: its blocks, and the events that stream it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramet.gateway.kinds import AnyBlock, message_id
 from ramet.gateway.turns.recordings import Recording
 from ramet.gateway.upstream.usage import UsageSum
 
-# Of an upstream's message, what is made anew here.
+# Fields of an upstream's message that are written anew here.
 OWN_FIELDS = frozenset(("id", "type", "role", "content", "usage", "container", "model"))
 
 _EVENT_BYTES = 500  # of an event without its text: a guess
@@ -28,7 +28,7 @@ class ContainerShown:
 
 
 class GrowingMessage:
-    """Owns the content of the answer. Every change of it is an event of its recording too."""
+    """Owns the content of the answer. Each change of it is also an event of its recording."""
 
     def __init__(self, model: str, *, with_code: bool) -> None:
         self.id = ""
@@ -41,14 +41,14 @@ class GrowingMessage:
         self._fields: dict[str, Any] = {"model": model}
         self._stop: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
         self.late_fields: dict[str, Any] = {}
-        """What an upstream says only at the end, beside its stop reason."""
+        """Fields that an upstream sends only at the end, beside its stop reason."""
 
     @property
     def begun(self) -> bool:
         return bool(self.id)
 
     def begin(self, upstream: Mapping[str, Any] | None = None) -> None:
-        """With what the upstream says of its message, if it was asked."""
+        """Begin the message, with the fields of the upstream's message if it was sampled."""
         self.id = message_id(None if upstream is None else upstream.get("id"))
         self.take_fields(upstream or {})
         self.recording.add({"type": "message_start", "message": self.whole()})
@@ -60,7 +60,7 @@ class GrowingMessage:
         self._fields.update(others)
 
     def add(self, block: AnyBlock) -> None:
-        """A block that comes in one piece."""
+        """Add a block that comes in one piece."""
         self.close(self.open(block), block)
 
     def open(self, block: AnyBlock) -> int:
@@ -73,7 +73,7 @@ class GrowingMessage:
         self.recording.add({"type": "content_block_delta", "index": index, "delta": delta})
 
     def close(self, index: int, block: AnyBlock) -> None:
-        """With the block as it has become."""
+        """Complete a block with its final content."""
         self.content[index] = block
         self.recording.add({"type": "content_block_stop", "index": index})
 
@@ -96,15 +96,18 @@ class GrowingMessage:
         return message
 
     def size_bytes(self) -> int:
-        """Roughly, of blocks and events: counted when it is asked for."""
+        """The approximate size of blocks and events, counted when it is asked for."""
         return len(to_json(self.content)) + _EVENT_BYTES * len(self.recording.events)
 
     def mark(self) -> tuple[int, int]:
-        """Where it stands, to come back to."""
+        """The current position, for ``rewind``."""
         return len(self.content), len(self.recording.events)
 
     def rewind(self, mark: tuple[int, int]) -> None:
-        """What came after the mark never was. Readers of the recording so far keep it; later ones get a new one."""
+        """Undo everything after the mark.
+
+        Readers of the recording keep what they have; later readers get a new recording.
+        """
         blocks, events = mark
         del self.content[blocks:]
         self.usage.drop_sample()

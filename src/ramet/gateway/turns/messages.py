@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: begin a turn, or join the one that there is, and give the client what comes of it."""
+"""`POST /v1/messages`: begins a turn, or joins one in progress, and sends its answer to the client."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Messages:
         finally:
             gone.cancel()
             if task is not None:
-                task.cancel()  # nobody else can come for this one
+                task.cancel()  # no other request can join this turn
 
     def _begin(self, asked: MessagesRequest, owner: str, caller: Caller) -> tuple[Answered, asyncio.Task[Any] | None]:
-        """The answer to come, and the task of a turn that only this request wants."""
+        """The answer, and the task of a turn that only this request uses."""
         if asked.calls.cells:
             return self._continuations.join(asked, owner, caller), None
         return self._continuations.begin(asked, owner, caller)
@@ -57,7 +57,7 @@ class Messages:
         self, turn: Answered, asked: MessagesRequest, request_id: str, gone: asyncio.Task[None], send: Send
     ) -> None:
         recording = turn.message.recording
-        # Until there is something to tell, an error has a status of its own.
+        # Wait for the first event, because until then an error can still have its own status.
         await first_of(recording.beyond(0), gone)
         if recording.error is not None and not recording.events:
             raise recording.error

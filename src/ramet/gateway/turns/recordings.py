@@ -1,4 +1,4 @@
-"""An answer as it is made, for everybody who wants it: from its beginning, at each one's own pace."""
+"""An answer as it is made, for any number of readers: each reads from the beginning, at its own pace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.gateway.errors import ApiError
 
 
 class Recording:
-    """The events of one attempt at an answer. Whoever makes the answer writes; any number of readers follow."""
+    """The events of one attempt at an answer. One task writes them; any number of readers follow."""
 
     def __init__(self, events: Iterable[dict[str, Any]] = ()) -> None:
         self.events: list[dict[str, Any]] = list(events)
@@ -28,7 +28,7 @@ class Recording:
             self._tell()
 
     async def beyond(self, seen: int) -> None:
-        """Until there are more events than that, or it is over."""
+        """Wait until there are more events than this, or the recording has ended."""
         while len(self.events) <= seen and not self.over:
             await self._news.wait()
 
@@ -37,5 +37,6 @@ class Recording:
             await self._news.wait()
 
     def _tell(self) -> None:
+        # A new event each time: clearing the old one could hide it from a reader that has not woken up yet.
         news, self._news = self._news, asyncio.Event()
         news.set()

@@ -1,9 +1,9 @@
-"""Conversations that the gateway remembers for some minutes, so that a client sends only what is new.
+"""Conversations that the gateway keeps for some minutes, so that a client sends only what is new.
 
     thread: {"type": "create"}                                       keep this conversation under the answer's id
-    thread: {"type": "continue", "previous_message_id": "msg_..."}   go on behind that answer
+    thread: {"type": "continue", "previous_message_id": "msg_..."}   continue after that answer
 
-The published client's tool runner works this way. For one that is not known any more it sends everything again.
+The published client's tool runner uses this. For a thread that is forgotten it sends everything again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ramet.gateway.errors import invalid, not_found
 from ramet.gateway.kinds import AnyBlock, Message
 
 _KEPT = 10_000
-# Counted as if threads shared nothing, which those of one conversation do.
+# Counted as if threads shared nothing, although the threads of one conversation do.
 _KEPT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
 class Thread:
-    """A conversation up to an answer. Threads of one conversation share its messages: keeping many costs little."""
+    """A conversation up to an answer. Threads of one conversation share its messages, so keeping many costs little."""
 
     messages: tuple[Message, ...] = ()
     tools: object = None
@@ -44,7 +44,7 @@ class Thread:
 
 
 class Threads:
-    """Owns them. Each owner has its own."""
+    """Owns all threads. An owner sees only its own."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -62,7 +62,7 @@ class Threads:
     def keep(self, owner: str, message_id: str, thread: Thread) -> None:
         now = self._clock()
         if (replaced := self._kept.pop((owner, message_id), None)) is not None:
-            self._bytes -= replaced[1].size_bytes  # an upstream that gives all its answers the same id
+            self._bytes -= replaced[1].size_bytes  # an upstream may give all its answers the same id
         self._kept[owner, message_id] = now + self._seconds, thread
         self._bytes += thread.size_bytes
         while self._kept:
@@ -84,7 +84,7 @@ class Threads:
 
 
 def read_thread(body: dict[str, Any], owner: str, threads: Threads) -> Thread | None:
-    """The thread that a request is part of; None: of none."""
+    """The thread that a request names; None: it names none. Raises ApiError."""
     asked = body.get("thread")
     if asked is None:
         return None

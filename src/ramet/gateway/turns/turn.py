@@ -1,4 +1,4 @@
-"""One answer: the model is sampled, its code runs, the model reads what came of it, until it is somebody else's move.
+"""One answer: samples the model, runs its code, samples again with the results, until it is the client's turn.
 
 open cells of the request --> run --> sample --> run its cells --> sample ...
                                |         |
@@ -7,7 +7,7 @@ open cells of the request --> run --> sample --> run its cells --> sample ...
                                |         +-- ten samples: pause_turn
                                +-- code waits for a client's tool: tool_use
 
-A turn that failed half-way can be carried on: what has run stays, and is not run again.
+A turn that failed half-way can be continued: cells that have run are not run again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ramet.gateway.upstream.sampling import Sample
 from ramet.gateway.upstream.translating import translate
 from ramet.gateway.upstream.wording import Wording
 
-# The model's turn is over, whatever it has called.
+# Stop reasons after which the model's turn has ended, whatever it has called.
 _FINAL = frozenset(
     ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_window_exceeded", "compaction")
 )
@@ -43,7 +43,7 @@ _CONFUSED_SAMPLES = 3
 
 
 class Turn:
-    """Owns the answer that it makes. Somebody else runs it, as a task, and may run it again if it failed."""
+    """Owns the answer that it makes. A task runs it, and may run it again if it failed."""
 
     def __init__(self, services: Services, request: MessagesRequest, owner: str, caller: Caller) -> None:
         self._services = services
@@ -62,20 +62,20 @@ class Turn:
 
     @property
     def said(self) -> Said:
-        """What the upstream's last answer says besides its body."""
+        """Facts from the upstream's last answer besides its body."""
         return self._sampler.said
 
     def size_bytes(self) -> int:
-        """Of the request and of the answer so far, roughly."""
+        """The approximate size of the request and of the answer so far."""
         return self._request.size_bytes + self.message.size_bytes()
 
     @property
     def has_run_code(self) -> bool:
-        """Beginning anew would run it again."""
+        """Whether a new start would run code again."""
         return any(is_own_result(block) for block in self.message.content)
 
     def carry_on(self, request: MessagesRequest, caller: Caller) -> None:
-        """It failed, and its client asks again, maybe with something else put right. To be run once more."""
+        """Prepare a failed turn to be run again, for a repeated request that may differ in what caused the failure."""
         self.failed, self._confused = False, 0
         self._request, self._history = request, None
         self._cells.request = request
@@ -83,7 +83,7 @@ class Turn:
         self._sampler = Sampler(self._services, caller, self.message, request.tools, cell_ids)
 
     async def run(self) -> None:
-        """To its end. How it went is in the recording that there is when it begins."""
+        """Run the turn to its end. The result is in the recording that exists when this begins."""
         recording = self.message.recording
         mark = self.message.mark()
         try:
@@ -118,7 +118,7 @@ class Turn:
         return ApiError(500, "the gateway failed at this request")
 
     async def _step(self) -> bool:
-        """The next thing; whether it was the last."""
+        """Do the next step. Returns whether it was the last."""
         if self._open:
             return await self._run_cell(self._open[0])
         if self._samples >= self._services.settings.iterations:
@@ -129,7 +129,7 @@ class Turn:
 
     async def _run_cell(self, cell: AnyBlock) -> bool:
         if not self.message.begun:
-            self.message.begin()  # code may run for long, and whoever streams wants to see life
+            self.message.begin()  # code may run for long, and a client that streams should see that something happens
         outcome = await self._cells.outcome(cell)
         if isinstance(outcome, Waiting):
             for call in outcome.calls:
@@ -154,7 +154,7 @@ class Turn:
         return sample
 
     def _follow(self, sample: Sample) -> bool:
-        """What a sample leads to."""
+        """Act on a sample: run its cells, or end the turn."""
         stop, reason = sample.stop, sample.stop_reason
         if self._request.tools.version is None or reason in _FINAL:
             return self._finish(stop)
@@ -168,7 +168,7 @@ class Turn:
         return self._finish({**stop, "stop_reason": "end_turn" if reason in (None, "tool_use") else reason})
 
     def _note_unknown(self, sample: Sample) -> None:
-        """The client is not bothered with calls that nobody can carry out; the model is told."""
+        """Tell the model that a tool does not exist. The client does not see such calls."""
         self._confused = 0 if sample.cells else self._confused + 1
         names = ", ".join(sorted(set(sample.unknown)))
         if self._confused >= _CONFUSED_SAMPLES:
@@ -177,7 +177,7 @@ class Turn:
         self._notes.append(f"[There is no tool named {names}. The tools are: {', '.join(known)}.]")
 
     def _body(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """What the upstream is asked."""
+        """The body of the request to the upstream."""
         request, tools = self._request, self._request.tools
         history = list(messages)
         if self.message.content:

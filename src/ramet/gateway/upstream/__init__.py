@@ -1,4 +1,4 @@
-"""The model behind the gateway: how it is asked, what it is told, and how its answers are read.
+"""The model behind the gateway: how requests are sent to it, and how its answers are read.
 
-Trusts nothing that it says. Start with ``sampler.py``.
+Nothing that it sends is trusted. Start with ``sampler.py``.
 """

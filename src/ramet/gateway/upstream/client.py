@@ -1,7 +1,7 @@
-"""The way to the model: anything that speaks the Messages API with ordinary tools.
+"""The HTTP client for the model: any server that speaks the Messages API with ordinary tools.
 
-Nothing that comes from there is trusted to be what it should. What goes wrong becomes an ``ApiError``: the upstream's
-own errors with their status; for what is none of the API (a proxy's page, a broken stream, silence) one that says so.
+Nothing that comes from it is trusted. A failure becomes an ``ApiError``: the upstream's own errors keep their status,
+and everything outside of the API (a proxy's page, a broken stream, silence) gets an error that says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANSWER_BYTES_AT_MOST = 64 << 20
 _CONNECTIONS = 1000
 _KEPT_CONNECTIONS = 200
 _DRAIN_SECONDS = 0.05
-# Of an answer of the upstream, for the client: how soon to come again, how much is left.
+# Headers of the upstream's answer that the client gets: when to retry, and how much is left.
 _PASSED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry", "anthropic-organization-id")
 _PASSED_PREFIX = "anthropic-ratelimit-"
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -37,7 +37,7 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 @dataclass
 class Said:
-    """What the upstream's answer says besides its body."""
+    """Facts from the upstream's answer besides its body."""
 
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class PassedOn:
 
 
 class Upstream:
-    """Owns the connections. Keys go out in headers and nowhere else: in no log, no error."""
+    """Owns the connections. Keys are sent in headers and appear nowhere else, neither in a log nor in an error."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -59,9 +59,9 @@ class Upstream:
         self.complaints = Complaints(urlsplit(self._url).netloc.rpartition("@")[2], settings.upstream_key)
         self._client = httpx.AsyncClient(
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_KEPT_CONNECTIONS),
-            # What the upstream sets for one client is not to come back with the requests of another.
+            # Accept no cookies: a cookie set for one client must not be sent with the requests of another.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            # A proxy from the environment leads outside, and not back to this machine.
+            # A proxy from the environment is for other machines, and must not be used for this one.
             trust_env=urlsplit(self._url).hostname not in _LOOPBACK,
         )
 
@@ -69,18 +69,18 @@ class Upstream:
         await self._client.aclose()
 
     async def create(self, body: Mapping[str, Any], caller: Caller, said: Said) -> dict[str, Any]:
-        """One whole message."""
+        """Request one whole message. Raises ApiError."""
         async with self._request("POST", MESSAGES, caller, body, self._settings.answer_seconds) as response:
             await self._check(response, said)
             return self._message(await _read(response))
 
     async def stream(self, body: Mapping[str, Any], caller: Caller, said: Said) -> AsyncGenerator[dict[str, Any], None]:
-        """The events of one message; errors that the stream tells of are raised."""
+        """Stream the events of one message. Raises ApiError, also for an error in the stream."""
         async with self._request("POST", MESSAGES, caller, body, self._settings.stall_seconds) as response:
             await self._check(response, said)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == "application/json":
-                # It does not stream, and says so by sending everything.
+                # The upstream does not stream, and has sent the whole message.
                 for event in whole_as_events(self._message(await _read(response))):
                     yield event
                 return
@@ -90,7 +90,7 @@ class Upstream:
                 yield event
 
     async def pass_on(self, method: str, path: str, caller: Caller, body: Mapping[str, Any] | None = None) -> PassedOn:
-        """A request whose answer is the client's as it is; an error is raised as every other."""
+        """Send a request whose answer the client gets unchanged. Raises ApiError."""
         said = Said()
         async with self._request(method, path, caller, body, self._settings.answer_seconds) as response:
             await self._check(response, said)
@@ -135,7 +135,7 @@ class Upstream:
         said.headers = _passed_headers(response)
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
-            # None was asked for, and a few bytes of one inside another can unpack to more than fits in memory.
+            # We asked for no encoding, and a few bytes of nested encodings can unpack to more than fits in memory.
             raise self.complaints.broken(f"answered in the encoding {encoding[:60]!r}, which it was not asked for")
         if response.status_code < 300:
             return
@@ -187,7 +187,7 @@ class Upstream:
 
 
 def whole_as_events(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """A message that came in one piece, as a stream would have told it."""
+    """A whole message as the events of a stream."""
     start = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
     for index, block in enumerate(message["content"]):
@@ -201,7 +201,7 @@ def whole_as_events(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def base_url(text: str) -> str:
-    """The URL that paths are put behind, from what a person wrote."""
+    """The base URL for all paths, from what a person wrote. Raises InvalidArgument."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -217,13 +217,13 @@ def base_url(text: str) -> str:
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
-    """To the end of a stream in which nothing more is to come: its connection can be used again. Not at any price."""
+    """Read to the end of a stream that should be empty, so that its connection can be used again. Bounded in time."""
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in pieces:
                 pass
     except (TimeoutError, httpx.HTTPError, httpx.StreamError):
-        pass  # the answer is whole all the same
+        pass  # the answer is complete without it
 
 
 async def _read(response: httpx.Response) -> bytes:

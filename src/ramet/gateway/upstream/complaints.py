@@ -1,4 +1,4 @@
-"""What went wrong at the upstream, as errors of the API: its own with their status, all others in words of ours."""
+"""Failures of the upstream as errors of the API: its own with their status, all others in our words."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _SHOWN_CHARACTERS = 300
 
 
 class Complaints:
-    """Makes the errors. No key is in them: a server that quotes the one it refuses must not give it to our clients."""
+    """Makes the errors, without any key: a server that quotes the key it refuses must not reveal it to our clients."""
 
     def __init__(self, upstream: str, key: str | None) -> None:
         self.upstream = upstream
         self._key = key
 
     def broken(self, what: str, status: int = 502) -> ApiError:
-        """It did what no upstream should."""
+        """The error for an upstream that breaks the protocol."""
         return ApiError(status, self._without_key(f"the upstream {self.upstream} {what}"))
 
     def refusal(self, status: int, body: bytes, headers: dict[str, str]) -> ApiError:
-        """An error of the upstream, with its status and in its words."""
+        """An error of the upstream, with its status and its words."""
         body = self._without_key(body.decode("utf-8", "replace")).encode()
         found = json_object(body) or {}
         error = found.get("error")
@@ -36,7 +36,7 @@ class Complaints:
             message += " (the upstream says so of the key that this gateway was started with)"
         known = kind if isinstance(kind, str) and kind.endswith(("_error", "_too_large")) else kind_of(status)
         if status > 599:
-            status, known = 502, "api_error"  # no status of HTTP, and none that could be sent on
+            status, known = 502, "api_error"  # not a status of HTTP, so it cannot be sent on
         return ApiError(
             status,
             message,

@@ -1,4 +1,4 @@
-"""The headers of a request to the upstream: whose key, which version of the API, which betas."""
+"""The headers of a request to the upstream: the key, the version of the API, the betas."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ramet.gateway.errors import invalid
 from ramet.gateway.settings import GatewaySettings
 
 _DEFAULT_VERSION = "2023-06-01"
-# What the gateway does itself. An upstream refuses betas that it does not know.
+# Betas that the gateway implements itself. An upstream refuses betas that it does not know.
 _OWN_BETAS = ("code-execution-", "files-api-", "message-threads-", "programmatic-tool-calling-", "skills-")
 _CREDENTIALS = ("authorization", "x-api-key")
 
 
 @dataclass(frozen=True)
 class Caller:
-    """On whose behalf the upstream is asked."""
+    """The client for which the upstream is asked."""
 
     headers: Mapping[str, str] = field(repr=False)
     query: str = ""
 
 
 def upstream_headers(settings: GatewaySettings, client: Mapping[str, str]) -> dict[str, str]:
-    """From the client's headers: nothing of them goes on but credentials and what begins with ``anthropic-``."""
+    """Headers for the upstream. Of the client's headers only credentials and ``anthropic-*`` are passed on."""
     headers = {name: value for name, value in client.items() if name.startswith("anthropic-")}
     headers.setdefault("anthropic-version", _DEFAULT_VERSION)
     betas = upstream_betas(headers.pop("anthropic-beta", ""))
@@ -45,7 +45,11 @@ def upstream_betas(header: str) -> list[str]:
 
 
 def _with_key(key: str) -> dict[str, str]:
-    """Servers of open models read the one, the API's own the other; that one takes a bearer for a token of a login."""
+    """Put the key into the header that the upstream reads.
+
+    Servers of open models read ``Authorization``. The API itself reads ``X-Api-Key``, and takes a bearer for a login
+    token.
+    """
     if key.startswith("sk-ant-oat"):
         return {"authorization": f"Bearer {key}"}
     if key.startswith("sk-ant-"):

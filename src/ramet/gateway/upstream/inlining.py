@@ -1,6 +1,6 @@
-"""Pictures and documents that messages name by the id of an uploaded file: the upstream gets what is in the file.
+"""Replaces ids of uploaded images and documents in messages by the content of the files.
 
-The files are the gateway's own; the upstream knows nothing of them. An id that is not of one of them stays as it is.
+The gateway stores the files, and the upstream does not know them. An id of another kind stays unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BYTES_AT_MOST = 32 << 20
 
 
 async def inlined(messages: Sequence[Message], files: FileStore, owner: str) -> tuple[Message, ...]:
-    """The messages with the contents of files in place of their ids."""
+    """The messages with the contents of files in place of their ids. Raises ApiError."""
     inlining = _Inlining(files, owner)
     found = []
     for message in messages:
@@ -46,7 +46,7 @@ def _file_id(block: object) -> str | None:
 
 
 class _Inlining:
-    """The files of one request. Their bound is one for all of them: a short request can name a file many times."""
+    """The files of one request. One limit covers all of them, because a short request can name a file many times."""
 
     def __init__(self, files: FileStore, owner: str) -> None:
         self._files = files

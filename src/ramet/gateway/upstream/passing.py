@@ -1,4 +1,4 @@
-"""Requests that the upstream answers and the gateway only passes on: counts of tokens, lists of models."""
+"""Requests that the gateway passes on to the upstream: counts of tokens, lists of models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNT = "/v1/messages/count_tokens"
 
 def routes(services: Services) -> list[Route]:
     async def count_tokens(request: Request) -> Response:
-        """Of what the upstream would be asked: with ordinary tools in the place of code execution."""
+        """Count the tokens of the upstream's request, which has ordinary tools in place of code execution."""
         owner = owner_of(request)
         body = await read_body(request, services.settings.body_bytes)
         asked = read_request(body, owner, services.threads, services.surroundings)
@@ -35,10 +35,10 @@ def routes(services: Services) -> list[Route]:
         return await _passed_on(request, "POST", _COUNT, given)
 
     async def models(request: Request) -> Response:
-        # Some servers take what is behind a semicolon for no part of a step.
+        # Some servers ignore what follows a semicolon in a path segment.
         if {".", ".."} & {step.partition(";")[0] for step in request.scope["path"].split("/")}:
             raise not_found("no such model")  # such a path leads elsewhere, where the gateway's key may open more
-        path: bytes = request.scope["raw_path"]  # with what is quoted in it: names of models have slashes
+        path: bytes = request.scope["raw_path"]  # still percent-encoded: names of models have slashes
         return await _passed_on(request, "GET", path.partition(b"?")[0].decode("latin-1"), None)
 
     async def _passed_on(request: Request, method: str, path: str, body: dict[str, object] | None) -> Response:

@@ -1,7 +1,7 @@
-"""What a model is told of a cell that ended in an earlier request, of which only the client's blocks are left.
+"""Texts for the model about cells that ended in an earlier request, of which only the client's blocks are left.
 
-The words are those it was told at first (``telling``, ``editing``), as far as the blocks hold what they were made from:
-an upstream that has them in its cache finds them again.
+They are the texts that the model got at first (``telling``, ``editing``), as far as the blocks hold enough to rebuild
+them: an upstream that has them in its cache finds them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FindFiles = Callable[[Sequence[str]], Sequence[FileRow]]
 
 
 def retell(use: AnyBlock, block: AnyBlock, find_files: _FindFiles) -> str:
-    """From the call and its result. Blocks come from clients: anything can be missing in them."""
+    """The text for a call and its result. Blocks come from clients, so anything can be missing."""
     content = block.get("content")
     if not isinstance(content, dict):
         return "(no output)"

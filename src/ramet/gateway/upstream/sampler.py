@@ -1,4 +1,4 @@
-"""Asking the upstream once, and again where trying again costs less than giving up."""
+"""Samples the upstream, and retries where a retry costs less than a failure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LONGEST_WAIT_SECONDS = 30.0
 
 
 class Sampler:
-    """Writes samples into a message. Owns nothing but what the upstream said last beside it."""
+    """Writes samples into a message. Owns only the facts of the upstream's last answer."""
 
     def __init__(
         self, services: Services, caller: Caller, message: GrowingMessage, tools: DeclaredTools, cell_ids: set[str]
     ) -> None:
-        """``cell_ids``: of cells that the conversation has already."""
+        """``cell_ids``: ids of cells that the conversation already has."""
         self._services = services
         self._caller = caller
         self._message = message
@@ -34,7 +34,10 @@ class Sampler:
         self.said = Said()
 
     async def sample(self, body: dict[str, Any], *, patient: bool) -> Sample:
-        """``patient``: code has run in this turn. A client that comes again would have it run again; so we do."""
+        """Sample once. Raises ApiError.
+
+        ``patient``: code has run in this turn. If we gave up, a repeated request would run it again; so we retry.
+        """
         waits = list(self._services.settings.retry_seconds) if patient else []
         while True:
             before = self._message.mark()
@@ -42,7 +45,7 @@ class Sampler:
                 return await self._once(body)
             except ApiError as error:
                 self._services.metrics.sample_ended(None)
-                told = self._message.mark() != before  # half of it is out, and cannot be taken back
+                told = self._message.mark() != before  # the client has a part of it, which cannot be taken back
                 if not waits or told or error.status not in _TRY_AGAIN:
                     raise self._explained(error) from None
                 self._message.usage.drop_sample()
@@ -63,7 +66,7 @@ class Sampler:
         return await read_sample(events, self._message, self._tools, self._cell_ids, broken)
 
     def _explained(self, error: ApiError) -> ApiError:
-        """A refusal may be of something that only some upstreams have."""
+        """Add a hint to a refusal of something that only some upstreams support."""
         if error.status in (400, 404, 422) and self._tools.others:
             error.message += (
                 f" (the request has server tools that only the upstream can carry out: {', '.join(self._tools.others)})"
@@ -77,7 +80,7 @@ def _retry_after(error: ApiError) -> float:
             return float(error.headers["retry-after-ms"]) / 1000
         return float(error.headers.get("retry-after", 0))
     except ValueError:
-        return 0.0  # a date, which says less than it seems to
+        return 0.0  # a date, which depends on the upstream's clock
 
 
 async def _each(events: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""One answer of the upstream, read event by event into the message that grows.
+"""Reads one answer of the upstream, event by event, into the growing message.
 
-Calls of code execution become ``server_tool_use`` blocks on the way, calls of the client's tools say who called them,
-and calls of tools that nobody has are kept back.
+Calls of code execution become ``server_tool_use`` blocks, calls of the client's tools get their caller, and calls of
+unknown tools are left out.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ramet.gateway.kinds import AnyBlock, client_id, is_own_result, is_own_use
 from ramet.gateway.turns.growing import OWN_FIELDS, GrowingMessage
 
 Broken = Callable[[str], ApiError]
-# Fields of blocks that grow, with the deltas that they grow by.
+# Fields of blocks that grow, by the type of their deltas.
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking"}
 
 
 @dataclass
 class Sample:
-    """What a sample came to."""
+    """The outcome of a sample."""
 
     cells: list[AnyBlock] = field(default_factory=list)
     """Calls of code execution, as the client sees them."""
     client_calls: int = 0
     unknown: list[str] = field(default_factory=list)
-    """Names of tools that were called and that nobody has."""
+    """Names of unknown tools that were called."""
     stop: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -45,9 +45,9 @@ async def read_sample(
     taken: set[str],
     broken: Broken,
 ) -> Sample:
-    """To the end of the stream. ``taken``: ids that no new cell may have, and grows by those that it gets.
+    """Read a stream to its end. ``taken``: ids that no new cell may have; the new cells' ids are added.
 
-    ``broken`` makes the error for one that is not what a stream must be.
+    ``broken`` makes the error for an invalid stream.
     """
     return await _Reading(message, tools, taken, broken).read(events)
 
@@ -90,7 +90,7 @@ class _Reading:
             self._change(event)
         elif kind == "message_stop":
             self._stopped = True
-        # Others are of a later version of the API, which asks its clients to pass them over.
+        # Ignore other events: later versions of the API may add some, and ask clients to skip them.
 
     def _start(self, event: dict[str, Any]) -> None:
         started = event.get("message")
@@ -119,11 +119,11 @@ class _Reading:
             self._add(opened, delta)
 
     def _shown(self, block: AnyBlock) -> AnyBlock | None:
-        """The block as the client sees it; None: not at all."""
+        """The block as the client sees it; None: the client does not see it."""
         if block["type"] != "tool_use" and not is_own_use(block):
             return dict(block)
         name, version = block.get("name"), self._tools.version
-        # Since these versions blocks say who called.
+        # Since these versions blocks name their caller.
         caller = {"caller": {"type": "direct"}} if version in PROGRAMMATIC_VERSIONS else {}
         if name in self._tools.own_names:
             own = {"type": "server_tool_use", "id": self._own_id(block.get("id")), "name": name}
@@ -137,7 +137,7 @@ class _Reading:
         return None
 
     def _own_id(self, upstream_id: object) -> str:
-        """One that no other cell of the conversation has: by it a cell finds its result, and its client the cell."""
+        """An id that no other cell of the conversation has: results and clients find a cell by it."""
         own_id = client_id(upstream_id)
         if own_id in self._taken:
             own_id = client_id(None)
@@ -176,7 +176,7 @@ class _Reading:
 
 
 class _OpenBlock:
-    """A block that is not whole yet. Pieces are joined once, at its end."""
+    """An incomplete block. Its pieces are joined once, at its end."""
 
     def __init__(self, block: AnyBlock) -> None:
         self.block = block
@@ -186,7 +186,7 @@ class _OpenBlock:
         self._citations: list[Any] = []
 
     def split(self) -> list[dict[str, Any]]:
-        """What an upstream that does not stream put into the beginning, as deltas: clients read text from those."""
+        """Turn content that came with the start of a block into deltas, because clients read text from deltas only."""
         deltas: list[dict[str, Any]] = []
         for kind, name in _GROWING.items():
             if self.block["type"] == name and self.block.get(name):
@@ -224,7 +224,7 @@ class _OpenBlock:
 
 
 def _is_block(block: object) -> TypeGuard[AnyBlock]:
-    """As far as it is looked into here."""
+    """Whether it is a valid block, as far as it is read here."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         return False
     return block["type"] not in ("tool_use", "server_tool_use") or isinstance(block.get("name"), str | None)
@@ -236,12 +236,12 @@ def _index(event: dict[str, Any]) -> int:
 
 
 def _of_others(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what is the gateway's to say."""
+    """The block without fields that only the gateway sets."""
     return {name: value for name, value in fields.items() if name not in OWN_FIELDS and name != "delta"}
 
 
 def _input(text: str) -> dict[str, Any]:
-    """A model's input for a tool. One that is not an object is none: the tool says what it misses."""
+    """A model's input for a tool. If it is not an object, it counts as empty, and the tool reports what is missing."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

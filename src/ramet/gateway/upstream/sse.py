@@ -1,7 +1,7 @@
-"""Server-sent events, read from bytes as they arrive and written.
+"""Server-sent events: a parser for bytes as they arrive, and an encoder.
 
-Reads what the standard allows (https://html.spec.whatwg.org/multipage/server-sent-events.html): any of three line ends,
-comments, data over several lines. What an upstream sends is not trusted: a line has a bound.
+Parses what the standard allows (https://html.spec.whatwg.org/multipage/server-sent-events.html): any of three line
+ends, comments, data over several lines. The upstream is not trusted: a line has a maximum length.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class ServerEvent:
 
 
 class EventTooLong(Exception):
-    """More bytes without an end of line, or of an event, than anything sensible has."""
+    """Raised for more bytes without an end of line, or of an event, than any real event has."""
 
 
 class EventReader:
-    """Bytes in, events out."""
+    """Takes bytes and returns events."""
 
     def __init__(self) -> None:
-        self._rest: list[bytes] = []  # pieces of a line that has no end yet
+        self._rest: list[bytes] = []  # pieces of an incomplete line
         self._rest_bytes = 0
         self._name = ""
         self._data: list[str] = []
@@ -46,7 +46,7 @@ class EventReader:
         if not ends and self._rest_bytes > _LONG_BYTES:
             if self._rest_bytes > _EVENT_BYTES_AT_MOST:
                 raise EventTooLong
-            return []  # joined when it has an end, so that each piece of a long line is looked at once
+            return []  # join the pieces only at the end of the line, so that each is scanned once
         data = b"".join(self._rest)
         if self._first and len(data) >= 3:
             self._first = False
@@ -54,13 +54,13 @@ class EventReader:
         lines = _LINE_END.split(data)
         rest = lines.pop()
         if data.endswith(b"\r") and lines:
-            # The other half of this end of line may be on its way.
+            # The LF of this CR LF may come with the next bytes.
             rest = lines.pop() + b"\r"
         self._rest, self._rest_bytes = [rest], len(rest)
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def end(self) -> list[ServerEvent]:
-        """Nothing more comes. The empty line behind the last event is often forgotten."""
+        """Note the end of the stream. The empty line after the last event is often missing."""
         rest = b"".join(self._rest).rstrip(b"\r")
         self._rest, self._rest_bytes = [], 0
         events = [self._line(rest) if rest else None, self._line(b"")]
@@ -89,7 +89,7 @@ class EventReader:
 
 
 def encode(event: Mapping[str, Any]) -> bytes:
-    """An event of the API, which is named as its data's type."""
+    """An event of the API, named after the type of its data."""
     return b"event: " + str(event["type"]).encode("ascii", "replace") + b"\ndata: " + to_json(event) + b"\n\n"
 
 

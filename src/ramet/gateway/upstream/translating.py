@@ -1,4 +1,4 @@
-"""A client's history as the upstream must see it: ordinary messages with ordinary tool calls.
+"""Translates a client's history for the upstream: ordinary messages with ordinary tool calls.
 
     assistant [text, server_tool_use A, result A, text]   ->  assistant [text, tool_use A]  user [tool_result A]
                                                               assistant [text]
@@ -6,8 +6,8 @@
     user      [tool_result p]                             ->  (p happened inside the code of A)
     assistant [result A, text]                            ->  user [tool_result A]  assistant [text]
 
-The same history always becomes the same messages, whether its end was written in this turn or in an earlier one:
-upstreams cache what they have read.
+The same history always gives the same messages, whether its end was written in this turn or in an earlier one, so that
+the upstream finds them in its cache.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ramet.gateway.kinds import (
 _NEVER_RAN = "This call was not executed."
 
 Told = str | list[dict[str, Any]]
-# From a call and its result block to what the model is told.
+# Maps a call and its result block to the text for the model.
 Tell = Callable[[AnyBlock, AnyBlock], Told]
 
 
 def translate(messages: Sequence[Message], tell: Tell, tell_upload: Callable[[str], str]) -> list[Message]:
-    """``tell_upload``: what the model is told of an uploaded file, by its id."""
+    """Translate a history. ``tell_upload`` maps the id of an uploaded file to a text for the model."""
     return _Translation(messages, tell, tell_upload).run()
 
 
@@ -82,7 +82,7 @@ class _Translation:
                 answered = True
                 continue
             if answered and owed:
-                # What follows was said after reading the results.
+                # The rest of the message was written after the model had read the results.
                 self._say({**message, "content": said}, owed)
                 said, owed = [], []
             answered = False
@@ -100,7 +100,7 @@ class _Translation:
             self._add({"role": "user", "content": [self._result(use) for use in owed]})
 
     def _result(self, use: AnyBlock) -> AnyBlock:
-        """The tool_result for a cell. One that ended in a later message belongs here all the same."""
+        """The tool_result for a cell, even if the cell ended in a later message."""
         block = self._results.get(use.get("id"))
         told: Told = _NEVER_RAN if block is None else self._tell(use, block)
         result: AnyBlock = {"type": "tool_result", "tool_use_id": upstream_id(str(use.get("id"))), "content": told}
@@ -112,7 +112,7 @@ class _Translation:
         return _cached_like(block, {"type": "text", "text": self._tell_upload(str(block.get("file_id")))})
 
     def _add(self, message: Message) -> None:
-        """Behind the others; two of one role in a row become one, with results of tools at its head."""
+        """Append a message. Two of one role in a row become one, with tool results first."""
         if not self._out or self._out[-1].get("role") != message.get("role"):
             self._out.append(message)
             return
@@ -134,14 +134,14 @@ def _own_use(block: AnyBlock) -> AnyBlock:
 
 
 def _cached_like(block: AnyBlock, other: AnyBlock) -> AnyBlock:
-    """A mark of the client's for the upstream's cache stays where it was put."""
+    """Keep a client's mark for the upstream's cache where it was."""
     if block.get("cache_control") is not None:
         other["cache_control"] = block["cache_control"]
     return other
 
 
 def _plain(block: AnyBlock) -> AnyBlock:
-    """Without who called it: ordinary upstreams know of one caller only."""
+    """The call without its caller: ordinary upstreams know only one."""
     if block.get("type") != "tool_use" or "caller" not in block:
         return block
     return {name: value for name, value in block.items() if name != "caller"}

@@ -1,4 +1,4 @@
-"""Tokens, summed over all samples of one answer."""
+"""Sums tokens over all samples of one answer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _NO_SEARCHES = {"web_search_requests": 0, "web_fetch_requests": 0}
 
 
 class UsageSum:
-    """What an answer cost so far. An upstream counts each sample from nothing."""
+    """The cost of an answer so far. An upstream counts each sample from zero."""
 
     def __init__(self) -> None:
         self._before: dict[str, Any] = {}
         self._sample: dict[str, Any] = {}
 
     def update(self, usage: object) -> None:
-        """Numbers of the sample that is being made: later ones replace earlier ones."""
+        """Set numbers of the current sample; later numbers replace earlier ones."""
         if isinstance(usage, dict):
             self._sample.update({name: value for name, value in usage.items() if value is not None})
 
     def end_sample(self) -> dict[str, Any]:
-        """Its numbers stand. Gives them."""
+        """End the sample, and return its numbers."""
         sample, self._sample = self._sample, {}
         self._before = _sum(self._before, sample)
         return sample

@@ -1,4 +1,4 @@
-"""What the model is told of cells and files in one turn: what is known from carrying them out, else from the blocks."""
+"""Texts for the model about the cells and files of one turn: from known outcomes, else from the blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.gateway.upstream.translating import Told
 
 
 class Wording:
-    """Owns what was told in this turn."""
+    """Owns the texts of this turn."""
 
     def __init__(self, files: FileStore, owner: str) -> None:
         self._files = files
@@ -26,7 +26,7 @@ class Wording:
         self._told[own_id] = told
 
     def uploaded(self, paths: dict[str, str]) -> None:
-        """Where files are in the container, by their ids."""
+        """Paths of files in the container, by their ids."""
         self._paths.update(paths)
 
     def tell(self, use: AnyBlock, block: AnyBlock) -> Told:

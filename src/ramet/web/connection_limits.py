@@ -1,21 +1,27 @@
-"""Connections of clients, with bounds: uvicorn's protocol has none for slow, endless and silent ones.
+"""Limits on what a client may do to a connection; uvicorn has none for slow, endless or silent clients.
 
-Each connection has one timer. It fires now and then, looks at what the connection waits for, and sets itself anew; so a
-request costs no timer of its own.
+Each connection has one timer. It fires now and then, checks what the connection waits for, and rearms itself, so that a
+request needs no timer of its own.
+
+This file builds on internals of uvicorn's protocol class (``cycle``, ``pipeline``, ``flow``), so pyproject.toml bounds
+uvicorn's version.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from ramet.server.settings import ServerSettings
+_KIB = 1024
+# Descriptors that are not connections of clients: databases, idle connections to an engine, the interpreter's files.
+_OTHER_DESCRIPTORS = 200
 
 _PLAIN_ANSWERS = {
     400: b"invalid HTTP request",
@@ -25,8 +31,30 @@ _PLAIN_ANSWERS = {
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
-# What announces a body.
+# Headers that announce a body.
 _OF_BODIES = (b"content-length", b"transfer-encoding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Limits for one process and for each connection."""
+
+    connections: int = 12_000  # above this, the connection that has waited longest for a request is closed
+    requests: int = 6_000  # answered at once: each may hold a connection of its own, to an engine or an upstream
+    head_seconds: float = 15.0  # from a connection's beginning, or a request's first byte, to the end of its head
+    head_bytes: int = 64 * _KIB
+    headers: int = 100
+    body_seconds: float = 30.0  # without a byte of a body that is not complete
+    idle_seconds: float = 75.0  # between requests
+    unread_seconds: float = 60.0  # during which a client reads nothing of a waiting answer
+    pipelined: int = 32  # requests after the one that is being answered
+    linger_seconds: float = 2.0  # to read an answer that was given before its request was complete
+
+    def fitting(self, descriptors: int) -> Self:
+        """The limits, lowered for a process that may open this many descriptors."""
+        requests = min(self.requests, descriptors // 4)
+        connections = min(self.connections, descriptors - requests - _OTHER_DESCRIPTORS)
+        return replace(self, requests=requests, connections=connections)
 
 
 class _HeadTooLarge(Exception):
@@ -34,11 +62,11 @@ class _HeadTooLarge(Exception):
 
 
 class _BodyBehindUpgrade(Exception):
-    """The parser takes what follows for another protocol: the request would be carried out without its body."""
+    """Refuses an upgrade request with a body: the parser would take the body for the new protocol's bytes."""
 
 
 class CorkedTransport(asyncio.Transport):
-    """A transport that can hold writes back for a moment: uvloop makes each a system call, and a packet."""
+    """A transport that can collect writes: uvloop turns each write into a system call, and a packet."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -79,10 +107,11 @@ class CorkedTransport(asyncio.Transport):
 
 
 class ProtectedProtocol(HttpToolsProtocol):
-    """One connection. ``settings`` is set on a subclass by ``protocol_class``."""
+    """One connection. ``protocol_class`` sets ``limits`` on a subclass."""
 
-    settings: ServerSettings
-    # Those that no request came from yet, or not the next one, longest first.
+    limits: ConnectionLimits
+    # Connections that wait for their first or next request, the one that waits longest first. When there are too many
+    # connections, the first of these is closed.
     _waiting: dict[ProtectedProtocol, None]
     _corked: CorkedTransport
 
@@ -95,19 +124,19 @@ class ProtectedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._watchdog: asyncio.TimerHandle | None = None
-        # What is waited for, and until when: a request's head, or the next piece of its body. None: for us.
+        # When the client must have sent the rest of a head, or the next piece of a body. None: it is our turn.
         self._deadline: float | None = None
-        self._head_bytes = 0  # that came before the head was complete
+        self._head_bytes = 0  # received before the head was complete
         self._header_bytes = 0
-        self._between_bytes = 0  # that came behind the last piece of a body: sizes of pieces, trailers
+        self._between_bytes = 0  # received since the last piece of a body: chunk sizes and trailers
         self._in_head = True  # also before a request's first byte
         self._in_body = False
         self._lingering = False
-        # While the client does not read: since when, and how much it had left then.
+        # While the client does not read the answer: since when, and how many bytes were unsent then.
         self._unread: tuple[float, int] | None = None
         self._when_gone: Callable[[], None] | None = None
         self._refused = False
-        # For who takes the connection over: what came behind the request, then all that comes.
+        # For the code that takes the connection over: the bytes after the request, and the callback for later bytes.
         self._behind = b""
         self._receive: Callable[[bytes], None] | None = None
 
@@ -116,19 +145,19 @@ class ProtectedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.transport = self._corked = CorkedTransport(transport)
-        if len(self.connections) > self.settings.connections:
-            # Whoever opens connections and says nothing must not keep out who has something to say.
+        if len(self.connections) > self.limits.connections:
+            # Clients that open connections and send nothing must not keep out clients that send requests.
             if not self._waiting:
                 self._refused = True
                 transport.abort()
                 return
             next(iter(self._waiting)).make_room()
         self._waiting[self] = None
-        self._wait(self.settings.head_seconds)
-        self._arm(self.settings.head_seconds / 3)
+        self._wait(self.limits.head_seconds)
+        self._arm(self.limits.head_seconds / 3)
 
     def make_room(self) -> None:
-        """Give this connection up for another one."""
+        """Close this connection in favour of a new one."""
         del self._waiting[self]
         self._refused = True
         self.transport.abort()
@@ -138,7 +167,7 @@ class ProtectedProtocol(HttpToolsProtocol):
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
-        # Requests that wait behind the one that is answered are lost as well; uvicorn tells only the newest.
+        # Pipelined requests end with the connection too; uvicorn only notifies the newest one.
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -149,28 +178,28 @@ class ProtectedProtocol(HttpToolsProtocol):
             callback()
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
-        """Who is to be told when the client hangs up; at once, if it has."""
+        """Call back when the client disconnects; soon, if it has done so already."""
         self._when_gone = callback
         if callback is not None and self.transport.is_closing():
             self._when_gone = None
             self.loop.call_soon(callback)
 
     def cork(self) -> None:
-        """Hold back what is sent from now on, until ``uncork``."""
+        """Collect writes from now on, until ``uncork``."""
         self._corked.cork()
 
     def uncork(self) -> None:
         self._corked.uncork()
 
     def break_off(self) -> None:
-        """End the connection in the middle of an answer."""
+        """Abort the connection in the middle of an answer."""
         self.cycle.disconnected = True
         self.transport.abort()
 
-    # Another protocol than HTTP
+    # Protocols other than HTTP
 
     def take_over(self, receive: Callable[[bytes], None]) -> None:
-        """Give what comes to somebody else from now on, as it comes. The answer to the request is theirs, too."""
+        """Pass all further bytes to ``receive`` as they come. The caller also answers the request itself."""
         self._receive = receive
         self.cycle.response_started = self.cycle.response_complete = True
         if self._behind:
@@ -192,7 +221,7 @@ class ProtectedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def close(self) -> None:
-        """After what was written."""
+        """Close the connection once everything written was sent."""
         self.transport.close()
 
     # Requests
@@ -206,17 +235,17 @@ class ProtectedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._in_head:
             if not self._head_bytes:
-                self._wait(self.settings.head_seconds)
+                self._wait(self.limits.head_seconds)
             self._head_bytes += len(data)
         elif self._in_body:
             self._between_bytes += len(data)
             if not self._lingering:
-                self._wait(self.settings.body_seconds)
+                self._wait(self.limits.body_seconds)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # The request is answered as it is, unless it is for somebody who takes the connection over. Behind it the
-            # parser reads no more, and so do we.
+            # The request is answered as plain HTTP, unless a handler takes the connection over. The parser reads
+            # nothing behind an upgrade, so we stop reading as well.
             self._refused = True
             self._behind = data[upgrade.args[0] :]
             self.cycle.keep_alive = False
@@ -225,8 +254,9 @@ class ProtectedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse(431 if isinstance(error.__context__, _HeadTooLarge) else 400)
             return
-        # The parser keeps a header, and so a trailer, until it is whole.
-        if (self._head_bytes if self._in_head else self._between_bytes) > self.settings.head_bytes:
+        # Checked here too, because the parser holds a header or a trailer back until it is complete, however long it
+        # grows.
+        if (self._head_bytes if self._in_head else self._between_bytes) > self.limits.head_bytes:
             self._refuse(431)
 
     def on_message_begin(self) -> None:
@@ -236,26 +266,26 @@ class ProtectedProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        if len(self.url) > self.settings.head_bytes:
+        if len(self.url) > self.limits.head_bytes:
             raise _HeadTooLarge
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
-        if len(self.headers) >= self.settings.headers or self._header_bytes > self.settings.head_bytes:
+        if len(self.headers) >= self.limits.headers or self._header_bytes > self.limits.head_bytes:
             raise _HeadTooLarge
         if self._in_body:
-            return  # a trailer: whoever checked the head, a proxy perhaps, has not seen it, so it means nothing
+            return  # a trailer: a proxy that checked the head has not seen it, so it must not count as a header
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= self.settings.pipelined:
+        if len(self.pipeline) >= self.limits.pipelined:
             raise _HeadTooLarge
         if self.parser.should_upgrade() and any(name in _OF_BODIES and value != b"0" for name, value in self.headers):
             raise _BodyBehindUpgrade
         self._in_head, self._head_bytes = False, 0
         self._in_body = True
         self._between_bytes = 0
-        self._wait(self.settings.body_seconds)
+        self._wait(self.limits.body_seconds)
         self._waiting.pop(self, None)
         super().on_headers_complete()
 
@@ -265,7 +295,7 @@ class ProtectedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
-        self._in_head = True  # of the next request, should it come
+        self._in_head = True  # of the next request, if one comes
         self._deadline = None
         if self._lingering:
             self._lingering = False
@@ -279,28 +309,28 @@ class ProtectedProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self._in_body:
-            # An answer was given, and its request is still coming. To hang up now would take the answer back: what
-            # comes is thrown away for a while.
+            # The answer was sent before its request was complete. Closing now would make the kernel send a reset, which
+            # may destroy the answer before the client reads it: discard the rest of the body for a while instead.
             self._lingering = True
-            self._wait(self.settings.linger_seconds)
-            self._arm(self.settings.linger_seconds)
+            self._wait(self.limits.linger_seconds)
+            self._arm(self.limits.linger_seconds)
         else:
             self._next()
 
     def _next(self) -> None:
-        """The next request, if it is there."""
+        """Start the next pipelined request, or wait for one."""
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         else:
             self._waiting[self] = None
             if not self._head_bytes:
-                self._wait(self.settings.idle_seconds)
+                self._wait(self.limits.idle_seconds)
 
     def _refuse(self, status: int) -> None:
         self._refused = True
         if not self._idle and not self._in_body:
-            # Nonsense behind a request that is being answered: that answer is the last one.
+            # Invalid bytes after a request that is being answered: that answer is the last one.
             self.cycle.keep_alive = False
             self.flow.pause_reading()
             return
@@ -332,33 +362,34 @@ class ProtectedProtocol(HttpToolsProtocol):
         self._watchdog = self.loop.call_later(max(seconds, 0.01), self._look)
 
     def _look(self) -> None:
-        """The timer: has something been waited for too long?"""
+        """Check on behalf of the timer whether the client has exceeded a deadline, and rearm the timer."""
         self._watchdog = None
         now = self.loop.time()
-        settings = self.settings
+        limits = self.limits
         if self._unread is not None:
             since, left = self._unread
-            # The application waits as well, so what is left only shrinks.
+            # The application waits for the client too and writes nothing, so the unsent bytes can only shrink.
             left_now = self.transport.get_write_buffer_size()
             if left_now < left:
                 self._unread = now, left_now
-            elif now - since >= settings.unread_seconds:
+            elif now - since >= limits.unread_seconds:
                 self.transport.abort()
                 return
         if self._deadline is not None and now >= self._deadline:
             if self._in_body and self.flow.read_paused and not self._lingering:
-                self._wait(settings.body_seconds)  # it is we who do not read
+                self._wait(limits.body_seconds)  # we have paused reading, so the client is not late
             else:
                 self._late()
                 return
-        # A deadline may be set anew at any time, and is not looked at before: none is missed by more than a third.
-        often = min(settings.head_seconds, settings.body_seconds, settings.idle_seconds, settings.unread_seconds) / 3
+        # Other code sets deadlines without touching the timer. Looking three times in the shortest of them keeps every
+        # overrun below a third of it.
+        often = min(limits.head_seconds, limits.body_seconds, limits.idle_seconds, limits.unread_seconds) / 3
         self._arm(often if self._deadline is None else min(often, self._deadline - now))
 
     def _late(self) -> None:
         if self._in_head and self._head_bytes and self._idle:
             self._refuse(408)
-        # What is unsent to a client that does not speak is not worth waiting for.
+        # A client that sends nothing is not worth waiting for until it reads what is unsent.
         self.transport.abort() if self.transport.get_write_buffer_size() else self.transport.close()
 
     @property
@@ -366,6 +397,6 @@ class ProtectedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
 
-def protocol_class(settings: ServerSettings) -> type[ProtectedProtocol]:
-    """The protocol with these bounds."""
-    return type("ConfiguredProtocol", (ProtectedProtocol,), {"settings": settings, "_waiting": {}})
+def protocol_class(limits: ConnectionLimits) -> type[ProtectedProtocol]:
+    """A protocol class with these limits, and with a list of waiting connections of its own."""
+    return type("ConfiguredProtocol", (ProtectedProtocol,), {"limits": limits, "_waiting": {}})

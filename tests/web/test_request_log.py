@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet.server.logs import Log, RequestLog, trace_id
+from ramet.web.request_log import Log, RequestLog, trace_id
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"

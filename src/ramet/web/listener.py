@@ -1,4 +1,4 @@
-"""The listening socket of a server. It belongs to the supervisor: callers wait in it while a worker is replaced."""
+"""The listening socket of a door. The supervisor owns the server's: clients queue in it while a worker is replaced."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import time
 from ramet.errors import InvalidArgument, RametError
 
 _BACKLOG = 2048
-# The worker of a supervisor that was killed a moment ago holds the port for as long as it takes to die.
+# When a supervisor is killed, its worker holds the port until it has died as well. Wait this long for that.
 _PORT_SECONDS = 2.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bound and listening; a port of 0 has become a real one. Errors say what to do about them."""
+    """Return a bound, listening socket; port 0 takes a free port. Raises InvalidArgument with a hint."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
@@ -57,7 +57,7 @@ def _refused(argument: str, message: str, hint: str) -> InvalidArgument:
 
 
 def address_of(listener: socket.socket) -> tuple[str, int]:
-    """Its numeric address and port."""
+    """The numeric address and the port that the socket is bound to."""
     host, port = listener.getsockname()[:2]
     return str(host), int(port)
 
@@ -67,12 +67,12 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable(host: str) -> str:
-    """An address to reach it from this machine: "any address" is none that can be connected to."""
+    """An address at which this machine reaches a server that listens on ``host``, which may be "any address"."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if not address.is_unspecified:
         return host
     return "127.0.0.1" if address.version == 4 else "::1"
 
 
-def url(host: str, port: int) -> str:
+def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

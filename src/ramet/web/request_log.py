@@ -1,7 +1,7 @@
-"""What the server says of itself: a line for each request and each event, for people or for machines.
+"""The log of a door: a line for each request and each event, as text for people or JSON for machines.
 
-A line holds who, what, how long and how it ended. It never holds code, output, environment values, keys, file paths or
-query strings: a log is read by more people than a sandbox is.
+A line says who did what, how long it took and how it ended. It never holds code, output, environment values, keys, file
+paths or query strings, because more people read a log than may read a sandbox.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-# Writing so much to a pipe is one step for the kernel, which poll() promises not to block (PIPE_BUF, pipe(7)).
+# A write of at most PIPE_BUF bytes to a pipe is atomic (pipe(7)), and does not block when poll() reports room.
 _LINE_BYTES_AT_MOST = 4096
 _TEXT_CHARACTERS_AT_MOST = 600
 _PLAIN = re.compile(r"[A-Za-z0-9_./:{}+@\[\]-]+")
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)  # json.dumps would make one for each line
-# version, trace id, parent id, flags; a later version may have more behind them.
+# Version, trace id, parent id, flags; later versions may append more.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 def trace_id(traceparent: str | None) -> str | None:
-    """The trace that a request belongs to, if its header is what W3C Trace Context says it must be."""
+    """The trace id in a valid ``traceparent`` header of W3C Trace Context, else None."""
     found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return None
@@ -36,7 +36,7 @@ def trace_id(traceparent: str | None) -> str | None:
 
 
 class RequestLog:
-    """What is known of one request so far. Its line is written when it is over."""
+    """The facts about one request, collected until it ends and its line is written."""
 
     __slots__ = (
         "action",
@@ -69,12 +69,12 @@ class RequestLog:
         self.execution: str | None = None
         self.status = 0
         self.sent_bytes = 0
-        # For the audit log only.
-        self.action: str | None = None  # None: nothing that is audited
+        # The rest is for the audit log only.
+        self.action: str | None = None  # None: the request is not audited
         self.owner = ""  # the key's id
-        self.sandbox_key: str | None = None  # whose the sandbox is, if it is not the caller's
+        self.sandbox_key: str | None = None  # the key that owns the sandbox, if it is not the caller's
         self.outcome: str | None = None  # of a cell
-        self.error: str | None = None  # the code of the error that was answered
+        self.error: str | None = None  # the code of the error in the answer
         self.received_bytes = 0
         self.made: Sequence[str] = ()  # the children of a fork
 
@@ -84,7 +84,7 @@ class RequestLog:
 
 
 class Log:
-    """Owns nothing but its place to write to. It never waits: lines for which there is no room are counted instead."""
+    """Writes lines to a descriptor that it does not own. It never blocks: it drops and counts lines that do not fit."""
 
     def __init__(self, style: Literal["text", "json"] = "text", descriptor: int = 2) -> None:
         self._json = style == "json"
@@ -92,21 +92,21 @@ class Log:
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self.dropped = 0
-        self._untold = 0
+        self._unreported = 0  # dropped lines that no line of the log mentions yet
         self._second = -1
         self._second_text = ""
 
     def event(self, event: str, /, level: str = "info", **values: object) -> None:
-        """Something that happened to the server itself."""
+        """Log something that happened to the door itself."""
         fields: dict[str, object] = {"level": level, "event": event, **values}
         self._write(self._json_line(fields) if self._json else self._text_line(fields))
 
     def record(self, fields: Mapping[str, object]) -> None:
-        """A line of JSON with these fields, without those that are None."""
+        """Write these fields as a line of JSON, without those that are None."""
         self._write(self._json_line(fields))
 
     def request(self, request: RequestLog) -> None:
-        """A request is over."""
+        """Log a request that has ended."""
         milliseconds = request.seconds * 1000
         if self._json:
             self._write(
@@ -145,8 +145,8 @@ class Log:
 
     def _text_line(self, fields: dict[str, object]) -> str:
         level, event, *rest = fields.items()
-        told = "".join(f" {name}={_word(value)}" for name, value in rest if value is not None)
-        return f"{self._time()} {level[1]} {_word(event[1])}{told}"
+        words = "".join(f" {name}={_word(value)}" for name, value in rest if value is not None)
+        return f"{self._time()} {level[1]} {_word(event[1])}{words}"
 
     def _json_line(self, fields: Mapping[str, object]) -> str:
         shown = {name: _bounded(value) for name, value in fields.items() if value is not None}
@@ -161,20 +161,20 @@ class Log:
         return f"{self._second_text}.{millisecond:03d}Z"
 
     def _write(self, line: str) -> None:
-        if self._untold:
-            told: dict[str, object] = {"level": "warning", "event": "lines dropped", "count": self._untold}
-            if self._written(self._json_line(told) if self._json else self._text_line(told)):
-                self._untold = 0
+        if self._unreported:
+            notice: dict[str, object] = {"level": "warning", "event": "lines dropped", "count": self._unreported}
+            if self._written(self._json_line(notice) if self._json else self._text_line(notice)):
+                self._unreported = 0
         if not self._written(line):
             self.dropped += 1
-            self._untold += 1
+            self._unreported += 1
 
     def _written(self, line: str) -> bool:
         data = line.encode("ascii", "backslashreplace")[: _LINE_BYTES_AT_MOST - 1] + b"\n"
         try:
             return self._has_room() and os.write(self._descriptor, data) == len(data)
         except OSError:
-            return False  # nobody reads any more; that must not end a request
+            return False  # the reader is gone; that must not fail a request
 
     def _has_room(self) -> bool:
         return any(events & select.POLLOUT for _, events in self._poll.poll(0))
@@ -185,6 +185,6 @@ def _bounded(value: object) -> object:
 
 
 def _word(value: object) -> str:
-    """A value as one word of a line: what could be taken for something else, or move a cursor, is escaped."""
+    """The value as one word of a line. Quotes it if it could pass for other words or move the cursor of a terminal."""
     text = str(value)[:_TEXT_CHARACTERS_AT_MOST]
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
