@@ -126,6 +126,7 @@ def test_windows_line_ends_run(any_sandbox: AnySandbox) -> None:
     assert any_sandbox.run_code("if True:\r\n    x = 5\r\nx\r\n").value == "5"
 
 
+@pytest.mark.promise("repl-tasks")
 def test_top_level_await_works(any_sandbox: AnySandbox) -> None:
     any_sandbox.run_code("import asyncio\nasync def later(n):\n    await asyncio.sleep(0)\n    return n")
     assert any_sandbox.run_code("x = await later(20)\nx + await later(1)").value == "21"

@@ -124,6 +124,7 @@ def test_another_host_gets_the_placeholder(make_any_sandbox: MakeSandbox, plain_
     assert dict(echoed(sandbox, f"send({url!r}, os.environ['KEY'])")["headers"])["X-Key"] == placeholder
 
 
+@pytest.mark.promise("wall-secrets")
 def test_the_sandbox_holds_a_placeholder_in_its_environment_and_nothing_else(
     make_any_sandbox: MakeSandbox, secure_server: Server, authority: trustme.CA
 ) -> None:

@@ -29,6 +29,7 @@ def test_text_and_surrogates_are_printed_without_an_error(any_sandbox: AnySandbo
     assert (result.exit_code, result.stdout) == (0, "a\\ud800b c\ufffdd\n")
 
 
+@pytest.mark.promise("repl-output")
 def test_output_of_c_code_is_part_of_stdout_in_order(any_sandbox: AnySandbox) -> None:
     code = "import ctypes\nlibc = ctypes.CDLL(None)\nprint('one', end=' ')\nlibc.puts(b'two')\nprint('three')"
     assert any_sandbox.run_code(code).stdout == "one two\nthree\n"

@@ -54,7 +54,8 @@ def test_every_promise_has_an_id_of_its_own() -> None:
 
 def test_tests_that_the_document_names_are_marked_and_marked_tests_are_named() -> None:
     named = {promise: sorted(_NAMED_TEST.findall(held_by)) for promise, held_by in promises()}
-    assert {promise: names for promise, names in named.items() if names} == marked_tests()
+    marked = {promise: sorted(names) for promise, names in marked_tests().items()}
+    assert {promise: names for promise, names in named.items() if names} == marked
 
 
 def test_rows_that_the_document_names_have_these_targets_and_rows_with_a_target_are_named() -> None:

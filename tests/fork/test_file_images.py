@@ -283,16 +283,17 @@ def test_room_is_not_taken_away_while_it_is_in_use(tmp_path: Path) -> None:
 
 def test_pods_are_kept_ready_for_forks_that_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
-from ramet.isolation import pod_pool
+from ramet.isolation import pool as pools
+from ramet.isolation.pods import PodKind
 
 async def test(world):
-    pool, kind = world.maker.pool, pod_pool.PodKind(world.interpreter, LIMITS)
-    pod_pool.UNUSED_SECONDS = 0.2  # it looks often; the last kind stays all the same
-    pool.ready = 1
+    pool, kind = world.maker.pool, PodKind(world.interpreter, LIMITS)
+    pools.UNUSED_SECONDS = 0.2  # it looks often; the last kind stays all the same
+    pool.bounds = pool.bounds._replace(of_a_kind=1)
     pool.expect(kind, 5)
     await pool.fill(kind)
     many = pool.counts()
-    pod_pool.EXPECTED_SECONDS = 0.0
+    pools.EXPECTED_SECONDS = 0.0
     pool.expect(kind, 5)
     while pool.counts() != [1]:
         await asyncio.sleep(0.01)

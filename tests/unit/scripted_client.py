@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ramet.engine.connection import Connection
+from ramet.engine.calls.connection import Connection
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from tests.unit.scripted_engine import Engine

@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from ramet.engine import relations
 from ramet.engine.cell import Cell
 from ramet.engine.collecting import Collecting
+from ramet.engine.making import create, fork, merge, thaw
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Machine
 from ramet.engine.settings import Settings
 from ramet.engine.turn import Caller
 from ramet.protocol import guest
+from ramet.protocol.allowances import Allowance
 from ramet.protocol.calls import Outcome
 from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 from tests.unit.scripted import ScriptedBody, ScriptedMachine
@@ -35,6 +36,7 @@ QUICK = Settings(
 )
 SETTINGS = replace(QUICK, configure_seconds=2.0, retire_seconds=0.05, snapshots=3, waiting_cells=10)
 Work = asyncio.Task[Any]
+_ANY = Allowance()
 
 
 class Call:
@@ -44,7 +46,7 @@ class Call:
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         sink = Collecting(QUICK, lambda stream: None)
         self.cell = Cell("python", code, timeout_seconds, sink, self._future.set_result, self._future.set_exception)
-        sandbox.submit(self.cell)
+        sandbox.queue.submit(self.cell)
 
     @property
     def done(self) -> bool:
@@ -66,9 +68,12 @@ class Engine:
     async def _start(self) -> Machine:
         return cast(Machine, self.machine)
 
+    async def create(self, spec: SandboxSpec, allowance: Allowance = _ANY) -> Sandbox:
+        return await create.create(self.registry, spec, allowance)
+
     async def used(self, spec: SandboxSpec = SPEC) -> tuple[Sandbox, ScriptedBody]:
         """A sandbox that has run a cell."""
-        sandbox = await self.registry.create(spec)
+        sandbox = await self.create(spec)
         body = self.machine.bodies[-1]
         call = Call(sandbox)
         await body.next_frame()
@@ -77,10 +82,10 @@ class Engine:
         return sandbox, body
 
     def fork(self, parent: Sandbox, count: int = 1, reseed: bool = False, caller: Caller | None = None) -> Work:
-        return work(relations.fork(self.registry, parent, count, reseed, caller or self.caller))
+        return work(fork.fork(self.registry, parent, count, reseed, caller or self.caller))
 
     def merge(self, parent: Sandbox, winner: Sandbox, caller: Caller | None = None) -> Work:
-        return work(relations.merge(self.registry, parent, winner, caller or self.caller))
+        return work(merge.merge(self.registry, parent, winner, caller or self.caller))
 
 
 def work(awaitable: Awaitable[Any]) -> Work:
@@ -106,7 +111,7 @@ async def finish(call: Call, body: ScriptedBody) -> int:
 
 
 async def take(engine: Engine, sandbox: Sandbox) -> Any:
-    return await work(relations.snapshot(engine.registry, sandbox, engine.caller))
+    return await work(thaw.snapshot(engine.registry, sandbox, engine.caller))
 
 
 async def pair(engine: Engine) -> tuple[Sandbox, ScriptedBody, Sandbox, ScriptedBody]:

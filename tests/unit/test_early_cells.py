@@ -41,7 +41,7 @@ class Sent:
         code = b"%d" % number
         self.cell = Cell("python", code, None, sink, self.outcomes.append, self.errors.append, name(number))
         self.execution.cell = self.cell
-        sandbox.submit(self.cell, None if after is None else name(after))
+        sandbox.queue.submit(self.cell, None if after is None else name(after))
 
 
 async def run_order(body: ScriptedBody, count: int) -> list[int]:
@@ -72,11 +72,11 @@ async def test_a_cell_does_not_wait_for_ever_for_one_that_never_comes(body: Scri
 
 async def test_a_cell_that_came_too_early_counts_and_can_be_given_up(sandbox: Sandbox, body: ScriptedBody) -> None:
     second, third = Sent(sandbox, 2, 1), Sent(sandbox, 3, 2)
-    assert sandbox.waiting == 2
-    assert sandbox.cancel(second.cell, "its caller went away")
+    assert sandbox.queue.waiting == 2
+    assert sandbox.queue.cancel(second.cell, "its caller went away")
     assert isinstance(second.errors[0], ExecutionCancelled)
-    sandbox.abandon(third.cell)
-    assert sandbox.waiting == 0
+    sandbox.queue.abandon(third.cell)
+    assert sandbox.queue.waiting == 0
     Sent(sandbox, 1, None)
     assert await run_order(body, 1) == [1]
 

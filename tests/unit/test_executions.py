@@ -65,7 +65,7 @@ async def test_the_state_of_one_that_is_not_over_is_told(engine: Engine, connect
     connect().run(sandbox.id, execution=name(1))
     await body.next_frame()
     connect().run(sandbox.id, execution=name(2))
-    await until(lambda: sandbox.waiting == 1)
+    await until(lambda: sandbox.queue.waiting == 1)
     client = connect()
     for number, state in ((1, "running"), (2, "waiting")):
         answers = await fetched(client, sandbox.id, name(number), wait=False)
@@ -81,7 +81,7 @@ async def test_a_kept_cell_goes_on_without_its_caller(engine: Engine, connect: C
     running.run(sandbox.id, stream, execution=name(1), on_disconnect="keep")
     await body.next_frame()
     waiting.run(sandbox.id, stream, execution=name(2), on_disconnect="keep")
-    await until(lambda: sandbox.waiting == 1)
+    await until(lambda: sandbox.queue.waiting == 1)
     running.leave()
     waiting.leave()
     await connect().ask(calls.SANDBOXES)  # the engine has seen them leave
@@ -138,7 +138,7 @@ async def test_a_cell_that_is_not_kept_is_interrupted_and_its_end_recorded(engin
     running.run(sandbox.id, execution=name(1))
     await body.next_frame()
     waiting.run(sandbox.id, execution=name(2), on_disconnect="interrupt")
-    await until(lambda: sandbox.waiting == 1)
+    await until(lambda: sandbox.queue.waiting == 1)
     running.leave()
     waiting.leave()
     await until(lambda: body.signals[:1] == [signal.SIGINT])
@@ -167,12 +167,12 @@ async def test_a_waiting_cell_is_cancelled_and_its_caller_told(engine: Engine, c
     running.run(sandbox.id, execution=name(1))
     await body.next_frame()
     waiting.run(sandbox.id, execution=name(2))
-    await until(lambda: sandbox.waiting == 1)
+    await until(lambda: sandbox.queue.waiting == 1)
     answer = await client.ask(calls.CANCEL, sandbox=sandbox.id, execution=name(2))
     assert answer.header == {"cancelled": True}
     with pytest.raises(ExecutionCancelled):
         await waiting.answer()
-    assert sandbox.waiting == 0
+    assert sandbox.queue.waiting == 0
     assert body.signals == []
     # A cell of the same connection comes next, as ever.
     waiting.run(sandbox.id)

@@ -68,7 +68,7 @@ async def test_a_cell_that_comes_after_a_fork_runs_after_it(engine: Engine, clie
     other = Client(engine)
     client.send(calls.FORK, sandbox=parent.id, count=1, reseed=False)
     other.send(calls.RUN, sandbox=parent.id, language="python", timeout=None, stream=False)
-    await until(lambda: "freeze" in engine.machine.reached and parent.waiting == 1)
+    await until(lambda: "freeze" in engine.machine.reached and parent.queue.waiting == 1)
     await settle()
     assert body.silent()
     gate.set()

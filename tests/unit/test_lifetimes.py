@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine import relations
-from ramet.engine.lifetimes import Tombstone, Tombstones
+from ramet.engine.making import thaw
+from ramet.engine.making.lifetimes import Tombstone, Tombstones
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.turn import Caller
 from ramet.errors import ExecutionCancelled, InvalidArgument, SandboxClosed
@@ -37,7 +37,7 @@ def lives(engine: Engine, sandbox: Sandbox) -> bool:
 
 async def others_end(engine: Engine, spec: SandboxSpec) -> None:
     """Wait for as long as a sandbox of this kind lives."""
-    witness = await engine.registry.create(spec)
+    witness = await engine.create(spec)
     await until(lambda: not lives(engine, witness))
 
 
@@ -49,7 +49,7 @@ def cause(engine: Engine, sandbox: Sandbox) -> tuple[object, str]:
 
 
 async def test_a_sandbox_ends_when_its_time_is_over_and_its_cells_are_told_so(engine: Engine) -> None:
-    sandbox = await engine.registry.create(lasting(timeout=SHORT))
+    sandbox = await engine.create(lasting(timeout=SHORT))
     running, waiting = Call(sandbox), Call(sandbox)
     for call in (running, waiting):
         with pytest.raises(ExecutionCancelled, match=f"sandbox {sandbox.id} ended: its lifetime was over"):
@@ -67,7 +67,7 @@ async def test_a_sandbox_ends_when_it_is_not_used(engine: Engine) -> None:
 
 async def test_a_sandbox_that_runs_a_cell_is_used(engine: Engine) -> None:
     spec = lasting(idle=SHORT)
-    sandbox = await engine.registry.create(spec)
+    sandbox = await engine.create(spec)
     call = Call(sandbox)
     await others_end(engine, spec)
     assert lives(engine, sandbox)
@@ -82,7 +82,7 @@ async def test_a_sandbox_in_a_turn_or_in_a_file_call_is_used(engine: Engine) -> 
     turning, _ = await engine.used(spec)
     gate = engine.machine.gate("freeze")
     forking = engine.fork(turning)
-    reading = await engine.registry.create(spec)
+    reading = await engine.create(spec)
     call = reading.file_call()
     await others_end(engine, spec)
     assert lives(engine, turning)
@@ -95,7 +95,7 @@ async def test_a_sandbox_in_a_turn_or_in_a_file_call_is_used(engine: Engine) -> 
 
 async def test_a_lifetime_is_extended_from_now(engine: Engine, connect: Connect) -> None:
     spec = lasting(timeout=SHORT, idle=SHORT)
-    sandbox = await engine.registry.create(spec)
+    sandbox = await engine.create(spec)
     client = connect()
     before_ms = sandbox.clock.created_ms - 10  # of rounding
     answer = await client.ask(calls.EXTEND, sandbox=sandbox.id, timeout_seconds=LONG, idle_timeout_seconds=2 * LONG)
@@ -118,14 +118,14 @@ async def test_lifetimes_that_make_no_sense_are_refused(engine: Engine, connect:
         with pytest.raises(InvalidArgument, match=name):
             await client.ask(calls.EXTEND, sandbox=sandbox.id, **{name: wrong})
         with pytest.raises(InvalidArgument, match=name):
-            await engine.registry.create(replace(SPEC, lifetime=Lifetime(**{name: wrong})))
+            await engine.create(replace(SPEC, lifetime=Lifetime(**{name: wrong})))
 
 
 async def test_a_child_has_the_lifetime_of_its_parent_counted_from_the_fork(engine: Engine) -> None:
     parent, _ = await engine.used(lasting(timeout=LONG, idle=LONG))
     parent.clock.extend(2 * LONG, None)
     child = (await engine.fork(parent)).sandboxes[0]
-    assert child.parent == parent.id
+    assert child.identity.parent == parent.id
     assert child.clock.expires_ms == pytest.approx(child.clock.created_ms + LONG * 1000, abs=100)
     assert child.clock.created_ms >= parent.clock.created_ms
 
@@ -134,7 +134,7 @@ async def test_a_thawed_sandbox_has_the_lifetime_it_is_given_or_that_of_the_froz
     sandbox, _ = await engine.used(lasting(timeout=LONG))
     taken = await take(engine, sandbox)
     for given, seconds in ((None, LONG), (Lifetime(2 * LONG), 2 * LONG)):
-        thawed = await relations.thaw(engine.registry, ThawSpec(taken.id, None, lifetime=given), Caller())
+        thawed = await thaw.thaw(engine.registry, ThawSpec(taken.id, None, lifetime=given), Caller())
         assert thawed.clock.expires_ms == pytest.approx(thawed.clock.created_ms + seconds * 1000, abs=100)
 
 
@@ -147,14 +147,14 @@ async def test_a_restore_and_a_merge_leave_the_lifetime_of_the_id(engine: Engine
     assert (parent.clock.expires_ms, parent.spec.lifetime) == (expires_ms, Lifetime(LONG))
     assert cause(engine, winner)[0] == "merged"
     taken = await take(engine, parent)
-    await relations.restore(engine.registry, parent, taken, engine.caller)
+    await thaw.restore(engine.registry, parent, taken, engine.caller)
     assert parent.clock.expires_ms == expires_ms
 
 
 async def test_a_merged_sandbox_does_not_end_its_successor(engine: Engine) -> None:
     parent, _ = await engine.used()
     spec = lasting(timeout=SHORT)
-    winner = await engine.registry.create(spec)
+    winner = await engine.create(spec)
     await engine.merge(parent, winner)
     await others_end(engine, spec)
     assert lives(engine, parent)
@@ -180,14 +180,14 @@ def test_what_is_known_of_the_ended_is_bounded() -> None:
 
 async def test_nothing_rings_after_the_engine_was_closed(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
-    sandbox = await engine.registry.create(lasting(timeout=LONG, idle=LONG))
+    sandbox = await engine.create(lasting(timeout=LONG, idle=LONG))
     await engine.registry.close()
     assert sandbox.clock._timer is None
 
 
 async def test_a_close_that_nobody_waits_for_is_seen_at_once(engine: Engine, connect: Connect) -> None:
     client = connect()
-    sandbox = await engine.registry.create(SPEC)
+    sandbox = await engine.create(SPEC)
     await client.ask(calls.CLOSE, sandbox=sandbox.id, wait=False)
     with pytest.raises(SandboxClosed, match="was closed"):
         await client.ask(calls.INFO, sandbox=sandbox.id)

@@ -119,7 +119,7 @@ async def test_what_is_yours_is_not_closed_by_me(engine: Engine, connect: Connec
     assert answer.header == {}
     assert engine.registry.find(known.yours, "you")
     assert engine.registry.snapshots.find(known.your_snapshot, "you")
-    assert engine.registry.spaces.find(known.your_space, "you") is not None
+    assert engine.registry.kept.find(known.your_space, "you") is not None
 
 
 async def test_the_execution_of_another_sandbox_is_unknown_in_this_one(engine: Engine, connect: Connect) -> None:
@@ -206,17 +206,17 @@ def templated(owner: str, *preload: str) -> SandboxSpec:
 
 
 async def test_names_of_templates_are_each_owners_own(engine: Engine, connect: Connect) -> None:
-    await engine.registry.create(templated("me", "json"))
+    await engine.create(templated("me", "json"))
     yours, _ = await engine.used(templated("you", "csv"))
     with pytest.raises(InvalidArgument, match="other preloads"):
-        await engine.registry.create(templated("you", "json"))
+        await engine.create(templated("you", "json"))
     taken = await take(engine, yours)
     with pytest.raises(InvalidArgument, match="name must be one that no template has yet, got .own."):
         await connect().ask(calls.SAVE, snapshot=taken.id, name="own", owner="you")
     mine, _ = await engine.used(replace(SPEC, owner="they"))
     await connect().ask(calls.SAVE, snapshot=(await take(engine, mine)).id, name="own", owner="they")
     with pytest.raises(InvalidArgument, match="is already saved as 'own'"):
-        await engine.registry.create(templated("they"))
+        await engine.create(templated("they"))
 
 
 async def test_one_owner_does_not_take_the_room_of_all(engine: Engine) -> None:

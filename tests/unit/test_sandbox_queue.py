@@ -33,7 +33,7 @@ async def test_cells_run_one_at_a_time_in_order_of_arrival(sandbox: Sandbox, bod
 
 async def test_a_waiting_cell_that_is_given_up_never_runs(sandbox: Sandbox, body: ScriptedBody) -> None:
     first, second, third = Call(sandbox, b"1"), Call(sandbox, b"2"), Call(sandbox, b"3")
-    sandbox.abandon(second.cell)
+    sandbox.queue.abandon(second.cell)
     await body.next_frame()
     body.done(1)
     await first.outcome()
@@ -90,20 +90,20 @@ async def test_a_cell_that_ignores_everything_is_asked_twice_told_and_killed(
 async def test_a_cell_that_ends_when_asked_keeps_its_state(sandbox: Sandbox, body: ScriptedBody) -> None:
     call = Call(sandbox)
     await body.next_frame()
-    assert sandbox.interrupt()
+    assert sandbox.queue.interrupt()
     os.write(body.guest_stderr, b"KeyboardInterrupt\n")
     body.done(1, exit_code=130, interrupted=True)
     outcome = await call.outcome()
     assert (outcome.state, outcome.cause, outcome.interrupted, outcome.exit_code) == ("kept", "interrupt", True, 130)
     assert outcome.stderr == b"KeyboardInterrupt\n"
     assert body.signals == [signal.SIGINT]
-    assert not sandbox.interrupt()
+    assert not sandbox.queue.interrupt()
 
 
 async def test_a_caller_that_goes_away_interrupts_its_cell(sandbox: Sandbox, body: ScriptedBody) -> None:
     call = Call(sandbox)
     await body.next_frame()
-    sandbox.abandon(call.cell)
+    sandbox.queue.abandon(call.cell)
     assert body.signals == [signal.SIGINT]
 
 
@@ -143,7 +143,7 @@ async def test_a_restart_is_told_to_the_first_caller_who_listens(sandbox: Sandbo
     body.die(ScriptedDeath(0, None))
     await until(lambda: sandbox.state == "lost")
     given_up, following = Call(sandbox), Call(sandbox)
-    sandbox.abandon(given_up.cell)
+    sandbox.queue.abandon(given_up.cell)
     await until(lambda: body.revivals == 1)
     frame = await body.next_frame()
     body.done(int(str(frame.header["id"])))
@@ -166,7 +166,7 @@ async def test_a_restart_is_not_told_twice_to_whoever_has_heard_of_the_loss(
     given_up = Call(sandbox)
     await until(lambda: body.revivals == 1)
     frame = await body.next_frame()
-    sandbox.abandon(given_up.cell)
+    sandbox.queue.abandon(given_up.cell)
     following = Call(sandbox)
     assert (await body.next_frame()).kind == guest.INTERRUPT  # nobody waits for this cell any more
     body.done(int(str(frame.header["id"])))
@@ -220,7 +220,7 @@ async def test_a_guest_that_closes_its_control_socket_while_it_is_interrupted_is
 ) -> None:
     call = Call(sandbox)
     await body.next_frame()
-    assert sandbox.interrupt()
+    assert sandbox.queue.interrupt()
     body._guest.close()
     outcome = await call.outcome()
     assert (outcome.state, outcome.cause, body.signals[-1]) == ("lost", "interrupt", signal.SIGKILL)
@@ -305,7 +305,7 @@ async def test_what_was_printed_before_a_result_is_seen_before_it(sandbox: Sandb
     for last_id in range(1, 21):  # which of two readable descriptors comes first is the kernel's choice
         sink = Watching()
         over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        sandbox.submit(Cell("python", b"", None, sink, over.set_result, over.set_exception))
+        sandbox.queue.submit(Cell("python", b"", None, sink, over.set_result, over.set_exception))
         await body.next_frame()
         header = {"id": last_id, "what": "value", "display_id": None, "mimes": [["text/plain", "s", 2]]}
         body.send(encode(guest.RESULT, header, b"42"))

@@ -206,7 +206,7 @@ async def test_it_can_be_said_that_nobody_answers_any_more(scene: Scene) -> None
     waiting = scene.client.other()
     waiting.run(scene.sandbox.id, tools=True, execution=second, on_disconnect="keep")
     code, _ = await scene.called()
-    await until(lambda: scene.sandbox.waiting == 1)
+    await until(lambda: scene.sandbox.queue.waiting == 1)
     other = scene.client.other()
     for execution in (second, first, first, "exe_none"):
         answer = await other.ask(calls.TOOLS_GONE, sandbox=scene.sandbox.id, execution=execution)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ramet.engine import relations
+from ramet.engine.making import thaw
 from ramet.engine.sandbox import Sandbox
 from ramet.errors import ExecutionCancelled, LimitReached, SandboxClosed
 from ramet.protocol import calls, guest
@@ -67,7 +67,7 @@ async def test_tools_that_were_taken_away_are_taken_from_copies_too(scene: Scene
 async def test_a_thawed_snapshot_has_the_tools_that_its_state_had(scene: Scene, engine: Engine) -> None:
     snapshot = await take(engine, scene.sandbox)
     await scene.client.give(scene.sandbox, tool("new"))
-    thawed = await work(relations.thaw(engine.registry, ThawSpec(snapshot.id, None), engine.caller))
+    thawed = await work(thaw.thaw(engine.registry, ThawSpec(snapshot.id, None), engine.caller))
     await assert_echoes(scene.client, thawed, engine.machine.bodies[-1], "look")
 
 
@@ -75,7 +75,7 @@ async def test_a_restored_sandbox_keeps_its_own_tools(scene: Scene, engine: Engi
     snapshot = await take(engine, scene.sandbox)
     await scene.client.give(scene.sandbox, tool("new"))
     before = scene.code()
-    await work(relations.restore(engine.registry, scene.sandbox, snapshot, engine.caller))
+    await work(thaw.restore(engine.registry, scene.sandbox, snapshot, engine.caller))
     assert await before.ended()
     await assert_echoes(scene.client, scene.sandbox, engine.machine.bodies[-1], "new")
 
@@ -145,7 +145,7 @@ async def test_a_cell_that_waits_for_the_socket_can_be_cancelled(scene: Scene) -
     body.listen_gate = asyncio.Event()
     first, second = Call(child, b"1"), Call(child, b"2")
     await until(lambda: body.listens != [])
-    assert child.cancel(first.cell, "a test")
+    assert child.queue.cancel(first.cell, "a test")
     body.listen_gate.set()
     await told(body)
     assert (await body.next_frame()).blob == b"2"
@@ -201,7 +201,7 @@ async def test_tools_given_while_another_body_takes_the_place_are_those_of_the_n
     body.listen_gate = asyncio.Event()
     giving = asyncio.ensure_future(sandbox.give_tools(GivenTools([tool("late")])))
     await until(lambda: body.listens != [])
-    await work(relations.restore(engine.registry, sandbox, snapshot, engine.caller))
+    await work(thaw.restore(engine.registry, sandbox, snapshot, engine.caller))
     body.listen_gate.set()
     await giving
     await assert_echoes(scene.client, sandbox, engine.machine.bodies[-1], "late")

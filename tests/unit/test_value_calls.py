@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ramet.engine import value_calls
+from ramet.engine.calls import values as value_calls
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.settings import Settings
 from ramet.engine.transfer import Transfer
@@ -190,4 +190,4 @@ async def test_arguments_are_checked_before_anything_is_queued(sandbox: Sandbox)
         value_calls.begin(Frame(calls.SET_VALUE, {"name": "a", "path": "a\0b"}, b""), sandbox, caller, client)
     with pytest.raises(ProtocolError):
         value_calls.begin(Frame(calls.SET_VALUE, {"name": "a"}, b"x" * (INLINE_BYTES + 1)), sandbox, caller, client)
-    assert sandbox.waiting == 0
+    assert sandbox.queue.waiting == 0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from ramet.engine.attention import AttentiveSelector
-from ramet.engine.registry import StartMachine
+from ramet.engine.making.workshop import StartMachine
 from ramet.engine.seams import Machine
 from ramet.engine.serving import serve
 from ramet.engine.settings import Settings, interrupt_waits

@@ -18,8 +18,8 @@ def row(sandbox: Sandbox) -> dict[str, object]:
         "created_ms": clock.created_ms,
         "expires_ms": clock.expires_ms,
         "idle_expires_ms": clock.idle_expires_ms,
-        "parent": sandbox.parent,
-        "waiting": sandbox.waiting,
+        "parent": sandbox.identity.parent,
+        "waiting": sandbox.queue.waiting,
         "memory_limit_bytes": spec.limits.memory_bytes,
         "persistent": spec.persistent,
     }

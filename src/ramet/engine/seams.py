@@ -1,4 +1,4 @@
-"""What the engine needs from the layers below it. ``__main__`` plugs the real ones in, a test a scripted one."""
+"""Seams to the layers below the engine. ``__main__`` plugs in the real ones, a test scripted ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Session(Protocol):
 
 
 class Prepared(Protocol):
-    """What was made for a body while it waited for its first user."""
+    """Something made for a body while it waited in the pool."""
 
     def close(self) -> None: ...
 
@@ -59,7 +59,7 @@ class Prepared(Protocol):
 class Body(Protocol):
     """One sandbox's REPL in its pod. ``revive`` replaces pid, control, stdout, stderr and death.
 
-    ``prepared`` is closed with it, unless somebody has taken it.
+    ``prepared`` is closed with it, unless its first user has taken it.
     """
 
     prepared: Prepared | None
@@ -78,11 +78,13 @@ class Body(Protocol):
     @property
     def death(self) -> DeathNews: ...
     async def refresh(self) -> None:
-        """What the host has changed in folders that are shown read-only is seen from now on."""
+        """Make changes of the host visible in folders that are shown read-only."""
 
     def signal(self, number: int) -> None: ...
     def kill(self) -> None: ...
-    async def revive(self) -> None: ...
+    async def revive(self) -> None:
+        """Empty the pod and thaw the template into it again."""
+
     async def close(self) -> None: ...
     async def open_terminal(
         self,
@@ -96,29 +98,29 @@ class Body(Protocol):
         """``commands``: a folder of programs, before all others in PATH."""
 
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
-        """A unix socket, not blocking, at an abstract name in the pod's own network. None: the name is taken there."""
+        """A unix socket, not blocking, at an abstract name in the pod's network. None: the name is taken there."""
 
     async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
         """A TCP socket, not blocking, that listens on the pod's loopback. None: the port is taken there."""
 
     async def bind_udp(self, port: int) -> socket.socket | None: ...
     async def plain_socket(self) -> socket.socket:
-        """TCP, not blocking: whoever connects it reaches what listens in the pod."""
+        """TCP, not blocking and not connected: it reaches servers that listen in the pod."""
 
     async def netlink(self, family: int) -> socket.socket:
-        """Of the pod's own network, which can be changed through it."""
+        """A netlink socket of the pod's network, which can be changed through it."""
 
     def usage(self) -> Mapping[str, int]: ...
     def walls(self) -> Mapping[str, object]: ...
     def unique_bytes(self) -> int:
-        """Memory that it shares with no other; asked for on the event loop right after a fork, so it must be cheap."""
+        """Memory that it shares with no other. Called on the event loop right after a fork, so it must be cheap."""
 
 
 Prepare = Callable[[Body], Awaitable[Prepared]]
 
 
 class Forked(Protocol):
-    """What one fork made. The bodies belong to whoever asked."""
+    """The bodies that one fork made, which belong to its caller, and its cost."""
 
     @property
     def bodies(self) -> Sequence[Body]: ...
@@ -129,7 +131,7 @@ class Forked(Protocol):
 
 
 class Frozen(Protocol):
-    """A snapshot held by the machine; owned by whoever asked for it."""
+    """A snapshot of a sandbox. Its caller closes it."""
 
     @property
     def pause_seconds(self) -> float: ...
@@ -139,10 +141,10 @@ class Frozen(Protocol):
 
 
 class Machine(Protocol):
-    """Makes templates, bodies, and bodies from bodies. What it cannot make raises and leaves nothing behind."""
+    """Makes templates, bodies, and bodies from bodies. A method that raises leaves nothing behind."""
 
     def when_lost(self, callback: Callable[[str], None]) -> None:
-        """Have it told, and why, when no sandbox can be made any more and those that were are gone."""
+        """Call back with the reason when the machine is lost, and with it every sandbox."""
 
     async def template(self, spec: TemplateSpec) -> None: ...
     async def create(
@@ -152,19 +154,19 @@ class Machine(Protocol):
         mounts: Sequence[MountSpec],
         prepare: Prepare | None = None,
     ) -> Body:
-        """``prepare`` is done to bodies that are made ahead for others who ask for the same; perhaps to this one."""
+        """A body from a template. ``prepare`` is done to those that are made ahead of time; perhaps to this one."""
 
     async def fork(self, body: Body, count: int, keep_pid: bool, on_resumed: Callable[[], None]) -> Forked:
-        """So many copies, or ForkFailed and none. ``on_resumed``, on the event loop: the parent runs again."""
+        """This many copies, or ForkFailed and none. ``on_resumed`` is called on the loop when the parent runs again."""
 
     async def freeze(self, body: Body, keep_pid: bool) -> Frozen: ...
     async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
-        """None: as the sandbox that was frozen had."""
+        """A body from a snapshot. None: limits and mounts as the sandbox that was frozen had."""
 
     async def diff_files(
         self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str
     ) -> Sequence[FileChange]:
-        """What one would have to change to have the files of the other, by path. Ends soon when it is cancelled."""
+        """The changes that lead from the files of one to those of the other, by path. Ends soon when cancelled."""
 
     async def open_folder(self, path: str, writable: bool) -> int:
         """A folder of the host as a detached mount; the descriptor is the caller's."""

@@ -10,8 +10,9 @@ import socket
 import sys
 from contextlib import suppress
 
-from ramet.engine.connection import Connection
-from ramet.engine.registry import Registry, StartMachine
+from ramet.engine.calls.connection import Connection
+from ramet.engine.making.workshop import StartMachine
+from ramet.engine.registry import Registry
 from ramet.engine.settings import Settings
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached
 from ramet.protocol import calls
@@ -67,7 +68,7 @@ class _Engine:
         self._primary = primary
         self._owner = owner
         self._registry = registry
-        registry.on_lost = _give_up
+        registry.workshop.on_lost = _give_up
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from ramet.engine.channel import Channel
-from ramet.engine.lifetimes import now_ms
+from ramet.engine.making.lifetimes import now_ms
 from ramet.engine.ring import Ring
 from ramet.engine.seams import Session
 from ramet.engine.settings import Settings

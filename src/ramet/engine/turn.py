@@ -1,10 +1,10 @@
-"""Turns: what waits in a sandbox's queue like a cell without being one, and has the sandbox to itself when it comes."""
+"""Turns: places in a sandbox's queue for forks, merges and the like. Each has the sandbox to itself when it comes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ class Turn:
 
     @property
     def abandoned(self) -> bool:
-        """Nobody waits for it any more."""
+        """Whether its caller has given it up."""
         return self.released.is_set()
 
     def begin(self) -> None:
@@ -38,7 +38,7 @@ class Turn:
         """It will not come, or must end soon."""
         if not self.begun.done():
             self.begun.set_exception(error)
-            self.begun.exception()  # retrieved: whoever waited may have left
+            self.begun.exception()  # retrieved: asyncio would log it if the caller has left
         if not self.closing.done():
             self.closing.set_result(error)
 
@@ -49,19 +49,26 @@ class Turn:
             self._leave(self)
 
     def check(self) -> None:
-        """Raise if the sandbox is closing: what was made in this turn comes too late."""
+        """Raise SandboxClosed if the sandbox is closing: it would never close what was made in this turn."""
         if self.closing.done():
             raise self.closing.result()
 
 
-class Queued(Protocol):
-    """The part of a sandbox that is needed here."""
+class TurnQueue(Protocol):
+    """The part of a sandbox's queue that is needed here."""
 
-    def queue_turn(self, needs_repl: bool) -> Turn: ...
+    def turn(self, needs_repl: bool) -> Turn: ...
+
+
+class HasQueue(Protocol):
+    """A sandbox."""
+
+    @property
+    def queue(self) -> TurnQueue: ...
 
 
 class Caller:
-    """Whoever asked for something that takes turns. When it goes away, turns that have not come are dropped."""
+    """The client of a call that takes turns. When it disconnects, turns that have not come are dropped."""
 
     def __init__(self) -> None:
         self.gone = False
@@ -75,24 +82,23 @@ class Caller:
         for turn in list(self._waiting):
             turn.on_error(self._cancelled())
 
-    def queue(self, *sandboxes: Queued, needs_repl: bool) -> Turns:
-        """A turn of one sandbox, or of several at the same time, which have to be awaited.
+    def queue(self, *sandboxes: HasQueue, needs_repl: bool) -> Turns:
+        """A turn of one sandbox, or of several at the same time, to be awaited. Raises SandboxClosed or LimitReached.
 
-        All are queued at this moment: of two callers one is first in every queue, so they cannot wait for each other.
+        All are queued without an await between them: of two callers one is first in every queue, so that they cannot
+        wait for each other.
         """
         turns: list[Turn] = []
-        try:
+        with ExitStack() as undo:
             for sandbox in sandboxes:
-                turns.append(sandbox.queue_turn(needs_repl))
-        except BaseException:
-            for turn in turns:
-                turn.release()
-            raise
+                turns.append(sandbox.queue.turn(needs_repl))
+                undo.callback(turns[-1].release)
+            undo.pop_all()
         self._waiting.update(turns)
         return Turns(self, turns)
 
     def waited(self, turns: list[Turn]) -> None:
-        """They have come, or will not."""
+        """These turns have come, or will not."""
         self._waiting.difference_update(turns)
 
     def check(self) -> None:
@@ -101,7 +107,7 @@ class Caller:
 
     @contextmanager
     def doing(self, work: asyncio.Future[Any], turns: Sequence[Turn]) -> Iterator[None]:
-        """Inside, the work is cancelled as soon as nobody waits for it, or a sandbox whose turn it has is closing."""
+        """Inside, the work is cancelled as soon as the client disconnects or a sandbox whose turn it has is closing."""
 
         def cancel(_: object) -> None:
             work.cancel()
@@ -109,7 +115,7 @@ class Caller:
         self._work = work
         for turn in turns:
             turn.closing.add_done_callback(cancel)
-        if self.gone:
+        if self.gone:  # it disconnected before this: ``leave`` has not seen the work
             work.cancel()
         try:
             yield
@@ -131,19 +137,17 @@ class Turns:
         self._turns = turns
 
     async def __aenter__(self) -> list[Turn]:
-        try:
+        with ExitStack() as always, ExitStack() as undo:
+            always.callback(self._caller.waited, self._turns)
+            undo.callback(self._release)
             for turn in self._turns:
                 # One that came early must not keep its sandbox from closing while the others are still to come.
-                news: list[asyncio.Future[Any]] = [turn.begun, *(other.closing for other in self._turns)]
-                await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+                events: list[asyncio.Future[Any]] = [turn.begun, *(other.closing for other in self._turns)]
+                await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
                 for other in self._turns:
                     other.check()
             self._caller.check()
-        except BaseException:
-            self._release()
-            raise
-        finally:
-            self._caller.waited(self._turns)
+            undo.pop_all()
         return self._turns
 
     async def __aexit__(
@@ -151,7 +155,7 @@ class Turns:
     ) -> None:
         self._release()
         if isinstance(error, SandboxLost):
-            # A REPL that was let go of because its sandbox is closing: say that.
+            # The REPL was detached because its sandbox is closing: that is the error to raise.
             for turn in self._turns:
                 turn.check()
 

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from ramet.errors import ForkFailed, SandboxLost
 from ramet.freezing.descriptors import Lines
-from ramet.freezing.live import Frozen, Subject
+from ramet.freezing.frozen import Frozen
+from ramet.freezing.live import Subject
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
 from ramet.freezing.room import Claim, Room
@@ -47,7 +48,7 @@ class Prepared(Protocol):
 
 @dataclass(slots=True)
 class Life:
-    """One REPL process with its shadow; a sandbox has another after a revival."""
+    """One REPL process with its shadow; a sandbox that recovers gets another."""
 
     shadow: int  # in the engine's numbering, like repl
     shadow_pidfd: int
@@ -88,7 +89,10 @@ class Body:
         self._surroundings = surroundings
         self._claim = claim  # on the sandbox whose memory this one shares
         self._sessions: set[Session] = set()  # of terminals, until they are reaped
+        # One at a time enters the pod, and none during a revival: what enters holds process ids that the REPL needs.
         self._entering = asyncio.Lock()
+        # Freezes under way, each done when it is over. Closing waits for them, and so do terminals that are to be
+        # opened: a program that enters during a freeze would neither be stopped nor copied.
         self._freezes: set[asyncio.Future[None]] = set()
         self.prepared: Prepared | None = None  # until somebody takes it
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
@@ -131,6 +135,10 @@ class Body:
     @property
     def death(self) -> asyncio.Future[Death]:
         return self.life.death
+
+    @property
+    def alive(self) -> bool:
+        return not self.life.death.done()
 
     def watch(self, watch: SharedMemoryWatch) -> None:
         """Have what its processes share looked at, until it is closed."""
@@ -197,9 +205,12 @@ class Body:
             await self.life.shadow_end
 
     async def revive(self) -> None:
-        """A fresh REPL in the same pod. What else ran in the pod is ended: it belonged to the REPL that is gone."""
+        """A fresh REPL in the same pod, thawed from the template. Everything else in the pod is ended first.
+
+        Raises LimitReached, TemplateFailed, or RametError where the template cannot be thawed.
+        """
         await self._ended()
-        async with self._entering:  # who enters meanwhile would hold ids that the REPL needs
+        async with self._entering:  # a program that enters meanwhile would hold ids that the REPL needs
             await self.pod.empty()
             self.life = await self._wake(self.template, self.pod)
         self._release_claim()
@@ -238,35 +249,29 @@ class Body:
         if commands is not None and commands not in everything["PATH"].split(":"):
             everything["PATH"] = f"{commands}:{everything['PATH']}"
         command = Command(tuple(arguments), everything, folder)
-        async with self._entrance():
+        async with self._entrance():  # no freeze begins before the program is among the sessions that it stops
             others = frozenset({self.life.repl, *(session.pid for session in self._sessions)})
             entering = Entering(self.pod, command, resource_limits(self.pod.limits, self._delegation), others)
-            try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(entering.close)
                 session = await self._enter(entering, columns, rows)
-            except BaseException:
-                entering.close()
-                raise
-        try:
+                undo.pop_all()
+        with contextlib.closing(entering), contextlib.ExitStack() as undo:
+            undo.callback(session.close_master)
+            undo.callback(session.kill)
             with session.held():
                 await entering.run(session.leader)
-        except BaseException:
-            session.kill()
-            session.close_master()
-            raise
-        finally:
-            entering.close()
+            undo.pop_all()
         return session
 
     async def _enter(self, entering: Entering, columns: int, rows: int) -> Session:
         """The program is there, and among the sessions that a freeze stops, before it is let run."""
         master, slave = open_terminal(self.pod.root, columns, rows)
-        try:
+        with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
+            always.callback(os.close, slave)
+            undo.callback(os.close, master)
             session = Session(master, await entering.start(slave), self._sessions.discard)
-        except BaseException:
-            os.close(master)
-            raise
-        finally:
-            os.close(slave)
+            undo.pop_all()
         self._sessions.add(session)
         return session
 
@@ -290,13 +295,13 @@ class Body:
 
     @contextlib.asynccontextmanager
     async def _entrance(self) -> AsyncIterator[None]:
-        """Inside, this is the only one on its way into the pod, and nobody freezes it."""
+        """Inside, no other program is on its way into the pod, and the sandbox is not being frozen."""
         while True:
             if self._freezes:
                 await asyncio.wait(self._freezes)
             async with self._entering:
                 if self._freezes:
-                    continue  # one of them waits for this lock
+                    continue  # it began while this waited for the lock, and waits for the lock itself now
                 if self._closing is not None or not self.pod.alive:
                     raise SandboxLost("cannot open a terminal: the sandbox is closing, or its pod has ended")
                 yield
@@ -304,15 +309,15 @@ class Body:
 
     @contextlib.asynccontextmanager
     async def being_frozen(self) -> AsyncIterator[None]:
-        """Inside, shadows that nobody knows of yet may be in the pod's groups: closing waits for that.
+        """Inside, shadows that no snapshot owns yet may be in the pod's groups: closing waits until this is over.
 
-        Nobody is on his way into the pod either, and the numbers of its sessions mean them.
+        No program is on its way into the pod either, and no session is reaped, so their numbers mean them.
         """
         over = asyncio.get_running_loop().create_future()
-        self._freezes.add(over)
+        self._freezes.add(over)  # before the lock: from here on no other program gets in
         try:
             async with self._entering:
-                pass
+                pass  # a program that is half-way in has arrived
             with contextlib.ExitStack() as holds:
                 for session in self._sessions:
                     holds.enter_context(session.held())
@@ -332,6 +337,7 @@ class Body:
             self._claim = None
 
     async def close(self) -> None:
+        # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -344,7 +350,7 @@ class Body:
             session.kill()
         await self._ended()
         self._release_claim()
-        if self._freezes:
+        if self._freezes:  # a freeze may have put a shadow into the pod's groups that ``_snapshots`` does not have yet
             await asyncio.wait(self._freezes)
         await self._sessions_reaped()
         shadows = [frozen.shadow for frozen in self._snapshots if not frozen.closed]
@@ -357,7 +363,7 @@ class Body:
     async def _sessions_reaped(self) -> None:
         """The pod's init ends only after all others were reaped, and these are the engine's to reap."""
         async with self._entering:
-            pass
+            pass  # a program that was half-way in is among the sessions now; no other gets in, as ``_closing`` is set
         for session in self._sessions:
             session.kill()
         if self._sessions:

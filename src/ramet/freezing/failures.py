@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
 from ramet.freezing import _core
-from ramet.freezing.template import describe
 from ramet.isolation import hints
 
 # Steps that no sandbox has a say in. Where the kernel does not allow them, nothing can be made here, or not be forked.
@@ -20,7 +20,7 @@ _REPLACED = "the code replaced its interpreter; close this sandbox and make anot
 
 
 def failure(tried: str, cause: _core.FreezeError | OSError, otherwise: type[RametError] = ForkFailed) -> RametError:
-    """LimitReached where the kernel had no more of something, which a later try may find. Otherwise as it is told."""
+    """LimitReached where the kernel had no more of something, which a later try may find; `otherwise` for the rest."""
     if isinstance(cause, OSError):
         number, reason = cause.errno, str(cause)
     else:
@@ -33,3 +33,8 @@ def failure(tried: str, cause: _core.FreezeError | OSError, otherwise: type[Rame
             return hints.refused(f"{tried}: {reason}")
     kind = LimitReached if number in NO_ROOM_ERRNOS else otherwise
     return kind(f"{tried}: {reason}", hint=_REPLACED if isinstance(cause, _core.ReplacedError) else None)
+
+
+def describe(error: _core.FreezeError) -> str:
+    step, number = error.args
+    return f"{step}: {os.strerror(number)}" if number else str(step)

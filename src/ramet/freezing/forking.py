@@ -1,7 +1,7 @@
 """The first copies of a fork are thawed in the same go as the freeze.
 
-While the kernel copies the parent's memory for the tracer's thread, the event loop has nothing to do. It is told what
-was read, takes the pods that are ready and works out the calls of a copy for each; the tracer goes on with them.
+While the kernel copies the parent's memory for the tracer's thread, the event loop has nothing to do. It gets what was
+read, takes the pods that are ready and works out the calls of a copy for each; the tracer goes on with them.
 """
 
 from __future__ import annotations
@@ -11,37 +11,11 @@ import queue
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ramet.freezing import _core, live
-from ramet.freezing.calls import Call
-from ramet.freezing.live import Recipes, Subject, Taken
-from ramet.isolation.pods import Pod
+from ramet.freezing import live
+from ramet.freezing.live import SandboxRecipes, Subject, Taken
+from ramet.freezing.thawing import Plan, Thawed
 
-_PLAN_SECONDS = 0.5  # a loop that is so busy thaws its copies later; others wait for the tracer
-Thawed = tuple[int, int, int, int, tuple[float, float, float, float]]
-
-
-class Plan(NamedTuple):
-    """One thaw, ready to be carried out."""
-
-    pod: Pod
-    pid: int
-    calls: tuple[Call, ...]
-    children: tuple[tuple[int, int], ...]
-    groups: int
-    consume: bool
-    more: bool
-    seconds: float
-    kills_before: int
-    greeting: bytes = b""  # a frame that is there before it runs
-
-    def carry_out(self, snapshot: _core.Snapshot) -> Thawed:
-        """In the tracer's thread."""
-        if self.greeting:
-            self.pod.ends.control.send(self.greeting)
-        return _core.thaw(
-            snapshot, self.pod.handle.init_pid, self.pod.root, self.pod.namespaces, self.pid, self.groups,
-            self.calls, self.children, self.consume, self.more, self.seconds,
-        )  # fmt: skip
+_PLAN_SECONDS = 0.5  # a busier loop thaws its copies later: the tracer's thread has other sandboxes to serve
 
 
 class Batch(NamedTuple):
@@ -59,15 +33,15 @@ class Handover:
         self._loop = asyncio.get_running_loop()
         self._plans: queue.SimpleQueue[Plan | None] = queue.SimpleQueue()
         self._on_resumed = on_resumed
-        self.read: asyncio.Future[Recipes] = self._loop.create_future()
+        self.read: asyncio.Future[SandboxRecipes] = self._loop.create_future()
 
     def give(self, plan: Plan | None) -> None:
-        """From the loop: the next copy to thaw; None after the last that can be thawed at once."""
+        """Called on the loop with the next copy to thaw; None after the last that can be thawed at once."""
         self._plans.put(plan)
 
     def freeze_and_thaw(self, subject: Subject) -> Batch:
-        """In the tracer's thread. A thaw that failed is told beside the snapshot, which is there all the same."""
-        taken = live.freeze(subject, self._tell)
+        """Runs in the tracer's thread. The error of a failed thaw goes with the snapshot, which exists all the same."""
+        taken = live.freeze(subject, self._on_read)
         self._loop.call_soon_threadsafe(self._on_resumed)
         made: list[Thawed] = []
         try:
@@ -79,9 +53,9 @@ class Handover:
             return Batch(taken, made, error)
         return Batch(taken, made, None)
 
-    def _tell(self, recipes: Recipes) -> None:
+    def _on_read(self, recipes: SandboxRecipes) -> None:
         self._loop.call_soon_threadsafe(self._set, recipes)
 
-    def _set(self, recipes: Recipes) -> None:
-        if not self.read.done():
+    def _set(self, recipes: SandboxRecipes) -> None:
+        if not self.read.done():  # it is cancelled when the freeze has failed by now
             self.read.set_result(recipes)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import select
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -29,10 +27,10 @@ from ramet.freezing.descriptors import (
 from ramet.freezing.descriptors.recipes import NamedFile, NamelessFile
 from ramet.freezing.failures import failure
 from ramet.freezing.process import ProcessState, inner_pid, read_process
-from ramet.freezing.room import Claim
 from ramet.isolation.layers import FileImage
 from ramet.isolation.pods import Pod
-from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+from ramet.protocol import guest
+from ramet.protocol.specs import Limits
 
 _PAUSE_SECONDS = 3.0  # a sandbox that does not stop by then is left alone: others wait for the tracer
 _RESERVED_START, _RESERVED_END = 0x1FA0_0000_0000, 0x1FA2_0000_0000  # SCRATCH and SCRATCH_END of native/list.h
@@ -71,7 +69,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipes:
+class SandboxRecipes:
     """What was read of a sandbox while it stood still: plain data, from which any number of copies get what it had."""
 
     process: ProcessState
@@ -84,12 +82,21 @@ class Recipes:
     copy_seconds: float  # that copying its shared memory may take
 
     @property
+    def children(self) -> tuple[tuple[int, int], ...]:
+        return self.process.children
+
+    @property
     def taken_pids(self) -> frozenset[int]:
-        """Ids that the main thread of a copy must not have."""
         return self.thread_ids | {pid for pid, _ in self.process.children}
 
+    @property
+    def greeting(self) -> bytes:
+        return guest.wake()
+
+    def failure(self, error: _core.FreezeError) -> RametError:
+        return failure("a copy of the sandbox could not be thawed", error)
+
     def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
-        """What gives a copy its descriptors, folder, limits and timers."""
         children = {pid: pid for pid, _ in self.process.children}  # they stand there, dead, under the ids they had
         made = compile_calls(self.descriptors, self.maps, main_pid, children)
         resources = set_limits(self._resource_limits(limits, usual))
@@ -109,15 +116,15 @@ class Taken:
     """What a freeze brought."""
 
     snapshot: _core.Snapshot
-    recipes: Recipes
+    recipes: SandboxRecipes
     pause_seconds: float
     stragglers: int  # tasks that could not be let go yet
 
 
-def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
+def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None]) -> Taken:
     """Runs in the tracer's thread: ptrace binds what is stopped to it.
 
-    `on_read` is told what was read before the memory is copied, so that others can make use of that time.
+    Calls `on_read` with what was read before the memory is copied: the event loop plans the copies in that time.
     """
     began = perf_counter()
     subject.check_alive()
@@ -127,6 +134,7 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
     )  # fmt: skip
     recipes = None
     try:
+        # Again: it may have been killed before the pause, and its number given to another process.
         subject.check_alive()
         recipes = _read(subject, paused)
         on_read(recipes)
@@ -143,7 +151,7 @@ def freeze(subject: Subject, on_read: Callable[[Recipes], None]) -> Taken:
     return Taken(snapshot, recipes, pause_seconds, _core.serve_stragglers())
 
 
-def _read(subject: Subject, paused: _core.Paused) -> Recipes:
+def _read(subject: Subject, paused: _core.Paused) -> SandboxRecipes:
     children, processes, timers, timed_calls, thread_ids = _core.paused_facts(paused)
     process = read_process(subject.repl, children, timers)
     pids = {pid: thread_ids[0] if pid == subject.repl else inner_pid(pid) for pid in processes}
@@ -159,7 +167,7 @@ def _read(subject: Subject, paused: _core.Paused) -> Recipes:
     open_files = [thing.path for thing in things if isinstance(thing, NamedFile)]
     image = FileImage.capture(subject.pod, open_files)
     others = frozenset(thread_ids[1:])
-    return Recipes(process, descriptors, maps, image, timed_calls, others, subject.pod.limits, copy_seconds)
+    return SandboxRecipes(process, descriptors, maps, image, timed_calls, others, subject.pod.limits, copy_seconds)
 
 
 def _read_error(error: OSError) -> RametError:
@@ -178,62 +186,6 @@ def _check_reserved(maps: Sequence[SharedMap]) -> None:
 
 
 def discard(taken: Taken) -> None:
-    """Nobody wants it any more. In the tracer's thread, like the freeze."""
+    """End a snapshot whose caller was cancelled. Runs in the tracer's thread, like the freeze."""
     _core.end_snapshot(taken.snapshot)
     taken.recipes.image.close()
-
-
-class Frozen:
-    """A snapshot of a sandbox. Owned by whoever asked for it, who closes it; sandboxes thawed from it live on."""
-
-    def __init__(
-        self,
-        taken: Taken,
-        template: TemplateSpec,
-        mounts: tuple[MountSpec, ...],
-        lineage: frozenset[int],
-        kept_pid: int | None,
-        claim: Claim,
-        tracer: ThreadPoolExecutor,
-    ) -> None:
-        self.snapshot = taken.snapshot
-        self.recipes = taken.recipes
-        self.template = template
-        self.mounts = mounts
-        self.lineage = lineage  # main pids of all that it was, which a copy must not have again
-        self.kept_pid = kept_pid
-        self.claim = claim
-        self.pause_seconds = taken.pause_seconds
-        self._tracer = tracer
-        self._closing: asyncio.Task[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Frozen {self.template.name}, {len(self.recipes.thread_ids) + 1} threads>"
-
-    @property
-    def limits(self) -> Limits:
-        return self.recipes.limits
-
-    @property
-    def file_bytes(self) -> int:
-        return self.recipes.image.file_bytes
-
-    @property
-    def closed(self) -> bool:
-        return self._closing is not None
-
-    @property
-    def shadow(self) -> int:
-        """In the engine's numbering; 0 when it became a sandbox's."""
-        return _core.shadow(self.snapshot)
-
-    async def close(self) -> None:
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        if self.shadow:
-            await asyncio.get_running_loop().run_in_executor(self._tracer, _core.end_snapshot, self.snapshot)
-        self.recipes.image.close()
-        self.claim.release()

@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ramet.errors import RametError, TemplateFailed
@@ -25,10 +26,13 @@ from ramet.freezing.calls import (
     set_limits,
     standard_lines,
 )
+from ramet.freezing.failures import describe, failure
+from ramet.freezing.frozen import Frozen
 from ramet.freezing.processes import end_process
 from ramet.isolation import hints
 from ramet.isolation.holder import Holder
 from ramet.isolation.launch import HELPER, NOT_CAPABLE
+from ramet.isolation.layers import FileImage
 from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.seccomp import compile_filter
 from ramet.isolation.skeleton import COMMAND_FOLDER, GUEST_FOLDER, system_folders
@@ -47,66 +51,113 @@ _FREEZE_SECONDS = 10.0
 _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
-class FrozenTemplate:
-    """A stopped interpreter and what is needed to wake copies of it. Owned by the machine."""
+@dataclass(frozen=True, slots=True)
+class TemplateRecipes:
+    """What a new sandbox gets of its template: the standard lines, and files that the preloads left open."""
 
-    def __init__(self, spec: TemplateSpec, snapshot: _core.Snapshot, files: tuple[FileRecipe, ...], pod: Pod) -> None:
-        self.spec = spec
-        self.snapshot = snapshot
-        self._file_calls = tuple(_open_again(files))
-        self.thread_ids = frozenset(_core.thread_ids(snapshot))
-        self._pod = pod
+    template: TemplateSpec
+    taken_pids: frozenset[int]  # of its threads
+    file_calls: tuple[Call, ...]
+    image: FileImage = field(default_factory=lambda: FileImage(None, None, (), 0))
 
-    def calls(self, limits: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
-        """What gives a new sandbox its descriptors, folder and limits."""
+    @property
+    def children(self) -> tuple[tuple[int, int], ...]:
+        return ()
+
+    @property
+    def greeting(self) -> bytes:
+        return b""  # the engine's first frame wakes it
+
+    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
         home = call("go home", "chdir", b"/root", must_work=False)  # a pod that was used before may have lost it
-        return (*standard_lines(), home, call("umask", "umask", 0o022), *self._file_calls, *set_limits(limits))
+        return (*standard_lines(), home, call("umask", "umask", 0o022), *self.file_calls, *set_limits(usual))
 
-    async def close(self, tracer: ThreadPoolExecutor) -> None:
-        await asyncio.get_running_loop().run_in_executor(tracer, _core.end_snapshot, self.snapshot)
-        await self._pod.close()
+    def failure(self, error: _core.FreezeError) -> RametError:
+        return failure(f"cannot make a sandbox from template {self.template.name!r}", error, RametError)
+
+
+class Templates:
+    """Owns the templates of one machine. Each is booted when it is first asked for."""
+
+    def __init__(self, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor) -> None:
+        self._holder = holder
+        self._maker = maker
+        self._tracer = tracer
+        self._boots: dict[TemplateSpec, asyncio.Task[Frozen]] = {}
+
+    async def get(self, spec: TemplateSpec) -> Frozen:
+        """The frozen template; concurrent callers share one boot. Raises TemplateFailed."""
+        if spec not in self._boots:
+            work = boot_template(spec, self._holder, self._maker, self._tracer, cpus=2.0)
+            self._boots[spec] = asyncio.create_task(work)
+        task = self._boots[spec]
+        try:
+            # Shielded: one of the callers being cancelled must not stop the boot that the others wait for.
+            return await asyncio.shield(task)
+        except Exception:
+            if self._boots.get(spec) is task:  # else another caller has begun the next try already
+                del self._boots[spec]
+            raise
+
+    async def forget_dead(self, frozen: Frozen) -> bool:
+        """Drop a template that the host's kernel has killed. Returns whether it was dead."""
+        if await asyncio.get_running_loop().run_in_executor(self._tracer, _core.usable, frozen.snapshot):
+            return False
+        task = self._boots.get(frozen.template)
+        # Only if it is still the known one: while the tracer looked, another caller may have booted it again.
+        if task is not None and task.done() and task.result() is frozen:
+            del self._boots[frozen.template]
+            await frozen.close()
+        return True
+
+    async def close(self) -> None:
+        for booting in self._boots.values():
+            booting.cancel()
+        for frozen in await asyncio.gather(*self._boots.values(), return_exceptions=True):
+            if isinstance(frozen, Frozen):
+                await frozen.close()
 
 
 async def boot_template(
     spec: TemplateSpec, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, cpus: float
-) -> FrozenTemplate:
+) -> Frozen:
     """Boot, wait for the guest to be ready, freeze. Raises TemplateFailed with what the interpreter printed."""
-    pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
-    pidfd = -1
-    try:
+    async with contextlib.AsyncExitStack() as always, contextlib.AsyncExitStack() as undo:
+        pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
+        undo.push_async_callback(pod.close)
         ends = Ends.make()
-    except OSError:
-        await pod.close()
-        raise
-    try:
+        always.callback(ends.close)
+        # A caller that is cancelled waits for the thread: an interpreter that it starts would be nobody's.
         pid = await finish(asyncio.to_thread(_spawn, spec, holder, pod, ends, cpus), _end_spawned)
         pidfd = os.pidfd_open(pid)
+        always.callback(os.close, pidfd)
+        undo.push_async_callback(_end_booted, pidfd)
         ends.sent()
         await _wait_until_ready(spec, ends, pidfd)
         if not maker.counts_memory:
             _offer_first(pid)
         await _wait_until_idle(spec, pid)
         files = _recipes(spec, pid)
-        loop = asyncio.get_running_loop()
-        try:
-            work = loop.run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
-            # Once frozen, it is ended by the tracer: a traced thread stays until the one that traces it has reaped it.
-            snapshot = await finish(work, lambda made: tracer.submit(_core.end_snapshot, made))
-        except _core.FreezeError as error:
-            message = f"template {spec.name!r} booted but could not be frozen: {describe(error)}"
-            # What it has run is trusted code: it is the host that refuses.
-            kind = hints.refused if error.args[1] in hints.REFUSALS else TemplateFailed
-            raise kind(message) from error
-        return FrozenTemplate(spec, snapshot, files, pod)
-    except BaseException:
-        if pidfd >= 0:
-            await end_process(os.dup(pidfd))
-        await pod.close()
-        raise
-    finally:
-        ends.close()
-        if pidfd >= 0:
-            os.close(pidfd)
+        snapshot = await _freeze(spec, pid, tracer)
+        undo.pop_all()
+    recipes = TemplateRecipes(spec, frozenset(_core.thread_ids(snapshot)), tuple(_open_again(files)))
+    return Frozen(snapshot, recipes, spec, _BOOT_LIMITS, tracer, pod=pod)
+
+
+async def _freeze(spec: TemplateSpec, pid: int, tracer: ThreadPoolExecutor) -> _core.Snapshot:
+    work = asyncio.get_running_loop().run_in_executor(tracer, _core.freeze_template, pid, CONTROL, _FREEZE_SECONDS)
+    try:
+        # Once frozen, it is ended by the tracer: a traced thread stays until the one that traces it has reaped it.
+        return await finish(work, lambda made: tracer.submit(_core.end_snapshot, made))
+    except _core.FreezeError as error:
+        message = f"template {spec.name!r} booted but could not be frozen: {describe(error)}"
+        # Trusted code is all that it has run, so a refusal is the host's.
+        kind = hints.refused if error.args[1] in hints.REFUSALS else TemplateFailed
+        raise kind(message) from error
+
+
+async def _end_booted(pidfd: int) -> None:
+    await end_process(os.dup(pidfd))
 
 
 def _open_again(files: Sequence[FileRecipe]) -> Iterator[Call]:
@@ -132,11 +183,6 @@ def _offer_first(pid: int) -> None:
 
 def _end_spawned(pid: int) -> None:
     end_process(os.pidfd_open(pid))
-
-
-def describe(error: _core.FreezeError) -> str:
-    step, number = error.args
-    return f"{step}: {os.strerror(number)}" if number else str(step)
 
 
 def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:

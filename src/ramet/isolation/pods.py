@@ -10,12 +10,13 @@ import select
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, SandboxLost
 from ramet.isolation.cgroups import NONE, Delegation, PodGroup
 from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, receive_packet, send_packet
 from ramet.isolation.layers import FileImage, PodFiles
-from ramet.isolation.pod_pool import PodKind, PodPool
+from ramet.isolation.pool import REFILL_AFTER_SECONDS, Pool, PoolBounds
 from ramet.isolation.shown_folders import ShownFolders
 from ramet.isolation.syscalls import open_in_root
 from ramet.isolation.threadwork import finish
@@ -31,6 +32,17 @@ _INIT_SECONDS = 10.0  # an init answers within milliseconds, or within a second 
 _MADE_AT_ONCE = 8
 # In the order of native/snapshot.h, which compares them.
 _NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")
+# ``of_a_kind`` is the maker's to say. A fork of many takes that many pods at once, and often forks again.
+_POOL = PoolBounds(
+    of_a_kind=0, kinds=4, in_all=32, of_a_kind_expected=16, enough=2, refill_after_seconds=REFILL_AFTER_SECONDS
+)
+
+
+class PodKind(NamedTuple):
+    """Pods that can stand in for one another. Limits are fixed when a pod is made: the caller chooses the kind."""
+
+    interpreter: Interpreter
+    limits: Limits
 
 
 @dataclass(slots=True)
@@ -335,7 +347,7 @@ class PodMaker:
         self._broker = broker
         self._delegation = delegation
         self._makers = asyncio.Semaphore(_MADE_AT_ONCE)
-        self.pool: PodPool[Pod] = PodPool(lambda kind: self._make_one(*kind), ready)
+        self.pool: Pool[PodKind, Pod] = Pool(lambda kind: self._make_one(*kind), _POOL._replace(of_a_kind=ready))
         self.on_crowded: Callable[[], Awaitable[bool]] = _nothing
         self._numbers = itertools.count(1)
 
@@ -483,10 +495,6 @@ class PodMaker:
     def counts_memory(self) -> bool:
         """Whether each pod has a cgroup that counts its memory."""
         return "memory" in self._delegation.folders
-
-    def group_count(self) -> int:
-        """How many cgroup files the init of each pod holds open. A thaw fetches them by number."""
-        return len(self._delegation.paths())
 
     async def close(self) -> None:
         await self.pool.close()

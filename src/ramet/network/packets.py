@@ -142,12 +142,9 @@ class Channel:
             if self._closed:
                 return
             try:
+                # The rest of an oversized packet is dropped by the kernel, which then sets MSG_TRUNC.
                 data, descriptors, flags, _ = socket.recv_fds(
-                    # One byte more than allowed, so that an oversized packet shows as MSG_TRUNC.
-                    self._socket,
-                    PACKET_BYTES_AT_MOST + 1,
-                    DESCRIPTORS_AT_MOST,
-                    socket.MSG_CMSG_CLOEXEC,
+                    self._socket, PACKET_BYTES_AT_MOST + 1, DESCRIPTORS_AT_MOST, socket.MSG_CMSG_CLOEXEC
                 )
             except (BlockingIOError, InterruptedError):
                 return
@@ -213,7 +210,7 @@ def _out_of_memory(descriptor: int, length: object) -> bytes:
             raise ProtocolError("a message has an odd length")
         data = b""
         while len(data) < length:
-            # pread, because the sender may still hold the same open file and its offset.
+            # pread, because the offset is shared with the sender and stands at the end of what it wrote.
             more = os.pread(descriptor, length - len(data), len(data))
             if not more:
                 raise ProtocolError("a message came cut short")

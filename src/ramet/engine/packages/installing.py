@@ -107,7 +107,9 @@ async def _run(
         if not ended.done():
             ended.set_exception(error)
 
-    sandbox.submit(Cell("bash", f"exec {shlex.join(words)}".encode(), seconds, _Lines(on_line), on_outcome, on_error))
+    sandbox.queue.submit(
+        Cell("bash", f"exec {shlex.join(words)}".encode(), seconds, _Lines(on_line), on_outcome, on_error)
+    )
     outcome = await ended
     if outcome.exit_code != 0:
         raise InstallFailed(f"it ended with exit code {outcome.exit_code}")

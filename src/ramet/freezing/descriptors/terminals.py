@@ -54,10 +54,9 @@ def make_terminals(script: Script, terminals: Mapping[int, tuple[Description, Te
     if not terminals:
         return slots
     top = max(thing.index for _, thing in terminals.values())
+    # Each open of ptmx takes the lowest free index, so opening them in order reproduces the numbers.
     made = [
-        # Each open of ptmx takes the lowest free index, so opening them in order reproduces the numbers.
-        script.create("make a terminal", "open", b"/dev/pts/ptmx\0", os.O_RDWR | _O_NOCTTY, 0)
-        for _ in range(top + 1)
+        script.create("make a terminal", "open", b"/dev/pts/ptmx\0", os.O_RDWR | _O_NOCTTY, 0) for _ in range(top + 1)
     ]
     unused = set(made)
     # A slave can only be opened while its master is unlocked. Locks are restored at the end.

@@ -90,7 +90,7 @@ class Resolver:
                 queue = self._waiting.pop(lookups)
                 turn = queue.popleft()
                 if queue:
-                    self._waiting[lookups] = queue  # at the end of the queue
+                    self._waiting[lookups] = queue  # behind the other sandboxes
                 if turn.done():
                     continue  # it was cancelled, and removes itself in a moment
                 self._of_owners[lookups.owner] += 1

@@ -1,4 +1,4 @@
-"""When a sandbox ends by itself, and what is known of one that has ended."""
+"""Lifetimes: when a sandbox ends by itself, and the record of one that has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def now_ms() -> int:
 
 @dataclass(slots=True)
 class Tombstone:
-    """Of a sandbox that has ended. ``unkept`` says why its state was lost, where that should have been kept."""
+    """The record of a sandbox that has ended. ``unkept``: why its state could not be kept, if it was persistent."""
 
     owner: str
     cause: Cause
@@ -52,7 +52,7 @@ class Tombstones:
 class Clock:
     """The lifetime of one sandbox, which owns it and says whether it is ``busy``.
 
-    A cell costs one look at the clock: the timer stays where it is, and when it rings it is seen whether it was right.
+    A cell only writes down the time: the timer stays where it is, and checks when it rings whether it is due.
     """
 
     def __init__(self, lifetime: Lifetime, busy: Callable[[], bool]) -> None:
@@ -69,7 +69,7 @@ class Clock:
             self._end_after(lifetime.timeout_seconds)
 
     def start(self, on_due: Callable[[Cause, str], None]) -> None:
-        """From now on it may ring, once; ``on_due`` is told the cause and what to say of it."""
+        """Start the timer. It calls ``on_due`` once, with the cause and a message."""
         self._on_due = on_due
         self._set_timer()
 
@@ -84,7 +84,7 @@ class Clock:
         self._used = self._loop.time()
 
     def extend(self, timeout_seconds: float | None, idle_timeout_seconds: float | None) -> None:
-        """What is given counts from now on."""
+        """Reset the lifetime or the idle timeout, counted from now. None leaves it unchanged."""
         if timeout_seconds is not None:
             self._end_after(timeout_seconds)
         if idle_timeout_seconds is not None:

@@ -32,11 +32,11 @@ async def test_a_persistent_sandbox_is_kept_when_it_is_closed_and_resumed_any_nu
     client = connect()
     await client.ask(calls.CLOSE, sandbox=sandbox.id)
     assert body.closed
-    assert engine.registry.spaces.rows(None) == [{"id": sandbox.id, "owner": "me"}]
+    assert engine.registry.kept.rows(None) == [{"id": sandbox.id, "owner": "me"}]
     for _ in range(2):
         resumed = await resume(client, sandbox.id, owner="me")
         found = engine.registry.find(resumed)
-        assert (found.owner, found.parent, found.spec.persistent) == ("me", sandbox.id, False)
+        assert (found.owner, found.identity.parent, found.spec.persistent) == ("me", sandbox.id, False)
         assert await run(found, engine.machine.bodies[-1]) == 2  # cells are numbered on
     await client.ask(calls.DISCARD, space=sandbox.id)
     assert engine.machine.snapshots[0].closed
@@ -117,7 +117,7 @@ async def test_what_could_not_be_kept_is_told(engine: Engine, connect: Connect) 
     client = connect()
     await client.ask(calls.CLOSE, sandbox=sandbox.id)
     assert body.closed
-    assert len(engine.registry.spaces) == 0
+    assert len(engine.registry.kept) == 0
     with pytest.raises(SandboxClosed, match="could not be kept: scripted to fail"):
         await resume(client, sandbox.id)
 
@@ -138,7 +138,7 @@ async def test_a_freeze_that_fails_is_tried_again(
     client = connect()
     await client.ask(calls.CLOSE, sandbox=sandbox.id)
     assert failures == []
-    assert engine.registry.find(await resume(client, sandbox.id)).parent == sandbox.id
+    assert engine.registry.find(await resume(client, sandbox.id)).identity.parent == sandbox.id
 
 
 async def test_a_space_that_is_discarded_while_it_is_made_is_not_kept(engine: Engine, connect: Connect) -> None:
@@ -146,7 +146,7 @@ async def test_a_space_that_is_discarded_while_it_is_made_is_not_kept(engine: En
     gate = engine.machine.gate("freeze")
     closing, client = connect(), connect()
     closing.send(calls.CLOSE, sandbox=sandbox.id)
-    await until(lambda: len(engine.registry.spaces) == 1)
+    await until(lambda: len(engine.registry.kept) == 1)
     await client.ask(calls.DISCARD, space=sandbox.id)
     gate.set()
     await closing.answer()
@@ -158,7 +158,7 @@ async def test_the_engine_closes_while_a_sandbox_is_being_kept(engine: Engine, c
     sandbox, body = await engine.used(KEPT)
     gate = engine.machine.gate("freeze")
     connect().send(calls.CLOSE, sandbox=sandbox.id)
-    await until(lambda: len(engine.registry.spaces) == 1 and bool(engine.machine.kept_pids))
+    await until(lambda: len(engine.registry.kept) == 1 and bool(engine.machine.kept_pids))
     closing = work(engine.registry.close())
     await until(lambda: sandbox.state == "closed")
     gate.set()
@@ -184,28 +184,28 @@ async def test_children_and_sandboxes_nobody_knows_of_are_not_kept(engine: Engin
     child = (await engine.fork(parent)).sandboxes[0]
     await engine.registry.close_sandbox(child.id)
     await engine.registry.forget(parent.id)
-    assert len(engine.registry.spaces) == 0
+    assert len(engine.registry.kept) == 0
 
 
 async def test_a_merged_sandbox_is_kept_as_its_successor(engine: Engine) -> None:
     parent, _ = await engine.used(KEPT)
     winner, _ = await engine.used(KEPT)
     await engine.merge(parent, winner)
-    assert len(engine.registry.spaces) == 0
+    assert len(engine.registry.kept) == 0
     await engine.registry.close_sandbox(parent.id)
-    assert [row["id"] for row in engine.registry.spaces.rows("me")] == [parent.id]
+    assert [row["id"] for row in engine.registry.kept.rows("me")] == [parent.id]
 
 
 async def test_there_is_no_persistent_sandbox_without_room_for_its_space(engine: Engine) -> None:
-    engine.registry.spaces._settings = replace(SETTINGS, spaces_of_an_owner=2, spaces=3)
+    engine.registry.kept._settings = replace(SETTINGS, spaces_of_an_owner=2, spaces=3)
     ended, _ = await engine.used(KEPT)
     await engine.registry.close_sandbox(ended.id)
     await engine.used(KEPT)
     with pytest.raises(LimitReached, match="there are 2 already"):
-        await engine.registry.create(KEPT)
+        await engine.create(KEPT)
     await engine.used(replace(KEPT, owner="you"))
     with pytest.raises(LimitReached, match="the engine has reached its limit"):
-        await engine.registry.create(replace(KEPT, owner="you"))
+        await engine.create(replace(KEPT, owner="you"))
     await engine.used()
-    await engine.registry.spaces.discard(ended.id, "me")
+    await engine.registry.kept.discard(ended.id, "me")
     await engine.used(KEPT)

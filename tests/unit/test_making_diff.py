@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine import relations
+from ramet.engine.making import diff as diffs
 from ramet.engine.sandbox import Sandbox
 from ramet.errors import ExecutionCancelled, ForkFailed, SandboxClosed, SandboxLost
 from ramet.protocol import guest
@@ -29,7 +29,7 @@ async def ask_names(body: ScriptedBody, **values: str | None) -> None:
 
 
 def diff(engine: Engine, one: Sandbox, other: Sandbox) -> Work:
-    return work(relations.diff(engine.registry, one, other, None, engine.caller))
+    return work(diffs.diff(engine.registry, one, other, None, engine.caller))
 
 
 async def test_a_diff_tells_names_that_were_added_removed_and_changed(engine: Engine) -> None:

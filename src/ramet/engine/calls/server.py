@@ -1,17 +1,19 @@
-"""What a server in front of the engine asks for: lists, lifetimes, figures, old output, executions, spaces."""
+"""Calls of a server in front of the engine: lists, lifetimes, figures, old output, executions, kept state."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.engine import relations
+from ramet.engine.calls.call import Answer, ClientCall, Peer
+from ramet.engine.calls.forks import nothing, one
 from ramet.engine.describing import row
-from ramet.engine.fork_calls import nothing, one
+from ramet.engine.making.thaw import resume
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.turn import Caller
+from ramet.engine.watching import Watcher
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.allowances import Allowance
@@ -19,11 +21,10 @@ from ramet.protocol.frames import Frame, encode
 from ramet.protocol.specs import Lifetime, ThawSpec, network_in, secrets_in
 
 Send = Callable[[bytes], None]
-Answer = Awaitable[dict[str, object]]
 
 
 def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answer:
-    """What a frame asks for, to be awaited; ``send`` takes frames that come before the answer."""
+    """Begin the call of a frame, to be awaited; ``send`` takes frames that come before the answer."""
     header = frame.header
     owner = fields.optional_text(header, "owner")
     if frame.kind == calls.SANDBOXES:
@@ -33,7 +34,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.RESUME:
         return _resume(registry, header, owner, caller)
     if frame.kind == calls.DISCARD:
-        return nothing(registry.spaces.discard(fields.text(header, "space"), owner))
+        return nothing(registry.kept.discard(fields.text(header, "space"), owner))
     sandbox = registry.find(fields.text(header, "sandbox"), owner)
     if frame.kind == calls.EXTEND:
         return _ready(_extend(sandbox, header))
@@ -46,19 +47,35 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
 
 
-def everything(registry: Registry, owner: str | None) -> bytes:
-    """The first news that one who watches gets."""
+class WatchCall(ClientCall):
+    """A subscription to what begins and ends. It lasts until the client disconnects, or does not read."""
+
+    def __init__(self, peer: Peer, frame: Frame) -> None:
+        super().__init__(peer, frame)
+        self._owner = fields.optional_text(frame.header, "owner")
+        self._watcher = Watcher(peer.channel, self._owner, peer.settings.watch_unsent_bytes, peer.close)
+
+    def begin(self) -> None:
+        self.peer.registry.watchers.add(self._watcher)
+        self.peer.channel.send(_everything(self.peer.registry, self._owner))
+
+    def client_left(self) -> None:
+        self.peer.registry.watchers.remove(self._watcher)
+
+
+def _everything(registry: Registry, owner: str | None) -> bytes:
+    """The first event of a subscription: everything that exists."""
     news = {
         "event": "all",
         "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
         "snapshots": registry.snapshots.rows(owner),
-        "spaces": registry.spaces.rows(owner),
+        "spaces": registry.kept.rows(owner),
     }
     return encode(calls.NEWS, news)
 
 
 def _listing(registry: Registry, owner: str | None) -> dict[str, object]:
-    """What an owner has here. Snapshots and names are bounded in number, as sandboxes are."""
+    """Everything of an owner. Snapshots and names are bounded in number, as sandboxes are."""
     return {
         "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
         "snapshots": [snapshot["id"] for snapshot in registry.snapshots.rows(owner)],
@@ -80,7 +97,7 @@ def _extend(sandbox: Sandbox, header: Mapping[str, object]) -> dict[str, object]
 
 def _cancel(sandbox: Sandbox, execution_id: str) -> bool:
     cell = sandbox.executions.find(execution_id).cell
-    return cell is not None and sandbox.cancel(cell, "its execution was cancelled")
+    return cell is not None and sandbox.queue.cancel(cell, "its execution was cancelled")
 
 
 def _resume(registry: Registry, header: Mapping[str, object], owner: str | None, caller: Caller) -> Answer:
@@ -89,7 +106,7 @@ def _resume(registry: Registry, header: Mapping[str, object], owner: str | None,
     spec = ThawSpec(None, None, lifetime=lifetime, network=network_in(header), secrets=secrets_in(header))
     persistent = fields.flag(header, "persistent")
     space, allowance = fields.text(header, "space"), Allowance.read(header)
-    return one(relations.resume(registry, space, spec, persistent, caller, owner, allowance))
+    return one(resume(registry, space, spec, persistent, caller, owner, allowance))
 
 
 async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
@@ -106,8 +123,8 @@ async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
                 "memory_shared_bytes": 0,
                 "waiting": 0,
                 "connections": {
-                    "allowed": registry.attempts[sandbox.owner, True],
-                    "refused": registry.attempts[sandbox.owner, False],
+                    "allowed": registry.workshop.attempts[sandbox.owner, True],
+                    "refused": registry.workshop.attempts[sandbox.owner, False],
                 },
             },
         )
@@ -116,14 +133,14 @@ async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
         figures["states"][sandbox.state] += 1
         figures["memory_unique_bytes"] += usage.get("private_bytes", 0)
         figures["memory_shared_bytes"] += usage.get("shared_bytes", 0)
-        figures["waiting"] += sandbox.waiting
-    machine = registry.machine_if_started()
+        figures["waiting"] += sandbox.queue.waiting
+    machine = registry.workshop.machine_if_started()
     facts: Mapping[str, object] = {} if machine is None else machine.facts()
     return {
         "pool": {name: facts.get(f"pool_{name}", 0) for name in ("ready", "hits", "misses")},
         "owners": owners,
         "snapshots": len(registry.snapshots) if owner is None else len(registry.snapshots.rows(owner)),
-        "spaces": len(registry.spaces.rows(owner)),
+        "spaces": len(registry.kept.rows(owner)),
     }
 
 

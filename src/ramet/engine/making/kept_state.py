@@ -1,4 +1,7 @@
-"""Spaces: what persistent sandboxes were when they ended, under their ids, for others to go on from."""
+"""Kept state of persistent sandboxes: a snapshot taken when they ended, under their ids, to be resumed.
+
+Clients call it a space.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,26 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
+from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.settings import Settings
-from ramet.engine.snapshots import Snapshot
 from ramet.errors import LimitReached, RametError
 
 
 @dataclass(slots=True, eq=False)
-class Space:
-    """``snapshot`` is done when the sandbox was frozen; it fails when that could not be done."""
+class KeptState:
+    """Under the id of the sandbox. ``snapshot`` is done when that was frozen, or fails if it could not be."""
 
     id: str
     owner: str
     snapshot: asyncio.Future[Snapshot]
 
 
-class Spaces:
-    """Owns them all. They stay until they are discarded."""
+class KeptStates:
+    """Owns the kept states of one engine. They stay until they are discarded."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._by_id: dict[str, Space] = {}
+        self._by_id: dict[str, KeptState] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -34,7 +37,7 @@ class Spaces:
         return [{"id": one.id, "owner": one.owner} for one in self._by_id.values() if owner in (None, one.owner)]
 
     def check_room(self, owner: str, expected: int, expected_of_owner: int) -> None:
-        """For one more persistent sandbox beside those that live. Asked before it is made: later is too late."""
+        """Raise LimitReached if one more persistent sandbox, beside those that live, could not be kept when it ends."""
         of_owner = sum(space.owner == owner for space in self._by_id.values()) + expected_of_owner
         if of_owner >= self._settings.spaces_of_an_owner:
             raise LimitReached(
@@ -45,13 +48,13 @@ class Spaces:
             raise LimitReached("cannot keep another persistent sandbox: the engine has reached its limit")
 
     async def keep(self, sandbox_id: str, owner: str, work: Awaitable[Snapshot]) -> None:
-        """Keep what ``work`` gives; raises what it raises, and then there is no space."""
-        space = Space(sandbox_id, owner, asyncio.get_running_loop().create_future())
-        self._by_id[sandbox_id] = space
+        """Keep the snapshot that ``work`` takes; raises what it raises, and then nothing is kept."""
+        space = KeptState(sandbox_id, owner, asyncio.get_running_loop().create_future())
+        self._by_id[sandbox_id] = space  # before the freeze: a caller that resumes it meanwhile waits for the snapshot
         try:
             snapshot = await work
         except BaseException as error:
-            if self._by_id.get(sandbox_id) is space:
+            if self._by_id.get(sandbox_id) is space:  # else it was discarded during the freeze
                 del self._by_id[sandbox_id]
             lost = (
                 error
@@ -59,18 +62,18 @@ class Spaces:
                 else RametError(f"the state of the sandbox could not be kept: {error}")
             )
             space.snapshot.set_exception(lost)
-            space.snapshot.exception()  # retrieved: mostly nobody waits for it
+            space.snapshot.exception()  # retrieved: asyncio would log an error that no caller waits for
             raise
         space.snapshot.set_result(snapshot)
         if self._by_id.get(sandbox_id) is not space:
-            await snapshot.let_go()  # discarded meanwhile
+            await snapshot.let_go()  # it was discarded during the freeze
 
-    def find(self, space_id: str, owner: str | None) -> Space | None:
+    def find(self, space_id: str, owner: str | None) -> KeptState | None:
         space = self._by_id.get(space_id)
         return None if space is None or owner not in (None, space.owner) else space
 
     async def discard(self, space_id: str, owner: str | None) -> None:
-        """One that does not exist, or is somebody else's, is no error."""
+        """Ignores an id that does not exist or belongs to another owner."""
         space = self.find(space_id, owner)
         if space is not None:
             del self._by_id[space_id]
@@ -78,7 +81,7 @@ class Spaces:
                 await space.snapshot.result().let_go()
 
     async def close(self) -> None:
-        """After the sandboxes: what is being frozen now ends soon."""
+        """To be called after the sandboxes were closed, which ends freezes under way."""
         for space in tuple(self._by_id.values()):
             if not space.snapshot.done():
                 await asyncio.wait([space.snapshot])

@@ -35,7 +35,7 @@ async def test_a_merge_waits_for_cells_of_both_and_cells_behind_it_run_in_the_ne
     running, queued = Call(parent, b"running"), Call(parent, b"queued")
     of_winner, queued_of_winner = Call(winner, b"of winner"), Call(winner, b"queued of winner")
     merging = engine.merge(parent, winner)
-    await until(lambda: (parent.waiting, winner.waiting) == (2, 2))
+    await until(lambda: (parent.queue.waiting, winner.queue.waiting) == (2, 2))
     behind = Call(parent, b"behind")
     lost = Call(winner, b"too late")
     await finish(running, parent_body)
@@ -58,7 +58,7 @@ async def test_merges_that_cross_do_not_wait_for_each_other(engine: Engine) -> N
     parent, parent_body, winner, winner_body = await pair(engine)
     running, of_winner = Call(parent), Call(winner)
     one, other = engine.merge(parent, winner), engine.merge(winner, parent)
-    await until(lambda: (parent.waiting, winner.waiting) == (2, 2))
+    await until(lambda: (parent.queue.waiting, winner.queue.waiting) == (2, 2))
     await finish(running, parent_body)
     await finish(of_winner, winner_body)
     await one
@@ -71,7 +71,7 @@ async def test_a_winner_wins_once(engine: Engine) -> None:
     parent, _, winner, winner_body = await pair(engine)
     of_winner = Call(winner)
     first, second = engine.merge(parent, winner), engine.merge(parent, winner)
-    await until(lambda: winner.waiting == 2)
+    await until(lambda: winner.queue.waiting == 2)
     await finish(of_winner, winner_body)
     await first
     with pytest.raises(SandboxClosed, match="was merged"):
@@ -101,7 +101,7 @@ async def test_a_caller_that_leaves_before_a_merge_gets_none_and_both_go_on(engi
     of_winner = Call(winner)
     caller = Caller()
     merging = engine.merge(parent, winner, caller)
-    await until(lambda: winner.waiting == 1)
+    await until(lambda: winner.queue.waiting == 1)
     waiting = Call(parent)
     caller.leave()
     with pytest.raises(ExecutionCancelled):
@@ -119,7 +119,7 @@ async def test_closing_either_side_ends_a_merge_that_waits(engine: Engine, close
     )
     running = Call(busy)
     merging = engine.merge(parent, winner)
-    await until(lambda: busy.waiting == 1)
+    await until(lambda: busy.queue.waiting == 1)
     await asyncio.wait_for(engine.registry.close_sandbox(idle.id), 2)
     assert idle_body.closed
     with pytest.raises(SandboxClosed):

@@ -1,4 +1,4 @@
-"""What a client can ask for that makes sandboxes from sandboxes, compares them, or puts one in another's place."""
+"""Calls about forks and snapshots: they make sandboxes from sandboxes, compare them, or replace one by another."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ramet.engine import relations
+from ramet.engine.making.diff import diff, diff_since
+from ramet.engine.making.fork import ForkResult, fork
+from ramet.engine.making.merge import merge
+from ramet.engine.making.snapshots import Snapshot
+from ramet.engine.making.thaw import restore, snapshot, thaw
 from ramet.engine.registry import Registry
 from ramet.engine.sandbox import Sandbox
-from ramet.engine.snapshots import Snapshot
 from ramet.engine.turn import Caller
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
@@ -25,14 +28,14 @@ _CHANGES_IN_A_FRAME = 500
 
 
 def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answer:
-    """What a frame asks for, to be awaited; ``send`` takes frames that come before the answer.
+    """Begin the call of a frame, to be awaited; ``send`` takes frames that come before the answer.
 
     Everything it names exists and is allowed, and its turn is in the queue, or this raises.
     """
     header = frame.header
     owner = fields.optional_text(header, "owner")
     if frame.kind == calls.THAW:
-        return one(relations.thaw(registry, ThawSpec.read(header), caller, owner, Allowance.read(header)))
+        return one(thaw(registry, ThawSpec.read(header), caller, owner, Allowance.read(header)))
     if frame.kind == calls.DROP:
         return nothing(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
     if frame.kind == calls.SAVE:
@@ -42,28 +45,23 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
         count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
         checks.check_count(count)
         inherit = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
-        return _fork(relations.fork(registry, sandbox, count, reseed, caller, Allowance.read(header), inherit))
+        return _fork(fork(registry, sandbox, count, reseed, caller, Allowance.read(header), inherit))
     if frame.kind == calls.SNAPSHOT:
-        return _snapshot(relations.snapshot(registry, sandbox, caller))
+        return _snapshot(snapshot(registry, sandbox, caller))
     if frame.kind == calls.RESTORE:
-        snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
-        return nothing(relations.restore(registry, sandbox, snapshot, caller))
+        found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+        return nothing(restore(registry, sandbox, found, caller))
     if frame.kind == calls.MERGE:
         winner = registry.find(fields.text(header, "winner"), owner)
-        return nothing(relations.merge(registry, sandbox, winner, caller))
+        return nothing(merge(registry, sandbox, winner, caller))
     if frame.kind == calls.DIFF:
         paths = None if header.get("paths") is None else checks.check_compared_paths(fields.texts(header, "paths"))
         if header.get("snapshot") is not None:
-            snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
-            return _diff(relations.diff_since(registry, sandbox, snapshot, paths, caller), send)
+            found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+            return _diff(diff_since(registry, sandbox, found, paths, caller), send)
         other = registry.find(fields.text(header, "other"), owner)
-        return _diff(relations.diff(registry, sandbox, other, paths, caller), send)
+        return _diff(diff(registry, sandbox, other, paths, caller), send)
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
-
-
-def made(answer: Mapping[str, Any]) -> list[str]:
-    """The ids of what an answer tells of."""
-    return [str(child["id"]) for child in answer.get("children", [answer] if "id" in answer else [])]
 
 
 async def nothing(work: Awaitable[None]) -> dict[str, object]:
@@ -71,7 +69,7 @@ async def nothing(work: Awaitable[None]) -> dict[str, object]:
     return {}
 
 
-async def _fork(work: Awaitable[relations.Children]) -> dict[str, object]:
+async def _fork(work: Awaitable[ForkResult]) -> dict[str, object]:
     children = await work
     made = zip(children.sandboxes, children.each, strict=True)
     return {
@@ -91,8 +89,8 @@ async def one(work: Awaitable[Sandbox]) -> dict[str, object]:
 
 async def _save(registry: Registry, header: Mapping[str, object], owner: str | None) -> dict[str, object]:
     name = fields.text(header, "name")
-    snapshot = registry.snapshots.find(fields.text(header, "snapshot"), owner)
-    registry.save(snapshot, name, Allowance.read(header))
+    found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+    registry.templates.save(found, name, Allowance.read(header))
     return {}
 
 

@@ -1,14 +1,16 @@
-"""The file operations a client can ask for. They work from outside: no cell is disturbed, no name is left."""
+"""Calls about files. They work from outside: no cell is disturbed, no name is left."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 
+from ramet.engine.calls.call import Answer, ClientCall, Peer
 from ramet.engine.transfer import Transfer
 from ramet.engine.tree import Tree
 from ramet.errors import LimitReached, ProtocolError, file_error
@@ -16,13 +18,48 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.results import FileInfo
 
-FileCall = Callable[[Tree, Transfer], Awaitable[dict[str, object]]]
+FileWork = Callable[[Tree, Transfer], Answer]
 
 _ENTRIES_IN_A_FRAME = 1000
 _WHOLE_FILE_BYTES = 2**63 - 1
 
 
-def prepare(frame: Frame) -> FileCall:
+class FileCall(ClientCall):
+    """Its client may upload. When that disconnects, the work learns of it at its next step."""
+
+    def __init__(self, peer: Peer, frame: Frame) -> None:
+        super().__init__(peer, frame)
+        self._sandbox = sandbox = self.find_sandbox()
+        registry = peer.registry
+        self._transfer = Transfer(peer.channel, registry.executor, registry.walks, sandbox.owner, peer.settings)
+
+    def begin(self) -> None:
+        sandbox, work = self._sandbox, _prepare(self.frame)
+        try:
+            tree = Tree(sandbox.body.root)
+        except OSError as error:
+            raise LimitReached(f"cannot open the files of sandbox {sandbox.id}: {error}") from None
+        # Before the task begins: a restore or a merge that comes first must wait for it before it closes the body.
+        over = sandbox.file_call()
+        self.peer.perform(self._serve(work, tree, over))
+
+    def received(self, frame: Frame) -> None:
+        self._transfer.received(frame)
+
+    def client_left(self) -> None:
+        self._transfer.abandon()
+
+    async def _serve(self, work: FileWork, tree: Tree, over: asyncio.Future[None]) -> None:
+        try:
+            await self._sandbox.folders.now()
+            answer = await work(tree, self._transfer)
+        finally:
+            tree.close()
+            over.set_result(None)
+        self.peer.answer(answer)
+
+
+def _prepare(frame: Frame) -> FileWork:
     """The call that a frame asks for, with all its arguments checked."""
     header = frame.header
     path = fields.text(header, "path")

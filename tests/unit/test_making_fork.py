@@ -62,7 +62,7 @@ async def test_a_fork_waits_for_cells_before_it_and_holds_up_those_behind_only_f
 
 
 async def test_a_sandbox_without_a_cell_draws_its_own_numbers_before_its_children_do(engine: Engine) -> None:
-    parent = await engine.registry.create(SPEC)
+    parent = await engine.create(SPEC)
     fork = engine.fork(parent, 2)
     frame = await engine.machine.bodies[0].configured()
     assert frame.header == {"env": {}, "cwd": None}
@@ -143,7 +143,7 @@ async def test_a_caller_that_leaves_before_its_turn_gets_no_fork(engine: Engine)
     caller = Caller()
     fork = engine.fork(parent, caller=caller)
     after = Call(parent, b"after")
-    await until(lambda: parent.waiting == 2)
+    await until(lambda: parent.queue.waiting == 2)
     caller.leave()
     with pytest.raises(ExecutionCancelled):
         await fork
@@ -186,7 +186,7 @@ async def test_a_parent_that_is_closed_while_a_fork_waits_gives_none(engine: Eng
     parent, _ = await engine.used()
     Call(parent).cell.on_error = lambda error: None
     fork = engine.fork(parent)
-    await until(lambda: parent.waiting == 1)
+    await until(lambda: parent.queue.waiting == 1)
     await engine.registry.close_sandbox(parent.id)
     with pytest.raises(SandboxClosed):
         await fork

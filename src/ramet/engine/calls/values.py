@@ -1,6 +1,6 @@
-"""Values of names in a sandbox, taken and given between two cells.
+"""Calls about values: of names in a sandbox, taken and given between two cells.
 
-What a REPL tells is passed on unread: only the client, which asked for it, decodes it.
+The engine passes what a REPL sends on unread: only the client, which asked for it, decodes it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ramet.engine.calls.call import Answer, QueuedCall
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.transfer import Transfer
 from ramet.engine.turn import Caller, Turns
@@ -24,8 +25,18 @@ _PARTS_AT_MOST = VALUE_BYTES_AT_MOST // (1024 * 1024) + 10
 Work = Callable[[], Awaitable[None]]
 
 
+class ValueCall(QueuedCall):
+    """Takes a value from a REPL, or gives it one, in a turn of its sandbox."""
+
+    def work(self) -> Answer:
+        peer, sandbox = self.peer, self.find_sandbox()
+        registry = peer.registry
+        transfer = Transfer(peer.channel, registry.executor, registry.walks, sandbox.owner, peer.settings)
+        return begin(self.frame, sandbox, self.caller, transfer)
+
+
 def begin(frame: Frame, sandbox: Sandbox, caller: Caller, transfer: Transfer) -> Awaitable[dict[str, object]]:
-    """What a frame asks for, to be awaited. Its turn is in the queue when this returns, or this raises."""
+    """Begin the call of a frame, to be awaited. Its turn is in the queue when this returns, or this raises."""
     name = check_name(fields.text(frame.header, "name"))
     if frame.kind == calls.GET_VALUE:
         turns = caller.queue(sandbox, needs_repl=True)

@@ -1,4 +1,4 @@
-"""Compares what two guests said of their names."""
+"""Compares the lists of names of two namespaces, as two guests have described them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ramet.protocol.guest import Named, Names
 
 
 def compare_names(before: Names, after: Names) -> tuple[tuple[NameChange, ...], tuple[str, ...]]:
-    """What would have to change in the one namespace to make it the other; and names for which that cannot be told."""
+    """The changes that lead from one namespace to the other, and names that could not be compared."""
     changes, uncompared = [], []
     for name in sorted(before.names.keys() | after.names.keys()):
         change = _compare(name, before, after)

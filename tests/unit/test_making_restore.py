@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.engine import relations
+from ramet.engine.making import thaw
 from ramet.errors import ForkFailed, SandboxClosed
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_engine import SPEC, Call, Engine, finish, run, take, work
@@ -16,15 +16,15 @@ async def test_a_restore_waits_its_turn_and_later_cells_run_in_the_old_state(eng
     taken = await take(engine, sandbox)
     assert await run(sandbox, body) == 2
     before = Call(sandbox, b"before")
-    restoring = work(relations.restore(engine.registry, sandbox, taken, engine.caller))
-    await until(lambda: sandbox.waiting == 1)
+    restoring = work(thaw.restore(engine.registry, sandbox, taken, engine.caller))
+    await until(lambda: sandbox.queue.waiting == 1)
     after = Call(sandbox, b"after")
     assert await finish(before, body) == 3
     await restoring
     assert await finish(after, engine.machine.bodies[1]) == 4
     await until(lambda: body.closed)
     assert engine.machine.thawed_with == [(SPEC.limits, SPEC.mounts)]
-    again = work(relations.restore(engine.registry, sandbox, taken, engine.caller))
+    again = work(thaw.restore(engine.registry, sandbox, taken, engine.caller))
     await again
     assert len(engine.machine.bodies) == 3
 
@@ -33,7 +33,7 @@ async def test_a_sandbox_is_restored_after_its_repl_died_without_reviving_it(eng
     sandbox, body = await engine.used()
     taken = await take(engine, sandbox)
     body.die(ScriptedDeath(1, None))
-    await relations.restore(engine.registry, sandbox, taken, engine.caller)
+    await thaw.restore(engine.registry, sandbox, taken, engine.caller)
     assert body.revivals == 0
     call = Call(sandbox)
     frame = await engine.machine.bodies[1].next_frame()
@@ -46,7 +46,7 @@ async def test_a_restore_that_fails_changes_nothing(engine: Engine) -> None:
     taken = await take(engine, sandbox)
     engine.machine.failing = "thaw"
     with pytest.raises(ForkFailed):
-        await relations.restore(engine.registry, sandbox, taken, engine.caller)
+        await thaw.restore(engine.registry, sandbox, taken, engine.caller)
     assert await run(sandbox, body) == 2
 
 
@@ -54,7 +54,7 @@ async def test_a_sandbox_that_is_closed_while_it_is_restored_stays_closed(engine
     sandbox, body = await engine.used()
     taken = await take(engine, sandbox)
     gate = engine.machine.gate("thaw")
-    restoring = work(relations.restore(engine.registry, sandbox, taken, engine.caller))
+    restoring = work(thaw.restore(engine.registry, sandbox, taken, engine.caller))
     await until(lambda: "thaw" in engine.machine.reached)
     closing = work(engine.registry.close_sandbox(sandbox.id))
     await until(lambda: sandbox.state == "closed")

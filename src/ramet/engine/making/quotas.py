@@ -1,4 +1,7 @@
-"""Room for what is being made: it counts from the moment it is asked for, so that many who ask at once get no more."""
+"""Quotas: how many sandboxes, how much memory and how many templates an owner and the whole engine may have.
+
+A sandbox counts from the moment it is asked for, so that many callers at once get no more than the quota.
+"""
 
 from __future__ import annotations
 
@@ -12,104 +15,104 @@ from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import MIB
 
 _ALLOWANCES_KEPT = 1000
-# What sets these bounds, as a person types it.
+# The options that set these bounds, as a person types them.
 MAX_SANDBOXES = "ramet serve --max-sandboxes"
 MAX_MEMORY = "ramet serve --max-memory"
 
 
-class Rooms:
-    """Those of one engine.
+class Quotas:
+    """The quotas of one engine, and what is reserved of them.
 
-    ``living`` gives the memory limits of the sandboxes that an owner has, ``leaving`` of those that are being closed:
-    as many as are allowed to live may be on their way out, so that who closes one can have another at once. Without an
-    owner they give those of all.
+    ``living`` returns the memory limits of an owner's sandboxes, or without an owner those of all; ``leaving`` those of
+    sandboxes that are being closed. As many as may live may also be leaving, so that a caller that closes one can have
+    another at once.
     """
 
     def __init__(self, living: Callable[[str | None], list[int]], leaving: Callable[[str | None], list[int]]) -> None:
         self._living = living
         self._leaving = leaving
-        self._taken: set[Room] = set()
-        # As each owner was last told, for what the engine makes on its behalf and nobody asks for with an allowance.
+        self._reserved: set[Reservation] = set()
+        # The last allowance of each owner, for sandboxes that the engine makes on its behalf without a request.
         self._allowances: dict[str, Allowance] = {}
         self._booting: Counter[tuple[str, str]] = Counter()  # owner, name of a template
 
-    def take(self, owner: str, allowance: Allowance, sandboxes: int, memory_bytes: int) -> Room:
-        """Room for so many sandboxes, each with so much memory. To be left when they are there, or will not be."""
+    def reserve(self, owner: str, allowance: Allowance, sandboxes: int, memory_bytes: int) -> Reservation:
+        """Reserve quota for sandboxes; release it when they exist or creation failed. Raises LimitReached."""
         self._remember(owner, allowance)
-        return self._take(Room(self._taken, owner, sandboxes, sandboxes * memory_bytes), allowance)
+        return self._reserve(Reservation(self._reserved, owner, sandboxes, sandboxes * memory_bytes), allowance)
 
-    def take_hidden(self, owner: str, memory_bytes: int) -> Room:
-        """Room for a sandbox that works for the owner and that nobody can find. To be left when it is closed."""
-        room = Room(self._taken, owner, 1, memory_bytes, hidden=True)
-        return self._take(room, self._allowances.get(owner, Allowance()))
+    def reserve_hidden(self, owner: str, memory_bytes: int) -> Reservation:
+        """Reserve quota for a sandbox that no list shows; release it when that is closed. Raises LimitReached."""
+        asked = Reservation(self._reserved, owner, 1, memory_bytes, hidden=True)
+        return self._reserve(asked, self._allowances.get(owner, Allowance()))
 
-    def grow(self, room: Room, memory_bytes: int) -> None:
-        """Room that was taken a while ago, for what needs more memory by now. It is left if there is not as much."""
-        if memory_bytes > room.memory_bytes:
-            room.leave()
-            room.memory_bytes = memory_bytes
-            self._take(room, self._allowances.get(room.owner, Allowance()))
+    def grow(self, asked: Reservation, memory_bytes: int) -> None:
+        """Raise an earlier reservation to more memory. Raises LimitReached, and then it is released."""
+        if memory_bytes > asked.memory_bytes:
+            asked.release()
+            asked.memory_bytes = memory_bytes
+            self._reserve(asked, self._allowances.get(asked.owner, Allowance()))
 
-    def _take(self, room: Room, allowance: Allowance) -> Room:
+    def _reserve(self, asked: Reservation, allowance: Allowance) -> Reservation:
         if allowance.sandboxes is not None or allowance.memory_bytes is not None:
-            self._check(room, allowance)
+            self._check(asked, allowance)
         if allowance.all_sandboxes is not None or allowance.all_memory_bytes is not None:
-            self._check_machine(room, allowance)
-        self._taken.add(room)
-        return room
+            self._check_machine(asked, allowance)
+        self._reserved.add(asked)
+        return asked
 
     def _remember(self, owner: str, allowance: Allowance) -> None:
         self._allowances[owner] = allowance
         if len(self._allowances) > _ALLOWANCES_KEPT:
-            # Of owners who have nothing, for whom nothing is made: what is forgotten here would be no bound at all.
-            present = {room.owner for room in self._taken} | {owner}
+            # Only of owners that have nothing: without its allowance an owner would have no bound at all.
+            present = {reservation.owner for reservation in self._reserved} | {owner}
             for one in [one for one in self._allowances if one not in present]:
                 if not self._living(one) and not self._leaving(one):
                     del self._allowances[one]
 
-    def _check(self, room: Room, allowance: Allowance) -> None:
-        living, leaving = self._living(room.owner), self._leaving(room.owner)
-        taken = [other for other in self._taken if other.owner == room.owner]
+    def _check(self, asked: Reservation, allowance: Allowance) -> None:
+        living, leaving = self._living(asked.owner), self._leaving(asked.owner)
+        taken = [other for other in self._reserved if other.owner == asked.owner]
         have, allowed = len(living) + sum(other.sandboxes for other in taken), allowance.sandboxes
-        if allowed is not None and have + room.sandboxes + max(len(leaving) - allowed, 0) > allowed:
+        if allowed is not None and have + asked.sandboxes + max(len(leaving) - allowed, 0) > allowed:
             raise LimitReached(
                 f"this key has {have} sandboxes{_of_which(taken)}; its limit is {allowed}",
                 hint="close some, or use a key with a higher limit",
                 details={"limit": "sandboxes", "allowed": allowed},
             )
         have_bytes, allowed = sum(living) + sum(other.memory_bytes for other in taken), allowance.memory_bytes
-        if allowed is not None and have_bytes + room.memory_bytes + max(sum(leaving) - allowed, 0) > allowed:
+        if allowed is not None and have_bytes + asked.memory_bytes + max(sum(leaving) - allowed, 0) > allowed:
             allowed_mib = allowed // MIB
             raise LimitReached(
                 f"the memory limits of this key's sandboxes add up to {have_bytes // MIB} MiB, "
-                f"with this one {(have_bytes + room.memory_bytes) // MIB} MiB; at most {allowed_mib} MiB are allowed",
+                f"with this one {(have_bytes + asked.memory_bytes) // MIB} MiB; at most {allowed_mib} MiB are allowed",
                 hint="close some, or ask for less with memory_mib",
                 details={"limit": "memory_mib", "allowed": allowed_mib},
             )
 
-    def _check_machine(self, room: Room, allowance: Allowance) -> None:
-        """The bounds of the server for all owners together. How much the others have is told to nobody."""
+    def _check_machine(self, asked: Reservation, allowance: Allowance) -> None:
+        """The bounds of the server for all owners together. The message does not say how much the others have."""
         living, leaving = self._living(None), self._leaving(None)
-        have, most = len(living) + sum(other.sandboxes for other in self._taken), allowance.all_sandboxes
-        if most is not None and have + room.sandboxes + max(len(leaving) - most, 0) > most:
+        have, most = len(living) + sum(other.sandboxes for other in self._reserved), allowance.all_sandboxes
+        if most is not None and have + asked.sandboxes + max(len(leaving) - most, 0) > most:
             raise LimitReached(
                 f"the server is full: it has at most {most} sandboxes at once, of all keys together",
                 hint=f"try again when some have ended; its operator can raise {MAX_SANDBOXES}",
                 details={"limit": "all_sandboxes", "allowed": most},
             )
-        have_bytes = sum(living) + sum(other.memory_bytes for other in self._taken)
+        have_bytes = sum(living) + sum(other.memory_bytes for other in self._reserved)
         most = allowance.all_memory_bytes
-        if most is not None and room.memory_bytes > most:  # nothing that ends would make room for it
+        if most is not None and asked.memory_bytes > most:  # even an empty server would have no room for it
             raise LimitReached(
                 f"the sandboxes of this server may use at most {most // MIB} MiB, of all keys together, and this asks "
-                f"for {room.memory_bytes // MIB} MiB",
+                f"for {asked.memory_bytes // MIB} MiB",
                 hint=f"ask for less with memory_mib; the server's operator can raise {MAX_MEMORY}",
                 details={"limit": "all_memory_mib", "allowed": most // MIB},
             )
-        if most is not None and have_bytes + room.memory_bytes + max(sum(leaving) - most, 0) > most:
+        if most is not None and have_bytes + asked.memory_bytes + max(sum(leaving) - most, 0) > most:
             raise LimitReached(
                 f"the server is full: its sandboxes may use at most {most // MIB} MiB, of all keys together, "
-                f"and this one asks for {room.memory_bytes // MIB} MiB more",
+                f"and this one asks for {asked.memory_bytes // MIB} MiB more",
                 hint=f"ask for less with memory_mib, or try again when some have ended; its operator can raise "
                 f"{MAX_MEMORY}",
                 details={"limit": "all_memory_mib", "allowed": most // MIB},
@@ -117,16 +120,16 @@ class Rooms:
 
     @contextmanager
     def boot(self, owner: str, name: str, allowance: Allowance, known: Iterable[str]) -> Iterator[None]:
-        """Within the block a template of the owner's own is being made, whoever still waits for it."""
+        """Inside, a template of the owner's own is being made, and counts. Raises LimitReached."""
         self.check_template(owner, name, allowance, known)
         self._booting[owner, name] += 1
         try:
             yield
         finally:
-            self._booting -= Counter([(owner, name)])  # what is zero then is not kept
+            self._booting -= Counter([(owner, name)])  # subtraction drops counts of zero
 
     def check_template(self, owner: str, name: str, allowance: Allowance, known: Iterable[str]) -> None:
-        """Raise if there is no room for one more; ``known`` are those there are."""
+        """Raise LimitReached if the owner may not have one more; ``known``: the names it has."""
         names = {*known, *(booting for of, booting in self._booting if of == owner)}
         if allowance.templates is not None and name not in names and len(names) >= allowance.templates:
             raise LimitReached(
@@ -136,29 +139,31 @@ class Rooms:
             )
 
 
-class Room:
-    """Taken until it is left; again is harmless."""
+class Reservation:
+    """Quota for sandboxes that are being made. Releasing it twice is harmless."""
 
-    def __init__(self, among: set[Room], owner: str, sandboxes: int, memory_bytes: int, hidden: bool = False) -> None:
+    def __init__(
+        self, among: set[Reservation], owner: str, sandboxes: int, memory_bytes: int, hidden: bool = False
+    ) -> None:
         self._among = among
         self.owner = owner
         self.sandboxes = sandboxes
         self.memory_bytes = memory_bytes
         self.hidden = hidden
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._among.discard(self)
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> Reservation:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave()
+        self.release()
 
 
-def _of_which(taken: Iterable[Room]) -> str:
-    """Nobody finds these in a list."""
-    hidden = sum(room.hidden for room in taken)
+def _of_which(taken: Iterable[Reservation]) -> str:
+    """Hidden ones are in no list of the owner's, so the message names them."""
+    hidden = sum(reservation.hidden for reservation in taken)
     return f", {hidden} of them to install packages" if hidden else ""

@@ -1,4 +1,4 @@
-"""The snapshots of one engine: by id while somebody holds them, by name when they were saved as templates.
+"""The snapshots of one engine: by id until they are closed, by name when they were saved as templates.
 
 A snapshot belongs to the owner of the sandbox that was frozen, and so does the name it is saved as.
 """
@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from ramet.engine.making.carried_state import CarriedState
 from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Frozen, Machine
 from ramet.engine.settings import Settings
-from ramet.engine.succession import Past
 from ramet.errors import ForkFailed, LimitReached, SandboxClosed
 from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
 from ramet.protocol.refusing import must, wrong_argument
@@ -22,13 +22,13 @@ from ramet.protocol.specs import SandboxSpec
 
 
 class Snapshot:
-    """A frozen sandbox, what it was made from, and by how many it is held. The last one closes it."""
+    """A frozen sandbox, its spec, and how many hold it. The last holder to let go closes it."""
 
-    def __init__(self, frozen: Frozen, spec: SandboxSpec, past: Past, keep_pid: bool) -> None:
+    def __init__(self, frozen: Frozen, spec: SandboxSpec, carried: CarriedState, keep_pid: bool) -> None:
         self.id = f"snp_{secrets.token_hex(16)}"
         self.frozen = frozen
         self.spec = spec
-        self.past = past
+        self.carried = carried
         self.keep_pid = keep_pid  # sandboxes made from it have the process id of the one that was frozen
         self._holders = 1
 
@@ -49,13 +49,13 @@ class Snapshot:
 
 
 async def freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
-    """Only in a turn of the sandbox. Held once, by whoever asked."""
+    """Freeze a sandbox, in a turn of it. The caller holds the snapshot once. Raises ForkFailed, LimitReached."""
     keep_pid = await settle(sandbox)
-    return Snapshot(await machine.freeze(sandbox.body, keep_pid), sandbox.spec, sandbox.past, keep_pid)
+    return Snapshot(await machine.freeze(sandbox.body, keep_pid), sandbox.spec, sandbox.carried, keep_pid)
 
 
 async def settle(sandbox: Sandbox) -> bool:
-    """Make a sandbox ready for its copies; tells whether they must keep its process id."""
+    """Make a sandbox ready to be copied. Returns whether its copies must keep its process id."""
     repl = sandbox.repl
     if repl.asked:
         raise ForkFailed(
@@ -68,7 +68,7 @@ async def settle(sandbox: Sandbox) -> bool:
 
 
 class Snapshots:
-    """Owns them all. Whoever thaws one holds it meanwhile, so that closing it does no harm."""
+    """Owns the snapshots of one engine. A thaw holds its snapshot, so closing that meanwhile does no harm."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -80,7 +80,7 @@ class Snapshots:
         return len(self._by_id) + len(self._by_name)
 
     def rows(self, owner: str | None) -> list[dict[str, object]]:
-        """Those that have ids."""
+        """Those that have ids, for lists."""
         found = self._by_id.values()
         return [{"id": one.id, "owner": one.owner} for one in found if owner in (None, one.owner)]
 
@@ -98,7 +98,7 @@ class Snapshots:
 
     @contextmanager
     def room(self, owner: str) -> Iterator[None]:
-        """Within the block one is taken, and added: others who do the same have as much less room."""
+        """Inside, a snapshot is being taken and counts as one: many callers at once get no more than the limit."""
         self.check_room(owner)
         self._coming[owner] += 1
         try:
@@ -146,7 +146,7 @@ class Snapshots:
         self._by_name[snapshot.owner, name] = snapshot
 
     async def drop(self, snapshot_id: str, owner: str | None = None) -> None:
-        """One that is closed already, or is somebody else's, is no error."""
+        """Close a snapshot; ignores one that is closed already or belongs to another owner."""
         snapshot = self._by_id.get(snapshot_id)
         if snapshot is not None and owner in (None, snapshot.owner):
             del self._by_id[snapshot_id]

@@ -1,4 +1,4 @@
-"""What goes on when a sandbox is copied or gets another body, and what is left behind."""
+"""State that goes on when a sandbox is copied or gets another body, and the body that is left behind."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ramet.protocol.tools import GivenTools
 
 
 @dataclass(slots=True)
-class Past:
-    """What a copy of a sandbox has in common with it. Changed by each cell, so a copy gets a copy."""
+class CarriedState:
+    """What a copy has in common with its sandbox besides memory and files. Each cell changes it: a copy gets a copy."""
 
     cells: int = 0  # begun
     spills: int = 0  # begun
-    restarted: bool = False  # the namespace was lost and nobody has been told yet
+    restarted: bool = False  # the namespace was lost, and no result has said so yet
     why_restarted: str = ""  # in words
     tools: GivenTools | None = None  # none were ever given
     variables: Mapping[str, str] = field(default_factory=dict)  # of a network, that its memory has; never changed
     commands: str | None = None  # the folder that comes first in PATH
     secrets: tuple[Trace, ...] = ()  # whose placeholders its memory may hold
     spilled_bytes: int = 0  # of its output that lies in its files, at most
-    loss_told: bool = False  # the REPL was lost in a cell whose caller has heard of it
+    loss_told: bool = False  # the REPL was lost in a cell whose result says so
 
-    def joined_by(self, other: Past) -> Past:
-        """For a sandbox that goes on as the other one: numbers that were seen in either are not given again.
+    def joined_by(self, other: CarriedState) -> CarriedState:
+        """The state of a sandbox that goes on with the other's body. Numbers used in either are not used again.
 
-        It keeps its own tools: those who answer them are the same as before. One that never had any takes them away.
+        It keeps its own tools, because the same client answers them as before. One that never had any removes them.
         """
         tools = self.tools
         if tools is None and other.tools is not None:
             tools = GivenTools(())
-        return Past(
+        return CarriedState(
             max(self.cells, other.cells),
             max(self.spills, other.spills),
             other.restarted,
@@ -49,8 +49,8 @@ class Past:
         )
 
 
-class Retired:
-    """A body that a sandbox has given up for another one. File calls that use it may end before it is closed.
+class RetiredBody:
+    """A body that a sandbox has given up for another one. It is closed when the file calls that use it are over.
 
     Terminals end at once: those of this body, and those of the sandbox whose body took its place.
     """

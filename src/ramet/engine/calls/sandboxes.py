@@ -1,0 +1,70 @@
+"""Calls about sandboxes as such: make one, describe one, close one; and facts about the engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ramet.engine import describing
+from ramet.engine.calls.call import Answer, ClientCall, MakingCall, TaskCall
+from ramet.engine.making.create import create
+from ramet.engine.registry import Registry
+from ramet.engine.sandbox import Sandbox
+from ramet.protocol import fields
+from ramet.protocol.allowances import Allowance
+from ramet.protocol.specs import SandboxSpec
+
+
+class CreateCall(MakingCall):
+    """Makes a sandbox from a template."""
+
+    def work(self) -> Answer:
+        header = self.frame.header
+        return _create(self.peer.registry, SandboxSpec.read(header), Allowance.read(header))
+
+
+class InfoCall(TaskCall):
+    """Describes a sandbox."""
+
+    def work(self) -> Answer:
+        return _info(self.find_sandbox())
+
+
+class FactsCall(TaskCall):
+    """Tells about the host and the pools."""
+
+    def work(self) -> Answer:
+        return self.peer.registry.facts()
+
+
+class CloseCall(ClientCall):
+    """Closes a sandbox, and waits for it unless the client does not want to."""
+
+    def begin(self) -> None:
+        header = self.frame.header
+        sandbox_id, owner = fields.text(header, "sandbox"), fields.optional_text(header, "owner")
+        if header.get("wait") is not False:
+            self.peer.perform(self._close(sandbox_id, owner))
+        else:
+            self.peer.registry.close_soon(sandbox_id, owner)
+            self.peer.answer({})
+
+    async def _close(self, sandbox_id: str, owner: str | None) -> None:
+        await self.peer.registry.close_sandbox(sandbox_id, owner)
+        self.peer.answer({})
+
+
+async def _create(registry: Registry, spec: SandboxSpec, allowance: Allowance) -> dict[str, object]:
+    sandbox = await create(registry, spec, allowance)
+    return {"id": sandbox.id, "pid": sandbox.body.pid}
+
+
+async def _info(sandbox: Sandbox) -> dict[str, object]:
+    while True:
+        body = sandbox.body
+        try:
+            # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
+            return await asyncio.to_thread(describing.info, sandbox)
+        except OSError:
+            if body is sandbox.body:
+                raise
+            # Another body took its place while the thread read: read again.

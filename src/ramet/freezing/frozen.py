@@ -1,0 +1,110 @@
+"""The snapshot: a stopped process and what wakes copies of it. A template is one, and so is a frozen sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from ramet.errors import RametError
+from ramet.freezing import _core
+from ramet.freezing.calls import Call, ResourceLimit
+from ramet.freezing.room import Claim
+from ramet.isolation.layers import FileImage
+from ramet.isolation.pods import Pod
+from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+
+
+class Recipes(Protocol):
+    """All that a copy gets besides memory and threads: plain data, used for any number of copies."""
+
+    @property
+    def image(self) -> FileImage:
+        """Files that the pod of a copy begins with; empty for a template."""
+
+    @property
+    def children(self) -> tuple[tuple[int, int], ...]:
+        """Dead children that a copy has, with the statuses that it will read of them."""
+
+    @property
+    def taken_pids(self) -> frozenset[int]:
+        """Ids that the main thread of a copy must not have: its other threads and its children have them."""
+
+    @property
+    def greeting(self) -> bytes:
+        """A frame that lies in the control socket before a copy runs."""
+
+    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+        """The calls that give a copy its descriptors, folder, limits and timers.
+
+        ``usual``: the resource limits that follow from ``limits``.
+        """
+
+    def failure(self, error: _core.FreezeError) -> RametError:
+        """Why no copy could be thawed."""
+
+
+class Frozen:
+    """A snapshot. Its owner closes it; sandboxes thawed from it live on.
+
+    The machine owns templates; a frozen sandbox belongs to the caller that asked for it.
+    """
+
+    def __init__(
+        self,
+        snapshot: _core.Snapshot,
+        recipes: Recipes,
+        template: TemplateSpec,
+        limits: Limits,
+        tracer: ThreadPoolExecutor,
+        mounts: tuple[MountSpec, ...] = (),
+        lineage: frozenset[int] = frozenset(),
+        kept_pid: int | None = None,
+        pause_seconds: float = 0.0,
+        claim: Claim | None = None,
+        pod: Pod | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.recipes = recipes
+        self.template = template
+        self.limits = limits
+        self.mounts = mounts
+        self.lineage = lineage  # main pids of all that it was, which a copy must not have again
+        self.kept_pid = kept_pid
+        self.pause_seconds = pause_seconds
+        self.claim = claim  # on the pod of the sandbox that was frozen
+        self._pod = pod  # that a template booted in
+        self._tracer = tracer
+        self._closing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Frozen {self.template.name}, {'closed' if self.closed else f'shadow {self.shadow}'}>"
+
+    @property
+    def file_bytes(self) -> int:
+        return self.recipes.image.file_bytes
+
+    @property
+    def closed(self) -> bool:
+        return self._closing is not None
+
+    @property
+    def shadow(self) -> int:
+        """In the engine's numbering; 0 when it became a sandbox's."""
+        return _core.shadow(self.snapshot)
+
+    async def close(self) -> None:
+        # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self.shadow:
+            # In the tracer's thread: a traced task stays until the thread that traces it has reaped it.
+            await asyncio.get_running_loop().run_in_executor(self._tracer, _core.end_snapshot, self.snapshot)
+        self.recipes.image.close()
+        if self.claim is not None:
+            self.claim.release()
+        if self._pod is not None:
+            await self._pod.close()
