@@ -31,7 +31,8 @@ test-all: .venv/installed .venv/test  ## every test, also as an ordinary user, m
 	@tools/run-tests all $(ONLY)
 
 .PHONY: check
-check: .venv/installed .venv/test  ## format, lint, layers, types
+check: .venv/installed .venv/test  ## format, lint, layers, types, generated code
+	$(BIN)/python tools/generate-sync --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -50,9 +51,10 @@ mutants: .venv/installed .venv/test  ## break the product in many ways, one at a
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 .PHONY: fix
-fix: .venv/installed .venv/test  ## format the code and mend what the linter can
+fix: .venv/installed .venv/test  ## format the code, mend what the linter can, generate the blocking SDK from the asynchronous one
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/generate-sync
 
 .PHONY: docs
 docs: .venv/installed .venv/test  ## run the examples in the documents, check their links and the paths they name

@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 
 from bench.measure import Sample, per_cell_in_a_burst
 from ramet import Sandbox
-from ramet.client import blocking, operations
+from ramet.client.drivers import blocking
+from ramet.client.operations import sandboxes
 from ramet.transport.embedded import default_engine
 
 # More than the engine thaws ahead: a create that finds none ready comes sooner than this.
@@ -48,7 +49,7 @@ def thawed(then: Callable[[Sandbox], None] = lambda sandbox: None, make: Callabl
 
 
 def _pool_misses() -> int:
-    misses = blocking.perform(default_engine(), operations.facts())["pool_misses"]
+    misses = blocking.perform(default_engine(), sandboxes.facts())["pool_misses"]
     assert isinstance(misses, int)
     return misses
 

@@ -11,19 +11,19 @@ Everything public is here and in ``ramet.errors``. Inside the package only the d
 """
 
 from ramet.client.arguments import Mount, Template
-from ramet.client.async_files import AsyncFiles
-from ramet.client.async_forks import AsyncForks, AsyncSnapshot
-from ramet.client.async_networks import AsyncExposed, AsyncSandboxNetwork
-from ramet.client.async_sandbox import AsyncSandbox
-from ramet.client.async_terminals import AsyncTerminal
-from ramet.client.files import Files
+from ramet.client.asynchronous.files import AsyncFiles
+from ramet.client.asynchronous.forks import AsyncForks, AsyncSnapshot
+from ramet.client.asynchronous.networks import AsyncExposed, AsyncSandboxNetwork
+from ramet.client.asynchronous.sandbox import AsyncSandbox
+from ramet.client.asynchronous.terminals import AsyncTerminal
+from ramet.client.blocking.files import Files
+from ramet.client.blocking.forks import Forks, Snapshot
+from ramet.client.blocking.networks import Exposed, SandboxNetwork
+from ramet.client.blocking.sandbox import Sandbox
+from ramet.client.blocking.terminals import Terminal
 from ramet.client.folders import Copied
-from ramet.client.forks import Forks, Snapshot
 from ramet.client.network import Network, Secret
-from ramet.client.network_operations import Connection
-from ramet.client.networks import Exposed, SandboxNetwork
-from ramet.client.sandbox import Sandbox
-from ramet.client.terminals import Terminal
+from ramet.client.operations.network import Connection
 from ramet.client.tools.current_call import ToolCall, current_tool_call
 from ramet.client.tools.tool import Tool
 from ramet.errors import (

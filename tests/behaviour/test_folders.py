@@ -11,7 +11,7 @@ import pytest
 
 from ramet import AsyncSandbox, Copied, FileNotFound, InvalidArgument, LimitReached, Sandbox
 from ramet.client import folders
-from ramet.client.folders import Counted, Landing, List, MakeFolder, Save, Send, Stat
+from ramet.client.folders import CountedFile, ListFolder, MakeFolder, PartialFile, SaveFile, SendFile, StatPath
 from ramet.protocol.results import FileInfo
 from tests.behaviour.calling import ok
 from tests.behaviour.faces import AnySandbox
@@ -156,8 +156,8 @@ def test_what_is_not_there_leaves_nothing_behind(any_sandbox: AnySandbox, tmp_pa
 def test_a_name_that_no_engine_would_tell_is_not_written(name: str, tmp_path: Path) -> None:
     """A server is trusted no further than the sandboxes it speaks for."""
     steps = folders.download("folder", tmp_path / "local", 1000)
-    assert next(steps) == Stat("folder")
-    assert steps.send(FileInfo("folder", "folder", 0, 0o755, 0.0)) == List("folder")
+    assert next(steps) == StatPath("folder")
+    assert steps.send(FileInfo("folder", "folder", 0, 0o755, 0.0)) == ListFolder("folder")
     with pytest.raises(InvalidArgument):
         steps.send([FileInfo(name, "file", 1, 0o644, 0.0)])
     assert os.listdir(tmp_path) == ["local"]
@@ -179,10 +179,10 @@ def test_a_folder_that_becomes_a_link_while_it_is_downloaded_leads_nowhere(tmp_p
     steps.send([FileInfo("sub", "folder", 0, 0o755, 0.0)])
     swapped_for_a_link(local / "sub", outside)
     save = steps.send([FileInfo("file", "file", 4, 0o644, 0.0)])
-    assert isinstance(save, Save)
+    assert isinstance(save, SaveFile)
     with pytest.raises(NotADirectoryError):
-        save.landing.open()
-    save.landing.leave()
+        save.target.open()
+    save.target.leave()
     steps.close()
     assert tree(outside) == {"file": b"the owner's"}
 
@@ -196,15 +196,15 @@ def test_files_and_folders_that_become_links_or_pipes_while_they_are_uploaded_ar
     steps = folders.upload(local, "remote")
     next(steps)
     send = next(steps)
-    assert isinstance(send, Send)
+    assert isinstance(send, SendFile)
     (local / "file").unlink()
     (local / "file").symlink_to(outside / "file")
     with pytest.raises(OSError, match="symbolic links"):
-        Counted(send.source, send.opener)
+        CountedFile(send.source, send.opener)
     (local / "file").unlink()
     os.mkfifo(local / "file")
     with pytest.raises(OSError, match="not a regular file"):
-        Counted(send.source, send.opener)
+        CountedFile(send.source, send.opener)
     assert steps.send(1) == MakeFolder("remote/sub")
     swapped_for_a_link(local / "sub", outside)
     with pytest.raises(NotADirectoryError):
@@ -215,18 +215,18 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(tmp_path: Path) -> None:
     steps = folders.download("file", tmp_path / "local", 1000)
     next(steps)
     save = steps.send(FileInfo("file", "file", 10, 0o644, 0.0))
-    assert isinstance(save, Save)
-    save.landing.open()
-    save.landing.write(b"x" * 900)
+    assert isinstance(save, SaveFile)
+    save.target.open()
+    save.target.write(b"x" * 900)
     with pytest.raises(LimitReached):
-        save.landing.write(b"x" * 900)
-    save.landing.leave()
+        save.target.write(b"x" * 900)
+    save.target.leave()
     assert os.listdir(tmp_path) == []
 
 
 def test_a_download_never_takes_the_place_of_a_device(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    landing = Landing(str(tmp_path / "pipe"), 10)
+    landing = PartialFile(str(tmp_path / "pipe"), 10)
     with pytest.raises(FileExistsError):
         landing.open()
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)

@@ -410,7 +410,7 @@ def test_a_sandbox_that_cannot_be_given_its_tools_is_closed(
         raise InvalidArgument("not these")
         yield b""
 
-    monkeypatch.setattr("ramet.client.operations.set_tools", refuse)
+    monkeypatch.setattr("ramet.client.operations.tool_calls.set_tools", refuse)
     before = {row.id for row in Sandbox.list_all()}
     with pytest.raises(InvalidArgument, match="not these"):
         Sandbox(tools=[fetch_sales_data])

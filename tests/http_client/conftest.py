@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ramet.client import asynchronous, blocking
-from ramet.client.operations import Operation
+from ramet.client.drivers import asynchronous, blocking
+from ramet.client.operations.steps import Operation
 from ramet.transport.http import call, steps
 from ramet.transport.http.remote import remote_engine
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ramet import AsyncSandbox, OutcomeUnknown, ProtocolError, Sandbox, Unreachable
-from ramet.client import operations
-from ramet.client.checked import Checked
+from ramet.client.operations import cells, files, forks, sandboxes
+from ramet.client.operations.cells import CellOrder
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
 from ramet.protocol.requests import SandboxRequest
@@ -27,7 +27,7 @@ MADE = encode(calls.ANSWER, {"id": "sbx_1", "pid": 7})
 
 
 def cell() -> Any:
-    return Checked("sbx_1", recorded=True).run("print(6 * 7)", "python", None)
+    return cells.run("sbx_1", "print(6 * 7)", "python", None, order=CellOrder())
 
 
 def serve_cells(peer: Peer) -> None:
@@ -133,7 +133,7 @@ def test_a_server_that_dies_after_the_head_of_a_long_request_cannot_have_run_it(
             peer.reset()
 
     def long() -> Any:
-        return Checked("sbx_1", recorded=True).run("#" * 20_000_000, "python", None)
+        return cells.run("sbx_1", "#" * 20_000_000, "python", None, order=CellOrder())
 
     with serving(die, serve_cells) as server:
         assert perform(server.url, long()).stdout == "42\n"
@@ -186,7 +186,7 @@ def test_an_answer_that_ends_without_a_final_frame_leaves_the_outcome_unknown(pe
 
     with serving(stop) as server:
         with pytest.raises(OutcomeUnknown):
-            perform(server.url, operations.read("sbx_1", "/a"))
+            perform(server.url, files.read("sbx_1", "/a"))
 
 
 @pytest.mark.usefixtures("short_patience")
@@ -254,16 +254,16 @@ def test_creating_is_done_again_under_the_same_key(perform: Perform) -> None:
         peer.wait_until_closed()
 
     with serving(note, note, make) as server:
-        assert perform(server.url, operations.create(SandboxRequest(cpus=1))) == "sbx_1"
+        assert perform(server.url, sandboxes.create(SandboxRequest(cpus=1))) == "sbx_1"
     keys = {request.headers[b"idempotency-key"] for request in seen}
     assert (len(seen), len(keys)) == (3, 1)
     assert [request.frames[0].header for request in seen] == [{"cpus": 1}] * 3
     with serving(make) as server:
-        perform(server.url, operations.create(SandboxRequest()))
+        perform(server.url, sandboxes.create(SandboxRequest()))
     assert seen[-1].headers[b"idempotency-key"] not in keys
     with serving(note) as server:
         with pytest.raises(OutcomeUnknown):
-            perform(server.url, operations.fork("sbx_1", 2, False))
+            perform(server.url, forks.fork("sbx_1", 2, False))
         assert server.connections == 3
 
 
@@ -272,7 +272,7 @@ def test_other_calls_have_no_key_and_are_not_done_again(perform: Perform) -> Non
         peer.read()
 
     with serving(die) as server:
-        for operation in (operations.close("sbx_1"), operations.remove("sbx_1", "/a", True)):
+        for operation in (sandboxes.close("sbx_1"), files.remove("sbx_1", "/a", True)):
             with pytest.raises(OutcomeUnknown) as unknown:
                 perform(server.url, operation)
             assert "execution" not in unknown.value.details
@@ -284,17 +284,17 @@ def test_a_forked_child_uses_connections_of_its_own() -> None:
         while (request := peer.read()) is not None:
             peer.answer(encode(calls.ANSWER, {"interrupted": request.frames[0].header["sandbox"] == "parent"}))
 
-    from ramet.client import blocking
+    from ramet.client.drivers import blocking
     from ramet.transport.http.remote import remote_engine
 
     with serving(echo) as server:
         engine = remote_engine(server.url, None)
-        assert blocking.perform(engine, operations.interrupt("parent"))
+        assert blocking.perform(engine, cells.interrupt("parent"))
         readable, writable = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                told = blocking.perform(engine, operations.interrupt("child"))
+                told = blocking.perform(engine, cells.interrupt("child"))
                 os.write(writable, b"no" if told is False else b"yes")
             finally:
                 os._exit(0)
@@ -302,7 +302,7 @@ def test_a_forked_child_uses_connections_of_its_own() -> None:
         os.waitpid(child, 0)
         with os.fdopen(readable, "rb") as said:
             assert said.read() == b"no"
-        assert blocking.perform(engine, operations.interrupt("parent"))
+        assert blocking.perform(engine, cells.interrupt("parent"))
         assert server.connections == 2
 
 

@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ramet.client import asynchronous, blocking, operations
-from ramet.client.checked import Checked
+from ramet.client.drivers import asynchronous, blocking
+from ramet.client.operations import cells, sandboxes
+from ramet.client.operations.cells import CellOrder
+from ramet.client.operations.steps import Operation
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.requests import SandboxRequest
@@ -55,8 +57,8 @@ class Endless:
         assert cancel.header == {"sandbox": "sbx_1", "execution": cell.header["execution"]}
 
 
-def cell() -> operations.Operation[None]:
-    return Checked("sbx_1", recorded=True).stream(LOOP, "python", None)
+def cell() -> Operation[None]:
+    return cells.stream("sbx_1", LOOP, "python", None, order=CellOrder())
 
 
 def test_closing_the_iterator_cancels_the_cell() -> None:
@@ -77,8 +79,9 @@ def test_an_interrupt_from_the_keyboard_cancels_the_cell() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=press_when_it_runs).start()
+        operation = cells.run("sbx_1", LOOP, "python", None, order=CellOrder())
         with pytest.raises(KeyboardInterrupt):
-            blocking.perform(remote_engine(server.url, None), Checked("sbx_1", recorded=True).run(LOOP, "python", None))
+            blocking.perform(remote_engine(server.url, None), operation)
         script.assert_cancelled()
 
 
@@ -97,7 +100,7 @@ def test_closing_an_asynchronous_iterator_cancels_the_cell() -> None:
 
 def test_a_task_that_is_cancelled_cancels_the_cell() -> None:
     async def give_up(url: str) -> None:
-        operation = Checked("sbx_1", recorded=True).run(LOOP, "python", None)
+        operation = cells.run("sbx_1", LOOP, "python", None, order=CellOrder())
         task = asyncio.create_task(asynchronous.perform(remote_engine(url, None), operation))
         assert await asyncio.to_thread(script.asked.wait, WAIT_SECONDS)
         task.cancel()
@@ -114,7 +117,7 @@ def test_a_task_that_is_cancelled_cancels_the_cell() -> None:
 def test_a_sandbox_whose_creation_was_given_up_is_closed() -> None:
     async def give_up(url: str) -> None:
         task = asyncio.create_task(
-            asynchronous.perform(remote_engine(url, None), operations.create(SandboxRequest(cpus=1)))
+            asynchronous.perform(remote_engine(url, None), sandboxes.create(SandboxRequest(cpus=1)))
         )
         assert await asyncio.to_thread(script.asked.wait, WAIT_SECONDS)
         task.cancel()
@@ -140,9 +143,9 @@ def test_a_call_that_ended_is_not_cancelled() -> None:
 
     with serving(note) as server:
         engine = remote_engine(server.url, None)
-        blocking.perform(engine, Checked("sbx_1", recorded=True).run("1", "python", None))
+        blocking.perform(engine, cells.run("sbx_1", "1", "python", None, order=CellOrder()))
         list(blocking.iterate(engine, cell()))
-        asyncio.run(asynchronous.perform(engine, Checked("sbx_1", recorded=True).run("1", "python", None)))
+        asyncio.run(asynchronous.perform(engine, cells.run("sbx_1", "1", "python", None, order=CellOrder())))
         janitor.finish()
     assert seen == [calls.RUN] * 3
 

@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ramet.client import asynchronous, blocking
-from ramet.client.checked import Checked
+from ramet.client.drivers import asynchronous, blocking
+from ramet.client.operations import cells
+from ramet.client.operations.cells import CellOrder
+from ramet.client.operations.steps import Operation
+from ramet.protocol.results import Result
 from ramet.transport.http import connections
 from ramet.transport.http.remote import remote_engine
 from tests.http_client.servers import FORTY_TWO, answer
@@ -43,8 +46,8 @@ class Crowd:
             writer.close()
 
 
-def cell_of(number: int) -> Checked:
-    return Checked(f"sbx_{number}", recorded=True)
+def cell_of(number: int) -> Operation[Result]:
+    return cells.run(f"sbx_{number}", "1", "python", None, order=CellOrder())
 
 
 @pytest.mark.usefixtures("many_descriptors")
@@ -55,7 +58,7 @@ async def test_five_hundred_cells_run_at_once_on_one_loop() -> None:
         engine = remote_engine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
         async with asyncio.timeout(60):
             for _ in range(2):
-                cells = [asynchronous.perform(engine, cell_of(n).run("1", "python", None)) for n in range(500)]
+                cells = [asynchronous.perform(engine, cell_of(n)) for n in range(500)]
                 results = await asyncio.gather(*cells)
                 assert {result.stdout for result in results} == {"42\n"}
                 while crowd.open > 100:  # kept for later: no more than this
@@ -68,18 +71,14 @@ async def test_more_calls_than_connections_wait_for_their_turn(monkeypatch: pyte
     crowd = Crowd(1)
     async with await asyncio.start_server(crowd, "127.0.0.1", 0, backlog=1000) as server:
         engine = remote_engine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
-        cells = [
-            asyncio.create_task(asynchronous.perform(engine, cell_of(n).run("1", "python", None))) for n in range(200)
-        ]
+        cells = [asyncio.create_task(asynchronous.perform(engine, cell_of(n))) for n in range(200)]
         for given_up in cells[50:150:3]:
             await asyncio.sleep(0)
             given_up.cancel()
         async with asyncio.timeout(60):
             results = await asyncio.gather(*cells, return_exceptions=True)
             # As many may be in use as before: nobody who gave up has kept a place.
-            await asyncio.gather(
-                *(asynchronous.perform(engine, cell_of(n).run("1", "python", None)) for n in range(20))
-            )
+            await asyncio.gather(*(asynchronous.perform(engine, cell_of(n)) for n in range(20)))
         assert sum(isinstance(result, asyncio.CancelledError) for result in results) <= 34
         assert sum(not isinstance(result, BaseException) for result in results) >= 166
         assert crowd.most_open <= 10 + 2, "errands come on top"
@@ -93,7 +92,7 @@ async def test_many_threads_share_the_connections(monkeypatch: pytest.MonkeyPatc
         engine = remote_engine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
 
         def run(number: int) -> str:
-            return blocking.perform(engine, cell_of(number).run("1", "python", None)).stdout
+            return blocking.perform(engine, cell_of(number)).stdout
 
         with ThreadPoolExecutor(32) as threads:
             loop = asyncio.get_running_loop()

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ramet import Unreachable
-from ramet.client.checked import Checked
-from ramet.client.operations import Operation
+from ramet.client.operations import cells, files
+from ramet.client.operations.cells import CellOrder
+from ramet.client.operations.steps import Operation
 from ramet.client.sources import pieces
 from ramet.protocol.results import Result
 from tests.http_client.conftest import Perform
@@ -27,7 +28,7 @@ WrapSocket = Callable[[socket.socket], socket.socket]
 
 
 def cell() -> Operation[Result]:
-    return Checked("sbx_1", recorded=True).run("1", "python", None)
+    return cells.run("sbx_1", "1", "python", None, order=CellOrder())
 
 
 @pytest.fixture(autouse=True)
@@ -133,8 +134,8 @@ def test_calls_over_tls(perform: Perform, wrap: WrapSocket, certificate: Path, m
     with serving(serve, wrap=wrap) as server:
         url = f"https://127.0.0.1:{server.port}"
         assert perform(url, cell()).stdout == "42\n"
-        perform(url, Checked("sbx_1").write("/root/f", data), pieces(data))
-        long = Checked("sbx_1", recorded=True).run("#" * 3_000_000, "python", None)
+        perform(url, files.write("sbx_1", "/root/f", data), pieces(data))
+        long = cells.run("sbx_1", "#" * 3_000_000, "python", None, order=CellOrder())
         assert perform(url, long).stdout == "42\n"
         assert server.connections == 1
     assert b"".join(frame.blob for frame in seen[1].frames) == data

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ramet import InvalidArgument, LimitReached, OutcomeUnknown, ProtocolError, RametError, Unauthorized
-from ramet.client import operations
-from ramet.client.checked import Checked
+from ramet.client.operations import cells
+from ramet.client.operations.cells import CellOrder
 from ramet.errors import SandboxClosed
 from ramet.protocol import calls
 from tests.http_client.conftest import Perform
@@ -47,11 +47,11 @@ def test_an_error_in_json_becomes_that_error(
     said = refusal(status, told(code, "because", argument="code", cause="idle"), b"Retry-After: 7")
     with serving(refuse_with(said)) as server:
         with pytest.raises(kind) as refused:
-            perform(server.url, operations.interrupt("sbx_1"))
+            perform(server.url, cells.interrupt("sbx_1"))
         assert (refused.value.message, refused.value.hint) == ("because", "do this")
         assert refused.value.details == {"argument": "code", "cause": "idle", "retry_after_seconds": 7}
         with pytest.raises(kind):
-            perform(server.url, operations.interrupt("sbx_1"))
+            perform(server.url, cells.interrupt("sbx_1"))
         assert server.connections == 1, "a refusal leaves the connection as good as it was"
 
 
@@ -59,7 +59,7 @@ def test_an_error_frame_is_that_error_whatever_the_status(perform: Perform) -> N
     said = answer(calls.encode_error(SandboxClosed("gone", details={"cause": "idle"})), status=b"410 Gone")
     with serving(refuse_with(said)) as server:
         with pytest.raises(SandboxClosed) as closed:
-            perform(server.url, operations.interrupt("sbx_1"))
+            perform(server.url, cells.interrupt("sbx_1"))
         assert closed.value.details == {"cause": "idle"}
 
 
@@ -70,7 +70,7 @@ def test_a_redirect_is_not_followed(perform: Perform, status: int) -> None:
         said = refusal(b"%d Moved" % status, b"", b"Location: " + elsewhere.url.encode() + b"/v1/call")
         with serving(refuse_with(said)) as server:
             with pytest.raises(ProtocolError, match="not followed") as refused:
-                perform(server.url, operations.interrupt("sbx_1"), key=KEY)
+                perform(server.url, cells.interrupt("sbx_1"), key=KEY)
         assert elsewhere.url in str(refused.value)
         assert KEY not in str(refused.value)
         assert elsewhere.connections == 0
@@ -94,7 +94,7 @@ def test_a_redirect_is_not_followed(perform: Perform, status: int) -> None:
 def test_what_somebody_else_answers_is_a_typed_error(perform: Perform, said: bytes, kind: type[RametError]) -> None:
     with serving(refuse_with(said)) as server:
         with pytest.raises(kind) as refused:
-            perform(server.url, Checked("sbx_1", recorded=True).run("1", "python", None), key=KEY)
+            perform(server.url, cells.run("sbx_1", "1", "python", None, order=CellOrder()), key=KEY)
         assert server.url in str(refused.value)
         assert KEY not in str(refused.value) + repr(refused.value) + repr(refused.value.details)
         assert len(str(refused.value)) < 2000
@@ -109,7 +109,7 @@ def test_a_refusal_without_an_end_is_cut_off(perform: Perform) -> None:
 
     with serving(babble) as server:
         with pytest.raises(Unauthorized):
-            perform(server.url, operations.interrupt("sbx_1"))
+            perform(server.url, cells.interrupt("sbx_1"))
 
 
 def test_an_answer_without_a_length_ends_with_its_connection(perform: Perform) -> None:
@@ -119,4 +119,4 @@ def test_an_answer_without_a_length_ends_with_its_connection(perform: Perform) -
 
     with serving(say) as server:
         with pytest.raises(Unauthorized, match="not today"):
-            perform(server.url, operations.interrupt("sbx_1"))
+            perform(server.url, cells.interrupt("sbx_1"))

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from ramet import FileForbidden, InvalidArgument, OutcomeUnknown, SandboxClosed
-from ramet.client.checked import Checked
+from ramet.client.operations import cells, files
+from ramet.client.operations.cells import CellOrder
 from ramet.client.sources import pieces
 from ramet.errors import file_error
 from ramet.protocol import calls
@@ -37,7 +38,7 @@ def test_a_file_arrives_whole(perform: Perform, size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
     with serving(take) as server:
         for _ in range(2):
-            perform(server.url, Checked("sbx_1").write("/root/f", data), pieces(data))
+            perform(server.url, files.write("sbx_1", "/root/f", data), pieces(data))
         assert server.connections == 1
     for request in seen:
         assert b"".join(frame.blob for frame in request.frames) == data
@@ -53,7 +54,7 @@ def test_a_small_stream_is_sent_with_its_length(perform: Perform) -> None:
             peer.answer(DONE)
 
     with serving(take) as server:
-        perform(server.url, Checked("sbx_1").write("/root/f", iter(())), iter([b"ab", b"cd"]))
+        perform(server.url, files.write("sbx_1", "/root/f", iter(())), iter([b"ab", b"cd"]))
     (request,) = seen
     assert b"content-length" in request.headers
     assert [frame.kind for frame in request.frames] == [calls.WRITE, calls.CHUNK, calls.CHUNK, calls.END]
@@ -75,7 +76,7 @@ def test_a_refusal_during_an_upload_ends_it(perform: Perform, end: str) -> None:
     pulled: list[int] = []
     with serving(refuse) as server:
         with pytest.raises(InvalidArgument, match="too large"):
-            perform(server.url, Checked("sbx_1").write("/root/f", iter(())), counted(pulled, 1000))
+            perform(server.url, files.write("sbx_1", "/root/f", iter(())), counted(pulled, 1000))
     assert len(pulled) < 100
 
 
@@ -88,7 +89,7 @@ def test_an_error_frame_during_an_upload_ends_it(perform: Perform) -> None:
     pulled: list[int] = []
     with serving(refuse) as server:
         with pytest.raises(FileForbidden) as refused:
-            perform(server.url, Checked("sbx_1").write("/etc/f", iter(())), counted(pulled, 1000))
+            perform(server.url, files.write("sbx_1", "/etc/f", iter(())), counted(pulled, 1000))
         assert refused.value.errno == 13
     assert len(pulled) < 500
 
@@ -100,7 +101,7 @@ def test_a_refusal_of_a_long_cell_is_read(perform: Perform) -> None:
 
     with serving(refuse) as server:
         with pytest.raises(SandboxClosed, match="gone"):
-            perform(server.url, Checked("sbx_1", recorded=True).run("#" * 60_000_000, "python", None))
+            perform(server.url, cells.run("sbx_1", "#" * 60_000_000, "python", None, order=CellOrder()))
         assert server.connections == 1
 
 
@@ -112,7 +113,7 @@ def test_an_upload_whose_connection_breaks_is_not_sent_again(perform: Perform) -
     pulled: list[int] = []
     with serving(die) as server:
         with pytest.raises(OutcomeUnknown, match="incomplete"):
-            perform(server.url, Checked("sbx_1").write("/root/f", iter(())), counted(pulled, 1000))
+            perform(server.url, files.write("sbx_1", "/root/f", iter(())), counted(pulled, 1000))
         assert server.connections == 1
     assert len(pulled) < 500
 
@@ -131,5 +132,5 @@ def test_a_source_that_fails_is_told_to_the_server_and_to_the_caller(perform: Pe
 
     with serving(take) as server:
         with pytest.raises(KeyError, match="of the source"):
-            perform(server.url, Checked("sbx_1").write("/root/f", iter(())), broken())
+            perform(server.url, files.write("sbx_1", "/root/f", iter(())), broken())
     assert seen[0].frames[-1].kind == calls.ABORT

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from ramet import Forks, Sandbox, Snapshot
-from ramet.client import blocking, operations
+from ramet.client.drivers import blocking
+from ramet.client.operations import steps
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import encode
 from ramet.transport.embedded import default_engine
@@ -64,15 +65,16 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def _embedded_snapshots() -> int:
-    stats = blocking.perform(default_engine(), operations.ask(encode(calls.STATS, {})))
-    return fields.whole(stats.header, "snapshots")
+    asking = steps.ask(encode(calls.STATS, {}), lambda header: fields.whole(header, "snapshots"))
+    return blocking.perform(default_engine(), asking)
 
 
 Make = Callable[[Sandbox], Sandbox | Forks | Snapshot]
 
 
 def _create(parent: Sandbox) -> Sandbox:
-    url = parent._engine.place if parent._engine.remote else None
+    engine = parent._created().engine
+    url = engine.place if engine.remote else None
     return Sandbox(url=url if isinstance(url, str) else None)
 
 

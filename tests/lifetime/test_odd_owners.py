@@ -172,7 +172,7 @@ def test_a_handler_that_makes_a_sandbox_and_goes_on_leaves_one_engine(start_prog
             return process
         embedded.start_process = interrupted
         made.append(Sandbox())
-        print(len(made), len({one._engine.pid for one in made}), made[0].diff(made[1]).files == ())
+        print(len(made), len({one._created().engine.pid for one in made}), made[0].diff(made[1]).files == ())
         for one in made: one.close()
     """)
     assert program.finish().splitlines() == ["2 1 True"]

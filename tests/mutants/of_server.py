@@ -166,7 +166,7 @@ SERVER = (
     Breakage(
         "head-of-a-request-is-not-bounded",
         "ramet/web/connection_limits.py",
-        "if len(self.url) > self.settings.head_bytes:",
+        "if len(self.url) > self.limits.head_bytes:",
         "if False:",
         ("server/test_connections.py::test_an_address_that_is_too_long_is_refused",),
     ),

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from ramet import LimitReached, Sandbox, Terminal
-from ramet.client import blocking
-from ramet.client.operations import RECEIVE, Operation
+from ramet.client.drivers import blocking
+from ramet.client.operations.steps import RECEIVE, Operation
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame, encode
 from tests.conftest import Neighbour

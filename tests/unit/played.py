@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ramet.client.operations import RECEIVE, Emit, Operation
+from ramet.client.operations.steps import RECEIVE, Emit, Operation
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder
 
 

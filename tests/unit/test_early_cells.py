@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ramet.client.checked import Checked
+from ramet.client.operations import cells
+from ramet.client.operations.cells import CellOrder
 from ramet.engine.cell import Cell
 from ramet.engine.collecting import Collecting
 from ramet.engine.sandbox import Sandbox
@@ -97,8 +98,8 @@ def header_of(sent: object) -> dict[str, object]:
 
 
 def test_a_handle_names_the_cell_before_only_while_that_is_under_way() -> None:
-    checked = Checked("sbx_1", recorded=True)
-    first, second, third = (checked.run("1", "python", None) for _ in range(3))
+    order = CellOrder()
+    first, second, third = (cells.run("sbx_1", "1", "python", None, order=order) for _ in range(3))
     headers = [header_of(next(one)) for one in (first, second)]
     assert "after" not in headers[0]
     assert headers[1]["after"] == headers[0]["execution"]
@@ -106,6 +107,5 @@ def test_a_handle_names_the_cell_before_only_while_that_is_under_way() -> None:
     assert header_of(next(third))["after"] == headers[0]["execution"]
     first.close()
     third.close()
-    assert "after" not in header_of(next(checked.run("1", "python", None)))
-    embedded = Checked("sbx_1")
-    assert "execution" not in header_of(next(embedded.run("1", "python", None)))
+    assert "after" not in header_of(next(cells.run("sbx_1", "1", "python", None, order=order)))
+    assert "execution" not in header_of(next(cells.run("sbx_1", "1", "python", None)))

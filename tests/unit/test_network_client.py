@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ramet import Connection, InvalidArgument, Network, ProtocolError, Secret
-from ramet.client import network_operations
-from ramet.client.checked import Checked
 from ramet.client.network import network_spec, secret_specs
+from ramet.client.operations import forks
+from ramet.client.operations import network as network_operations
 from ramet.integrations.reach import reach
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, FrameDecoder, encode
@@ -129,7 +129,7 @@ def test_the_log_gives_connections_and_lines_for_people() -> None:
     del network["ca_pem"]
     refused = {**ATTEMPT, "host": "::1", "allowed": False, "rule": None, "reason": "not public", "address": None}
     answer = encode(calls.ANSWER, {"network": network, "attempts": [ATTEMPT, refused], "dropped": 0, "raw_tcp": None})
-    state, _, sent = play(network_operations.look("sbx_1"), answer)
+    state, _, sent = play(network_operations.network_state("sbx_1"), answer)
     assert isinstance(state, network_operations.NetworkState)
     assert header_of(sent) == {"sandbox": "sbx_1"}
     assert (state.rules, state.denied) == (("open",), ("b.example",))
@@ -144,22 +144,24 @@ def test_an_answer_that_is_no_log_is_a_protocol_error() -> None:
     network = NetworkSpec().header()
     for attempts in ([5], [{**ATTEMPT, "kind": "pigeon"}], [{**ATTEMPT, "port": "443"}]):
         with pytest.raises(ProtocolError):
-            play(network_operations.look("sbx_1"), encode(calls.ANSWER, {"network": network, "attempts": attempts}))
+            play(
+                network_operations.network_state("sbx_1"),
+                encode(calls.ANSWER, {"network": network, "attempts": attempts}),
+            )
 
 
 def test_rules_are_checked_before_anything_is_sent() -> None:
-    checked = Checked("sbx_1")
-    _, _, sent = play(checked.change_network(allow=("DATA.example",)), encode(calls.ANSWER, {}))
+    _, _, sent = play(network_operations.change_rules("sbx_1", allow=("DATA.example",)), encode(calls.ANSWER, {}))
     assert header_of(sent) == {"sandbox": "sbx_1", "allow": ["data.example"], "deny": []}
     for wrong in ({}, {"allow": ("*",)}, {"deny": (5,)}, {"allow": ("open",)}):
         with pytest.raises(InvalidArgument):
-            checked.change_network(**wrong)
+            network_operations.change_rules("sbx_1", **wrong)
 
 
 @pytest.mark.parametrize("port", [0, -1, 70000, 65536, True, "8000", 80.0, None])
 def test_a_port_that_is_none_is_refused(port: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        Checked("sbx_1").expose(port, "")
+        network_operations.expose("sbx_1", port, "")
     assert caught.value.argument == "port"
 
 
@@ -172,7 +174,7 @@ def test_a_port_that_is_none_is_refused(port: Any) -> None:
     ],
 )
 def test_an_exposed_port_has_a_url_of_this_machine_or_of_its_server(answer: dict[str, object], url: str) -> None:
-    operation = Checked("sbx_1").expose(8000, "https://host/below")
+    operation = network_operations.expose("sbx_1", 8000, "https://host/below")
     given, _, sent = play(operation, encode(calls.ANSWER, answer))
     assert given == url
     assert header_of(sent) == {"sandbox": "sbx_1", "port": 8000}
@@ -180,13 +182,13 @@ def test_an_exposed_port_has_a_url_of_this_machine_or_of_its_server(answer: dict
 
 def test_secrets_are_inherited_only_by_who_says_so() -> None:
     for chosen in (True, False):
-        operation = Checked("sbx_1").fork(2, False, chosen)
+        operation = forks.fork("sbx_1", 2, False, chosen)
         sent = next(operation)
         operation.close()
         assert isinstance(sent, bytes)
         assert header_of(sent)["inherit_secrets"] is chosen
     with pytest.raises(InvalidArgument):
-        Checked("sbx_1").fork(1, False, 1)  # type: ignore[arg-type]
+        forks.fork("sbx_1", 1, False, 1)  # type: ignore[arg-type]
 
 
 # What models are told
@@ -224,7 +226,7 @@ def test_a_word_for_nothing_gets_a_hint_about_nothing(written: str) -> None:
 
 def test_what_the_log_does_not_have_is_counted() -> None:
     answer = {"network": NetworkSpec().header(), "attempts": [], "dropped": 3}
-    state, _, _ = play(network_operations.look("sbx_1"), encode(calls.ANSWER, answer))
+    state, _, _ = play(network_operations.network_state("sbx_1"), encode(calls.ANSWER, answer))
     assert isinstance(state, network_operations.NetworkState)
     assert (state.log, state.dropped) == ([], 3)
 

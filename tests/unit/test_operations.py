@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from ramet.client import operations
+from ramet.client.operations import cells, files, forks
 from ramet.errors import FileNotFound, ProtocolError, SandboxClosed, file_error
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
@@ -40,7 +40,7 @@ def test_a_result_survives_its_frame() -> None:
         rich=(value,),
         truncated=Truncated(10, 20, "/p", None, 1),
     )
-    result, _, _ = play(operations.run("sbx", b"code", "python", None), encode_outcome(outcome))
+    result, _, _ = play(cells.run("sbx", "code", "python", None), encode_outcome(outcome))
     assert isinstance(result, Result)
     assert (result.stdout, result.stderr, result.background) == ("aé\ufffd", "err", "bg")
     assert (result.exit_code, result.state, result.cause, result.restarted) == (3, "lost", "timeout", True)
@@ -54,7 +54,7 @@ def test_a_result_survives_its_frame() -> None:
 
 def test_a_usual_result_has_the_usual_values() -> None:
     outcome = Outcome(cell_id=1, exit_code=0, state="kept", stdout=b"42\n", duration_seconds=0.5)
-    result, _, _ = play(operations.run("sbx", b"", "python", None), encode_outcome(outcome))
+    result, _, _ = play(cells.run("sbx", "", "python", None), encode_outcome(outcome))
     assert isinstance(result, Result)
     assert result.ok
     assert (result.stdout, result.interrupted, result.restarted, result.cause) == ("42\n", False, False, None)
@@ -64,7 +64,7 @@ def test_a_stream_joins_characters_that_were_cut_and_replaces_what_never_was_one
     euro = "€".encode()
     end = encode_outcome(Outcome(cell_id=1, exit_code=0, state="kept"))
     _, events, _ = play(
-        operations.stream("sbx", b"", "python", None),
+        cells.stream("sbx", "", "python", None),
         output(0, b"a" + euro[:1]),
         output(1, euro[:2]),
         output(0, euro[1:]),
@@ -80,35 +80,31 @@ def test_a_stream_joins_characters_that_were_cut_and_replaces_what_never_was_one
 def test_the_value_of_a_streamed_cell_is_in_its_last_event() -> None:
     shown = encode(calls.RICH, {"what": "value", "mimes": [["text/plain", "s", 2]]}, b"42")
     end = encode_outcome(Outcome(cell_id=1, exit_code=0, state="kept"))
-    _, events, _ = play(operations.stream("sbx", b"", "python", None), shown, end)
+    _, events, _ = play(cells.stream("sbx", "", "python", None), shown, end)
     assert isinstance(events[0], ResultEvent)
     assert events[-1].result.value == "42"
 
 
 def test_what_the_engine_refused_is_raised() -> None:
     with pytest.raises(SandboxClosed, match="gone"):
-        play(operations.interrupt("sbx"), calls.encode_error(SandboxClosed("gone")))
+        play(cells.interrupt("sbx"), calls.encode_error(SandboxClosed("gone")))
     with pytest.raises(FileNotFound):
-        play(
-            operations.read("sbx", "/a"), encode(calls.CHUNK, {}, b"x"), calls.encode_error(file_error("read", "/a", 2))
-        )
+        play(files.read("sbx", "/a"), encode(calls.CHUNK, {}, b"x"), calls.encode_error(file_error("read", "/a", 2)))
 
 
 def test_an_answer_out_of_step_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError):
-        play(operations.run("sbx", b"", "python", None), encode(calls.ANSWER, {}))
+        play(cells.run("sbx", "", "python", None), encode(calls.ANSWER, {}))
 
 
 def test_a_file_is_read_in_pieces_of_the_size_asked_for() -> None:
     chunk = encode(calls.CHUNK, {}, b"abcdefg")
-    _, pieces, _ = play(operations.read_stream("sbx", "/a", 3), chunk, chunk, encode(calls.ANSWER, {}))
+    _, pieces, _ = play(files.read_stream("sbx", "/a", 3), chunk, chunk, encode(calls.ANSWER, {}))
     assert pieces == [b"abc", b"def", b"g"] * 2
 
 
 def test_a_file_is_written_piece_by_piece() -> None:
-    _, _, sent = play(
-        operations.write_stream("sbx", "/a"), encode(calls.ANSWER, {}), pulls=[b"ab", b"", b"x" * 300_000]
-    )
+    _, _, sent = play(files.write("sbx", "/a", iter(())), encode(calls.ANSWER, {}), pulls=[b"ab", b"", b"x" * 300_000])
     frames = list(FrameDecoder(FROM_ENGINE).feed(sent))
     assert [frame.kind for frame in frames] == [calls.WRITE, *[calls.CHUNK] * 3, calls.END]
     assert b"".join(frame.blob for frame in frames) == b"ab" + b"x" * 300_000
@@ -116,7 +112,7 @@ def test_a_file_is_written_piece_by_piece() -> None:
 
 def test_a_missing_file_does_not_exist() -> None:
     gone = calls.encode_error(file_error("stat", "/a", 2))
-    assert play(operations.exists("sbx", "/a"), gone)[0] is False
+    assert play(files.exists("sbx", "/a"), gone)[0] is False
 
 
 INFO = {"pause_seconds": 0.1, "total_seconds": 0.2, "unique_bytes": 5, "file_bytes_copied": 6}
@@ -124,8 +120,8 @@ INFO = {"pause_seconds": 0.1, "total_seconds": 0.2, "unique_bytes": 5, "file_byt
 
 def test_a_fork_gives_the_ids_of_the_children_and_what_they_cost() -> None:
     answer = {"children": [{"id": "a", "info": INFO}, {"id": "b", "info": {**INFO, "unique_bytes": 3}}], "info": INFO}
-    made, _, sent = play(operations.fork("sbx", 2, True), encode(calls.ANSWER, answer))
-    assert isinstance(made, operations.Forked)
+    made, _, sent = play(forks.fork("sbx", 2, True), encode(calls.ANSWER, answer))
+    assert isinstance(made, forks.ForkedChildren)
     assert made.info == ForkInfo(0.1, 0.2, 5, 6)
     assert [(name, info.unique_bytes) for name, info in made.children] == [("a", 5), ("b", 3)]
     (frame,) = FrameDecoder(FROM_ENGINE).feed(sent)
@@ -138,7 +134,7 @@ def test_a_fork_gives_the_ids_of_the_children_and_what_they_cost() -> None:
 @pytest.mark.parametrize("children", [None, [1], [{"id": 1, "info": INFO}], [{"id": "a", "info": {}}]])
 def test_a_malformed_answer_to_a_fork_is_a_protocol_error(children: object) -> None:
     with pytest.raises(ProtocolError):
-        play(operations.fork("sbx", 1, False), encode(calls.ANSWER, {"children": children, "info": INFO}))
+        play(forks.fork("sbx", 1, False), encode(calls.ANSWER, {"children": children, "info": INFO}))
 
 
 def test_a_diff_is_put_together_from_its_parts() -> None:
@@ -149,9 +145,7 @@ def test_a_diff_is_put_together_from_its_parts() -> None:
     name = NameChange("x", "removed", NameValue("int", "5", 28), None)
     parts = [encode(calls.CHANGES, {"files": [asdict(change)], "names": []}) for change in (file, link)]
     last = encode(calls.CHANGES, {"files": [], "names": [asdict(name)]})
-    found, _, _ = play(
-        operations.diff("a", {"other": "b"}, None), *parts, last, encode(calls.ANSWER, {"uncompared": ["y", "z"]})
-    )
+    found, _, _ = play(forks.diff("a", "b", None), *parts, last, encode(calls.ANSWER, {"uncompared": ["y", "z"]}))
     assert found == Diff((file, link), (name,), ("y", "z"))
     assert str(found).splitlines() == [
         "files: 1 added, 1 modified",
@@ -164,7 +158,7 @@ def test_a_diff_is_put_together_from_its_parts() -> None:
 
 
 def test_no_difference_is_an_empty_diff() -> None:
-    found, _, _ = play(operations.diff("a", {"other": "b"}, ("/root",)), encode(calls.ANSWER, {"uncompared": []}))
+    found, _, _ = play(forks.diff("a", "b", ("/root",)), encode(calls.ANSWER, {"uncompared": []}))
     assert isinstance(found, Diff)
     assert found.is_empty
     assert str(found) == "no differences"

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from ramet.client import operations
-from ramet.client.handle import Handle
-from ramet.client.operations import ToolCalled, ToolCancelled, ToolFailure
-from ramet.client.tools import answering
-from ramet.client.tools.answering import Answering
+from ramet.client.handle import SandboxHandle
+from ramet.client.operations import cells
+from ramet.client.operations.steps import RECEIVE, ToolCalled, ToolCancelled
+from ramet.client.operations.tool_calls import ToolFailure, one_way_answer
+from ramet.client.tools import call_runner
 from ramet.client.tools.answers import failure, is_small
+from ramet.client.tools.call_runner import ToolCallRunner
 from ramet.client.tools.tool import Tool, toolset
 from ramet.client.tools.workers import Workers
 from ramet.errors import LimitReached, OutcomeUnknown, ProtocolError, RametError, SandboxClosed, Unreachable
@@ -92,22 +93,22 @@ class _AsyncLink:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "_PAUSES_SECONDS", (0.001,) * 3)
+    monkeypatch.setattr(call_runner, "_PAUSES_SECONDS", (0.001,) * 3)
 
 
-def handle_of(engine: Any, *tools: Tool) -> Handle:
-    return Handle(engine, "sbx_1", owned=False, tools=toolset(tools))
+def handle_of(engine: Any, *tools: Tool) -> SandboxHandle:
+    return SandboxHandle(engine, "sbx_1", owned=False, tools=toolset(tools))
 
 
-def wait_until_over(calling: Answering) -> None:
+def wait_until_over(calling: ToolCallRunner) -> None:
     end = time.monotonic() + WAIT_SECONDS
-    while calling._under_way:
+    while calling._running:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
-def called(engine: Engine, function: Callable[..., object], on_loop: bool = False) -> Answering:
-    calling = Answering(handle_of(engine, Tool(function, name="lookup")), on_loop)
+def called(engine: Engine, function: Callable[..., object], on_loop: bool = False) -> ToolCallRunner:
+    calling = ToolCallRunner(handle_of(engine, Tool(function, name="lookup")), on_loop)
     calling.take(ToolCalled("tc_1", "lookup", (), b"{}"))
     return calling
 
@@ -146,7 +147,7 @@ def test_a_tool_that_has_no_handler_here_is_unknown() -> None:
 def test_a_tool_that_came_after_the_cell_was_handed_in_is_found() -> None:
     engine = Engine()
     handle = handle_of(engine)
-    calling = Answering(handle, False)
+    calling = ToolCallRunner(handle, False)
     handle.tools = toolset([{"name": "later", "handler": lambda: "here"}])
     calling.take(ToolCalled("tc_1", "later", (), b"{}"))
     assert engine.value() == "here"
@@ -300,7 +301,7 @@ def play(operation: Any, *answers: bytes) -> Iterator[object]:
         while True:
             if isinstance(step, bytes):
                 step = next(operation)
-            elif step is operations.RECEIVE:
+            elif step is RECEIVE:
                 step = operation.send(next(frames))
             else:
                 yield step
@@ -315,23 +316,23 @@ STEPS = [ToolCalled("tc_1", "lookup", ("arrow",), b"{}"), ToolCancelled("tc_1")]
 
 
 def test_a_cell_tells_of_calls_between_its_other_frames() -> None:
-    *steps, result = play(operations.run("sbx", b"", "python", None, tools=True), *FRAMES)
+    *steps, result = play(cells.run("sbx", "", "python", None, tools=True), *FRAMES)
     assert steps == STEPS
     assert result.exit_code == 0  # type: ignore[attr-defined]
-    *steps, emitted, _ = play(operations.stream("sbx", b"", "python", None, tools=True), *FRAMES)
+    *steps, emitted, _ = play(cells.stream("sbx", "", "python", None, tools=True), *FRAMES)
     assert steps == STEPS
     assert emitted.item.code == 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("operation", [operations.run, operations.stream])
+@pytest.mark.parametrize("operation", [cells.run, cells.stream])
 def test_calls_that_nobody_asked_for_are_a_protocol_error(operation: Any) -> None:
     with pytest.raises(ProtocolError, match="a frame of kind 49"):
-        list(play(operation("sbx", b"", "python", None), *FRAMES))
+        list(play(operation("sbx", "", "python", None), *FRAMES))
 
 
 def test_only_a_cell_with_tools_says_so() -> None:
     def header(tools: bool) -> Any:
-        request = next(operations.run("sbx", b"", "python", None, tools=tools))
+        request = next(cells.run("sbx", "", "python", None, tools=tools))
         assert isinstance(request, bytes)
         return next(FrameDecoder(TO_ENGINE).feed(request)).header
 
@@ -339,9 +340,9 @@ def test_only_a_cell_with_tools_says_so() -> None:
     assert "tools" not in header(False)
 
 
-def test_only_a_short_answer_can_be_quiet() -> None:
-    assert operations.quiet_answer("sbx", "tc_1", encode_value(bytes(calls.CHUNK_BYTES))) is None
-    data = operations.quiet_answer("sbx", "tc_1", ToolFailure("error", "why"))
+def test_only_a_short_answer_goes_one_way() -> None:
+    assert one_way_answer("sbx", "tc_1", encode_value(bytes(calls.CHUNK_BYTES))) is None
+    data = one_way_answer("sbx", "tc_1", ToolFailure("error", "why"))
     assert data is not None
     frame = next(FrameDecoder(TO_ENGINE).feed(data))
     assert frame.header == {

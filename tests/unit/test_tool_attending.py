@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ramet.client.operations import RECEIVE, Operation, ToolCalled, ToolCancelled
-from ramet.client.tools import attending
-from ramet.client.tools.attending import Attendance, Sender
+from ramet.client.operations.steps import RECEIVE, Operation, ToolCalled, ToolCancelled
+from ramet.client.tools import call_reader
+from ramet.client.tools.call_reader import FrameSender, ToolCallReader
 from ramet.client.tools.workers import Workers
 from ramet.protocol.frames import Frame
 
@@ -38,11 +38,11 @@ class Link:
 class Call:
     sandbox_id = "sbx_1"
 
-    def __init__(self, work: Callable[[Sender], None], quick: bool) -> None:
+    def __init__(self, work: Callable[[FrameSender], None], quick: bool) -> None:
         self._work = work
-        self.quick = quick
+        self.may_run_in_reader = quick
 
-    def run(self, sender: Sender | None = None) -> None:
+    def run(self, sender: FrameSender | None = None) -> None:
         assert sender is not None
         self._work(sender)
 
@@ -71,12 +71,12 @@ def cell(*tools: str) -> Operation[bytes]:
 
 
 def attended(link: Any, calls: Calls, operation: Operation[bytes]) -> Any:
-    return Attendance(link, operation, calls).result(next(operation))
+    return ToolCallReader(link, operation, calls).result(next(operation))
 
 
 @pytest.fixture(autouse=True)
 def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attending, "workers", Workers(1))
+    monkeypatch.setattr(call_reader, "workers", Workers(1))
 
 
 def test_a_quick_tool_runs_in_the_thread_of_the_caller() -> None:
@@ -91,7 +91,7 @@ def test_a_quick_tool_runs_in_the_thread_of_the_caller() -> None:
 def test_whoever_reads_for_a_caller_takes_no_worker_from_the_tools() -> None:
     link, other_ran = Link(), threading.Event()
 
-    def wait_for_the_other(sender: Sender) -> None:
+    def wait_for_the_other(sender: FrameSender) -> None:
         assert other_ran.wait(WAIT_SECONDS)
         link.comes.set()
 
@@ -107,7 +107,7 @@ def test_what_a_tool_answers_after_the_end_goes_nowhere() -> None:
     link, ended, answered = Link(), threading.Event(), threading.Event()
     link.comes.set()
 
-    def answer_late(sender: Sender) -> None:
+    def answer_late(sender: FrameSender) -> None:
         assert ended.wait(WAIT_SECONDS)
         sender.send(b"late")
         answered.set()
@@ -119,7 +119,7 @@ def test_what_a_tool_answers_after_the_end_goes_nowhere() -> None:
 
 
 def test_an_error_in_the_thread_of_the_caller_is_the_callers() -> None:
-    def interrupted(sender: Sender) -> None:
+    def interrupted(sender: FrameSender) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -134,7 +134,7 @@ def test_an_error_of_whoever_reads_for_the_caller_reaches_it() -> None:
         broken.set()
         raise ValueError("no frame")
 
-    def wait_for_it(sender: Sender) -> None:
+    def wait_for_it(sender: FrameSender) -> None:
         assert broken.wait(WAIT_SECONDS)
 
     with pytest.raises(ValueError, match="no frame"):

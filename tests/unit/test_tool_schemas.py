@@ -20,8 +20,8 @@ from jsonschema import Draft202012Validator
 
 import ramet
 from ramet import InvalidArgument, Tool
-from ramet.client.tools.forms import ANYTHING, Form
-from ramet.client.tools.hints import Hints
+from ramet.client.tools.forms import ANYTHING, JsonForm
+from ramet.client.tools.hints import HintTranslator
 from ramet.client.tools.tool import WrongArguments, toolset
 from ramet.protocol.tools import encode_tools
 
@@ -247,8 +247,8 @@ JSON = st.recursive(
 
 @given(HINTS, JSON)
 def test_the_quick_look_never_lets_through_what_the_schema_would_not(hint: Any, value: object) -> None:
-    hints = Hints()
-    form: Form = hints.form(hint)
+    hints = HintTranslator()
+    form: JsonForm = hints.form(hint)
     valid = Draft202012Validator({**form.schema, "$defs": hints.definitions}).is_valid(value)
     if form.fits(value):
         assert valid

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ramet import AsyncForks, AsyncSandbox, ForkInfo, Forks, InvalidArgument, Sandbox
-from ramet.client.async_files import AsyncFiles
-from ramet.client.files import Files
+from ramet.client.asynchronous.files import AsyncFiles
+from ramet.client.blocking.files import Files
 from ramet.isolation import interpreter
 from ramet.transport import resolving
 

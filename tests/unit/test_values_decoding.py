@@ -12,8 +12,8 @@ import numpy
 import pytest
 
 from ramet import InvalidArgument, ProtocolError, ValueUnsupported
-from ramet.client import values
-from ramet.client.values_given import Assign, Remove, Upload, give
+from ramet.client import value_decoding
+from ramet.client.value_assignment import AssignName, RemoveFile, UploadValue, assign
 from ramet.protocol.values import JSON_BYTES_AT_MOST, check_name
 
 
@@ -30,14 +30,16 @@ def npy(array: Any) -> bytes:
 
 
 def test_values_come_as_what_they_are() -> None:
-    assert values.decode(wire({"a": [1, 2.5, None, True, "x"]})) == {"a": [1, 2.5, None, True, "x"]}
-    assert values.decode(wire({"$ramet": "dict", "items": [[1, "a"], [None, {"$ramet": 0}]]}, ("bytes", b"b"))) == {
+    assert value_decoding.decode(wire({"a": [1, 2.5, None, True, "x"]})) == {"a": [1, 2.5, None, True, "x"]}
+    assert value_decoding.decode(
+        wire({"$ramet": "dict", "items": [[1, "a"], [None, {"$ramet": 0}]]}, ("bytes", b"b"))
+    ) == {
         1: "a",
         None: b"b",
     }
     numbers = numpy.arange(6, dtype="<i2").reshape(2, 3)
     for array in (numbers, numpy.asfortranarray(numbers), numbers[::2], numpy.array(["2020-01-01"], "M8[D]")):
-        decoded: Any = values.decode(wire({"$ramet": 0}, ("npy", npy(array))))
+        decoded: Any = value_decoding.decode(wire({"$ramet": 0}, ("npy", npy(array))))
         assert numpy.array_equal(decoded, array)
         assert decoded.dtype == array.dtype
         assert decoded.flags.writeable
@@ -87,13 +89,13 @@ def odd_header(header: bytes) -> bytes:
 )
 def test_what_makes_no_sense_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="makes no sense"):
-        values.decode(data)
+        value_decoding.decode(data)
 
 
 def test_json_that_is_nested_beyond_reason_is_a_protocol_error() -> None:
     text = b'{"value":' + b"[" * 200_000 + b"]" * 200_000 + b',"attachments":[]}'
     with pytest.raises(ProtocolError):
-        values.decode(len(text).to_bytes(4, "little") + text)
+        value_decoding.decode(len(text).to_bytes(4, "little") + text)
 
 
 def frame(column: dict[str, object], **index: object) -> dict[str, object]:
@@ -129,7 +131,7 @@ def frame(column: dict[str, object], **index: object) -> dict[str, object]:
 def test_a_frame_that_lies_is_a_protocol_error(told: dict[str, object]) -> None:
     arrays = numpy.array(["2020-01-01"], "M8[ns]"), numpy.zeros((1, 1)), numpy.array([b"x"]), numpy.array([0])
     with pytest.raises(ProtocolError) as refused:
-        values.decode(wire(told, *(("npy", npy(array)) for array in arrays)))
+        value_decoding.decode(wire(told, *(("npy", npy(array)) for array in arrays)))
     assert len(str(refused.value)) < 400
 
 
@@ -137,9 +139,9 @@ def test_a_value_that_needs_a_library_which_is_not_here_says_so(monkeypatch: pyt
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(values, "import_module", missing)
+    monkeypatch.setattr(value_decoding, "import_module", missing)
     with pytest.raises(ValueUnsupported, match="has no numpy"):
-        values.decode(wire({"$ramet": 0}, ("npy", npy(numpy.zeros(2)))))
+        value_decoding.decode(wire({"$ramet": 0}, ("npy", npy(numpy.zeros(2)))))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", "a.b", "class", "a" * 201, 3, None])
@@ -157,16 +159,16 @@ def test_a_name_is_written_as_python_writes_it() -> None:
 def test_a_small_value_travels_in_the_request_and_a_large_one_in_a_file_that_is_removed_again(
     error: BaseException,
 ) -> None:
-    (small,) = list(give("x", [1, 2]))
-    assert isinstance(small, Assign)
+    (small,) = list(assign("x", [1, 2]))
+    assert isinstance(small, AssignName)
     assert small.path is None
-    steps = give("x", b"y" * 2_000_000)
-    upload, assign = next(steps), next(steps)
-    assert isinstance(upload, Upload)
-    assert isinstance(assign, Assign)
-    assert assign.path == upload.path
+    steps = assign("x", b"y" * 2_000_000)
+    upload, assigned = next(steps), next(steps)
+    assert isinstance(upload, UploadValue)
+    assert isinstance(assigned, AssignName)
+    assert assigned.path == upload.path
     removed = steps.throw(error)
-    assert removed == Remove(upload.path)
+    assert removed == RemoveFile(upload.path)
     with pytest.raises(type(error)):
         next(steps)
 
@@ -174,5 +176,5 @@ def test_a_small_value_travels_in_the_request_and_a_large_one_in_a_file_that_is_
 @pytest.mark.parametrize(("value", "told"), [(object(), "x is an object"), ({"a": [print]}, r"x\['a'\]\[0\] is a")])
 def test_a_value_that_cannot_be_given_is_named_with_its_place(value: object, told: str) -> None:
     with pytest.raises(ValueUnsupported, match=told) as refused:
-        give("x", value)
+        assign("x", value)
     assert "upload" in str(refused.value)

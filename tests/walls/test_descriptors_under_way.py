@@ -22,7 +22,8 @@ from typing import NoReturn
 import pytest
 
 from ramet import LimitReached, Sandbox
-from ramet.client import blocking, operations
+from ramet.client.drivers import blocking
+from ramet.client.operations import sandboxes
 from ramet.isolation import engine_uids
 from ramet.transport import embedded
 from ramet.transport.embedded import EmbeddedEngine, default_engine
@@ -171,7 +172,7 @@ def _ask(engine: EmbeddedEngine) -> None:
     """Over a new connection; the one before stays open, so that no descriptor becomes free."""
     idle, engine._idle[True] = engine._idle[True], []
     try:
-        assert blocking.perform(engine, operations.facts())
+        assert blocking.perform(engine, sandboxes.facts())
     finally:
         engine._idle[True] += idle
 

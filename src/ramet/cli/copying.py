@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from ramet.cli.output import show_progress, shown, size
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import FileError, InvalidArgument, LimitReached, RametError
 from ramet.protocol.results import FileInfo
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ramet.cli.copying import MIB, Copied, download, is_name, make_folder, upload
 from ramet.cli.output import print_note, shown
 from ramet.cli.place import add_server_option, find, server
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import FileNotFound, InvalidArgument
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import RametError
 from ramet.isolation.doctor import ONLY_FOR_FORKS, Finding, examine
 

@@ -16,7 +16,7 @@ from ramet.cli.run import FAILED, INTERRUPTED, TERMINATED, exit_code, explain, s
 from ramet.cli.sandbox_ids import completes
 from ramet.cli.script import Script
 from ramet.cli.terminal import converse
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import RametError
 
 _STDIN = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ramet.cli.output import paint
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import SandboxClosed
 from ramet.protocol.replays import ReplayEvent
 

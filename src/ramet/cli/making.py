@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ramet.cli.networking import add_network_options, chosen_network
 from ramet.client.arguments import Mount
-from ramet.client.forks import Snapshot
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.forks import Snapshot
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
 
 

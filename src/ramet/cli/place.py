@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ramet.client.forks import Snapshot
+from ramet.client.blocking.forks import Snapshot
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.client.inventory import inventory, snapshot_with_id
-from ramet.client.sandbox import Sandbox
 from ramet.errors import RametError, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:7070"

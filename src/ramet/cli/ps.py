@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ramet.cli.output import cut, duration, print_note, print_table, size
 from ramet.cli.place import add_server_option, server
 from ramet.cli.sandbox_ids import short
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.protocol.listing import SandboxRow
 
 if TYPE_CHECKING:

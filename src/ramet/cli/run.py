@@ -19,7 +19,7 @@ from ramet.cli.output import print_error, print_note, progress, shown
 from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.cli.saving import OutputFolder, tell_of_plots
 from ramet.cli.script import Script, chosen_script
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError
 from ramet.protocol.results import ClearEvent, Event, ExitEvent, OutputEvent, Result, ResultEvent
 

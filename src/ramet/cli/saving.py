@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from ramet.cli.copying import MIB, Copied, fetch_below, make_folder, opened_folder, walk
 from ramet.cli.output import print_note, shown
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument, LimitReached, RametError
 from ramet.protocol.results import RichResult
 

@@ -16,7 +16,7 @@ from ramet.cli.copying import MIB, Copied, reading, upload_open
 from ramet.cli.neighbours import BYTES_AT_MOST, Neighbour, neighbours
 from ramet.cli.output import shown
 from ramet.cli.saving import WORKING_FOLDER
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
 
 _SOURCE_BYTES_AT_MOST = 32 * MIB

@@ -17,7 +17,7 @@ from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.cli.run import clear_line, write
 from ramet.cli.sandbox_ids import completes
 from ramet.cli.saving import OutputFolder, tell_of_plots
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError, SandboxClosed
 from ramet.protocol.results import ClearEvent, ExitEvent, OutputEvent, ResultEvent
 from ramet.server.state import prepare

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from ramet.client.sandbox import Sandbox
-from ramet.client.terminals import Terminal
+from ramet.client.blocking.sandbox import Sandbox
+from ramet.client.blocking.terminals import Terminal
 from ramet.errors import RametError
 
 _STDIN = 0

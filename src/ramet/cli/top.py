@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ramet.cli.output import cut, duration, paint, print_note, size, table
 from ramet.cli.place import add_server_option, server
 from ramet.cli.sandbox_ids import short
-from ramet.client.sandbox import Sandbox
+from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import SandboxClosed
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
-"""The SDK: ``Sandbox`` and ``AsyncSandbox``, two thin faces of one implementation.
+"""The SDK: ``Sandbox`` and ``AsyncSandbox``, two thin faces of one implementation. May import ``transport`` and below.
 
-``operations`` says what is sent and what is made of the answers, without any I/O; ``blocking`` and ``asynchronous``
-carry it out. May import ``transport`` and what is below it. Start reading at ``sandbox``, then ``operations``.
+``asynchronous`` is written by hand, ``blocking`` is generated from it. Both faces use ``operations``, which say without
+any I/O what to send and what the answers mean, and ``drivers``, which carry the operations out. Start with
+``asynchronous/sandbox.py``, then ``operations/cells.py`` and ``drivers/asynchronous.py``.
 """

@@ -1,11 +1,11 @@
-"""Files and whole folders, copied between this machine and a sandbox: which steps that takes, for both faces alike.
+"""Copies files and whole folders between this machine and a sandbox, as steps that both faces carry out.
 
-A sandbox's tree belongs to code that nobody trusts and may change at any moment. So a download writes below the local
-path only, whatever names it meets, makes no links and follows none, takes regular files only, and has bounds for how
-many, how deep and how long. Links, devices, sockets and pipes are left out, and named in the result.
+A sandbox's tree belongs to untrusted code and may change at any moment. So a download writes only below the local path,
+whatever names it meets. It makes no links and follows none, takes regular files only, and bounds the number of entries,
+the depth and the bytes. Links, devices, sockets and pipes are left out, and named in the result.
 
-Here, too, a sandbox may be at work, in a folder that it was given as a writable mount. Everything below the local path
-is therefore found from folders that are held open, and a link that takes the place of one leads nowhere.
+A sandbox may also change the local folder, if it has that as a writable mount. So everything below the local path is
+opened relative to folders that are held open, with O_NOFOLLOW: a link that takes the place of a folder fails the copy.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ramet.errors import LimitReached
 from ramet.protocol.refusing import Words, kind_of, must
 from ramet.protocol.results import FileInfo
 
-Opener: TypeAlias = Callable[[str, int], int]  # as `open` takes it
+Opener: TypeAlias = Callable[[str, int], int]  # the argument `opener` of `open`
 
-# Of one download or upload of a folder.
+# Limits of one download or upload of a folder.
 ENTRIES_AT_MOST = 100_000
 LEVELS_AT_MOST = 100
-# Of one download, unless more is asked for: a file may be far larger than it looks (sparse, or growing).
+# Limit of one download unless the caller gives another: a file may be far larger than it looks (sparse, or growing).
 DOWNLOAD_BYTES_AT_MOST = 16 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What an upload or a download has copied.
+    """The result of an upload or a download.
 
-    ``path``: where to. ``files``, ``size_bytes``: how many files, and how much they hold. ``left_out``: paths, relative
-    to the folder that was copied, of links, devices, sockets and pipes, which are not copied.
+    ``path``: the target. ``files``, ``size_bytes``: the number of files and their total size. ``left_out``: links,
+    devices, sockets and pipes, which are not copied, as paths relative to the copied folder.
     """
 
     path: str
@@ -48,23 +48,23 @@ class Copied:
     left_out: tuple[str, ...] = ()
 
 
-class Stat(NamedTuple):
-    """Look at a path of the sandbox. Gives a FileInfo."""
+class StatPath(NamedTuple):
+    """Ask for the FileInfo of a path of the sandbox."""
 
     path: str
 
 
-class List(NamedTuple):
-    """List a folder of the sandbox. Gives a list of FileInfo."""
+class ListFolder(NamedTuple):
+    """Ask for the entries of a folder of the sandbox, a list of FileInfo."""
 
     path: str
 
 
-class Save(NamedTuple):
-    """Write a file of the sandbox to a local path. Gives how many bytes it had."""
+class SaveFile(NamedTuple):
+    """Write a file of the sandbox to a local file. The driver answers with its size in bytes."""
 
     path: str
-    landing: Landing
+    target: PartialFile
 
 
 class MakeFolder(NamedTuple):
@@ -73,32 +73,32 @@ class MakeFolder(NamedTuple):
     path: str
 
 
-class Send(NamedTuple):
-    """Write a local file to a path of the sandbox. Gives how many bytes it had."""
+class SendFile(NamedTuple):
+    """Write a local file to a path of the sandbox. The driver answers with its size in bytes."""
 
     source: str
     path: str
     opener: Opener | None = None
 
 
-Step: TypeAlias = Stat | List | Save | MakeFolder | Send
-Copying: TypeAlias = Generator[Step, Any, Copied]
+CopyStep: TypeAlias = StatPath | ListFolder | SaveFile | MakeFolder | SendFile
+Copying: TypeAlias = Generator[CopyStep, Any, Copied]
 
 
-class Below:
-    """A local folder that is held open, and the way from it to what is below it: never through a link."""
+class LocalFolder:
+    """A local folder that is held open. Finds everything below it without following a link."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def __enter__(self) -> Below:
+    def __enter__(self) -> LocalFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
     def folder(self, parts: tuple[str, ...], flags: int = os.O_PATH) -> int:
-        """A descriptor of the folder with this path, to be closed."""
+        """Open the folder with this path. The caller closes the descriptor."""
         current = os.open(".", flags | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._descriptor)
         for name in parts:
             try:
@@ -109,7 +109,7 @@ class Below:
         return current
 
     def make(self, parts: tuple[str, ...]) -> None:
-        """A folder, made or found; a link to one would lead out of where the download goes."""
+        """Make a folder, or accept one that exists. Raises FileExistsError for a link, which may lead elsewhere."""
         above = self.folder(parts[:-1])
         try:
             os.mkdir(parts[-1], dir_fd=above)
@@ -120,7 +120,7 @@ class Below:
             os.close(above)
 
     def entries(self, parts: tuple[str, ...], most: int) -> list[tuple[str, Literal["folder", "file", "other"]]]:
-        """Names and types of what is in a folder, sorted; not many more than ``most``."""
+        """Return names and types of at most ``most`` entries of a folder, sorted."""
         folder = self.folder(parts, os.O_RDONLY)
         try:
             with os.scandir(folder) as found:
@@ -129,12 +129,12 @@ class Below:
             os.close(folder)
 
     def opener(self, parts: tuple[str, ...]) -> Opener:
-        """Opens a regular file to read it."""
+        """Return an opener for a regular file."""
 
         def opened(name: str, flags: int) -> int:
             above = self.folder(parts[:-1])
             try:
-                # A pipe would wait for somebody to write to it.
+                # Without O_NONBLOCK, opening a pipe would block until another process opens it for writing.
                 descriptor = os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above)
             finally:
                 os.close(above)
@@ -152,11 +152,11 @@ def _type_of(entry: os.DirEntry[str]) -> Literal["folder", "file", "other"]:
     return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
-class Landing:
-    """A local file on its way: it has its name once it is whole. Long runs of zeros become holes."""
+class PartialFile:
+    """A local file that is being downloaded: it gets its name once it is complete. Long runs of zeros become holes."""
 
     def __init__(self, path: str, left_bytes: int, open_folder: Callable[[], int] | None = None) -> None:
-        """``open_folder``: gives a descriptor of the folder that the file goes to, else it is found by the path."""
+        """``open_folder`` opens the folder that the file goes to; without it the folder is found by the path."""
         self.path = path
         self._open_folder = open_folder
         self._name = os.path.basename(path)
@@ -206,7 +206,7 @@ class Landing:
         self._part = ""
 
     def leave(self) -> None:
-        """Whether it is whole or not: nothing but the file itself stays behind."""
+        """Close everything, and remove the file unless it is complete."""
         if self._file is not None:
             self._file.close()
         if self._part:
@@ -229,7 +229,7 @@ def too_much(most_bytes: int) -> LimitReached:
 
 
 def download(remote: str, local: str | PathLike[str], max_bytes: int) -> Copying:
-    """The steps of a download. Arguments are checked at once."""
+    """Return the steps of a download. Raises InvalidArgument at once for arguments that are not allowed."""
     if not isinstance(local, str | PathLike):
         raise must("local_path", "be a path", Words(kind_of(local)))
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
@@ -238,27 +238,27 @@ def download(remote: str, local: str | PathLike[str], max_bytes: int) -> Copying
 
 
 def _download(remote: str, local: str, max_bytes: int) -> Copying:
-    found: FileInfo = yield Stat(remote)
+    found: FileInfo = yield StatPath(remote)
     if found.type != "folder":
         if os.path.isdir(local):
-            local = os.path.join(local, _checked_name(found.name))
+            local = os.path.join(local, _check_name(found.name))
         os.makedirs(os.path.dirname(local), exist_ok=True)
         if found.size_bytes > max_bytes:
             raise too_much(max_bytes)
-        size_bytes: int = yield Save(remote, Landing(local, max_bytes))
+        size_bytes: int = yield SaveFile(remote, PartialFile(local, max_bytes))
         return Copied(local, 1, size_bytes)
     os.makedirs(local, exist_ok=True)
-    with Below(local) as below:
+    with LocalFolder(local) as below:
         return (yield from _download_folder(remote, local, below, max_bytes))
 
 
-def _download_folder(remote: str, local: str, below: Below, max_bytes: int) -> Copying:
+def _download_folder(remote: str, local: str, below: LocalFolder, max_bytes: int) -> Copying:
     entries = files = size_bytes = 0
     left_out: list[str] = []
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         above = waiting.pop()
-        listed: list[FileInfo] = yield List(_remote(remote, above))
+        listed: list[FileInfo] = yield ListFolder(_remote(remote, above))
         entries += len(listed)
         if entries > ENTRIES_AT_MOST:
             raise LimitReached(
@@ -266,8 +266,7 @@ def _download_folder(remote: str, local: str, below: Below, max_bytes: int) -> C
                 hint="pack it in the sandbox (tar, zip) and download that file",
             )
         for entry in listed:
-            here = (*above, _checked_name(entry.name))
-            target = os.path.join(local, *here)
+            here = (*above, _check_name(entry.name))
             if entry.type == "folder":
                 _check_depth(remote, here)
                 below.make(here)
@@ -275,8 +274,8 @@ def _download_folder(remote: str, local: str, below: Below, max_bytes: int) -> C
             elif entry.type == "file":
                 if size_bytes + entry.size_bytes > max_bytes:
                     raise too_much(max_bytes)
-                landing = Landing(target, max_bytes - size_bytes, partial(below.folder, above))
-                size_bytes += yield Save(_remote(remote, here), landing)
+                target = PartialFile(os.path.join(local, *here), max_bytes - size_bytes, partial(below.folder, above))
+                size_bytes += yield SaveFile(_remote(remote, here), target)
                 files += 1
             else:
                 left_out.append("/".join(here))
@@ -287,8 +286,8 @@ def _remote(folder: str, parts: tuple[str, ...]) -> str:
     return "/".join((folder.rstrip("/") or "", *parts)) or "/"
 
 
-def _checked_name(name: str) -> str:
-    """A name of one entry; an engine tells no other, but it is not this side's to trust that."""
+def _check_name(name: str) -> str:
+    """Return the name if it names one entry of a folder. No engine sends another, but this side does not trust that."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise must("remote_path", "have entries with ordinary names", name)
     return name
@@ -306,16 +305,16 @@ def _check_depth(folder: str, parts: tuple[str, ...]) -> None:
 
 
 def upload(local: str | PathLike[str], remote: str) -> Copying:
-    """The steps of an upload: a file, or a folder with all that is in it."""
+    """Yield the steps of an upload: of a file, or of a folder with everything in it."""
     source = os.fspath(local)
     if not os.path.isdir(source):
-        size_bytes: int = yield Send(source, remote)
+        size_bytes: int = yield SendFile(source, remote)
         return Copied(remote, 1, size_bytes)
-    with Below(source) as below:
+    with LocalFolder(source) as below:
         return (yield from _upload_folder(source, below, remote))
 
 
-def _upload_folder(source: str, below: Below, remote: str) -> Copying:
+def _upload_folder(source: str, below: LocalFolder, remote: str) -> Copying:
     entries = files = size_bytes = 0
     left_out: list[str] = []
     waiting: list[tuple[str, ...]] = [()]
@@ -335,21 +334,21 @@ def _upload_folder(source: str, below: Below, remote: str) -> Copying:
                 waiting.append(here)
             elif kind == "file":
                 local = os.path.join(source, *here)
-                size_bytes += yield Send(local, _remote(remote, here), below.opener(here))
+                size_bytes += yield SendFile(local, _remote(remote, here), below.opener(here))
                 files += 1
             else:
                 left_out.append("/".join(here))
     return Copied(remote, files, size_bytes, tuple(left_out))
 
 
-class Counted:
-    """A local file that is being sent, and how much of it was."""
+class CountedFile:
+    """A local file that is being sent. Counts the bytes."""
 
     def __init__(self, source: str, opener: Opener | None = None) -> None:
         self._file = open(source, "rb", opener=opener)  # noqa: SIM115 - closed by __exit__
         self.size_bytes = 0
 
-    def __enter__(self) -> Counted:
+    def __enter__(self) -> CountedFile:
         return self
 
     def __exit__(self, *_: object) -> None:

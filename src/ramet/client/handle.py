@@ -1,4 +1,4 @@
-"""What both faces share, of a sandbox and of a snapshot: engine, id, open or closed, the warning when forgotten."""
+"""Handles of sandboxes and snapshots, shared by both faces: engine, id, open or closed, the warning when forgotten."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ramet.client.checked import Checked
+from ramet.client.operations.cells import CellOrder
 from ramet.client.tools.tool import NO_TOOLS, Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
@@ -16,95 +16,118 @@ from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:
-    from ramet.client.tools.answering import Answering
+    from ramet.client.tools.call_runner import ToolCallRunner
 
 
-def behind(error: BaseException | None) -> AbstractContextManager[None]:
-    """For what is closed while an error is on its way: that one is told, and not one that follows from it."""
+def closing_after(error: BaseException | None) -> AbstractContextManager[None]:
+    """Suppress Ramet's errors while another error is on its way: that one is the cause, and reaches the user."""
     return nullcontext() if error is None else suppress(RametError)
 
 
-class _Held:
-    """Something of an engine, by its id. Owns nothing but the duty to close it, unless another handle has that."""
+class _EngineObject:
+    """A sandbox or a snapshot of an engine, by its id.
 
-    kind: int  # of the call that closes it
+    Owns nothing but the duty to close it, and that only if it is ``owned``: a handle of something that existed before
+    may be forgotten.
+    """
 
-    def __init__(self, engine: Engine, some_id: str, *, owned: bool = True) -> None:
+    close_call: int  # kind of the engine call that closes it
+
+    def __init__(self, engine: Engine, object_id: str, *, owned: bool = True) -> None:
         self.engine = engine
-        self.id = some_id
+        self.id = object_id
         self.closed = False
         self._owner_pid = os.getpid() if owned else None
 
     def begin_close(self) -> bool:
-        """Mark as closed. False if there is nothing to do: closed before, or an engine that is gone or not ours."""
+        """Mark as closed. Returns False if nothing is left to do: it is closed, or the engine is gone or not ours."""
         closed, self.closed = self.closed, True
         return not closed and self.engine.running
 
     def abandon(self) -> None:
-        """Close without waiting: its owner never got it, or could not close it. To be called twice is no harm."""
+        """Close without waiting, because the owner never received it or failed to close it. May be called twice."""
         self.closed = True
         if self.engine.running:
-            self.engine.forget(self.id, self.kind)
+            self.engine.forget(self.id, self.close_call)
 
     def forgotten(self, owner: object) -> None:
-        """For finalizers: close without waiting, and warn. In a forked child it is still the parent's to close."""
+        """Close without waiting, and warn; called by finalizers. A forked child leaves this to the parent process."""
         if self._owner_pid == os.getpid() and self.begin_close():
             if self.engine.remote and sys.is_finalizing():
-                return  # lives on at the server, for whoever knows its id, until its lifetime is over
-            self.engine.forget(self.id, self.kind)
+                return  # it lives on at the server until its lifetime is over; programs that know its id may connect
+            self.engine.forget(self.id, self.close_call)
             warnings.warn(
                 f"{type(owner).__name__} {self.id} was never closed", ResourceWarning, source=owner, stacklevel=3
             )
 
 
-class Handle(_Held):
+class HandleOwner(Protocol):
+    """Has the handle of a sandbox, or will have it: an AsyncSandbox is made before its sandbox is."""
+
+    def _created(self) -> SandboxHandle:
+        """Return the handle. Raises SandboxClosed before the sandbox was created."""
+
+
+class SandboxHandle(_EngineObject):
     """A sandbox of an engine."""
 
-    kind = calls.CLOSE
+    close_call = calls.CLOSE
 
     def __init__(self, engine: Engine, sandbox_id: str, *, owned: bool = True, tools: Toolset = NO_TOOLS) -> None:
         super().__init__(engine, sandbox_id, owned=owned)
-        self.tools = tools  # whose calls are answered from here
-        self._checked = Checked(sandbox_id, recorded=engine.remote)
+        self.tools = tools  # tools whose calls are answered from here
+        # Only on the way to a server can cells overtake one another, or lose the connection to their caller.
+        self.cell_order = CellOrder() if engine.remote else None
         self._merged_into: str | None = None
 
-    def open(self) -> Checked:
-        """The operations, if they can be carried out: the sandbox is open, and this is the process that made it."""
+    def _created(self) -> SandboxHandle:
+        return self
+
+    def open(self) -> str:
+        """Return the id if the sandbox can be used.
+
+        Raises SandboxClosed if it is closed or merged, and what ``Engine.check`` raises if the engine is gone or
+        belongs to a parent process.
+        """
         self.engine.check()
         if self._merged_into is not None:
             raise SandboxClosed(f"sandbox {self.id} was merged; its state continues in sandbox {self._merged_into}")
         if self.closed:
             raise SandboxClosed(f"sandbox {self.id} is closed")
-        return self._checked
+        return self.id
 
-    def answering(self, on_loop: bool = False, patient: bool = False) -> Answering | None:
-        """For a cell that is about to run, on an event loop or not: who answers its tool calls, if there are tools.
+    def tool_calls(self, on_loop: bool, in_callers_thread: bool = False) -> ToolCallRunner | None:
+        """Return what answers the tool calls of a cell that is about to run, None if there are no tools.
 
-        One who runs it is patient if nothing but its end is waited for.
+        ``on_loop``: the cell runs on an event loop. ``in_callers_thread``: tools may run in the thread that waits for
+        the cell, because that thread waits for nothing else.
         """
         if not self.tools:
             return None
-        # Imported when needed: most programs have none.
-        from ramet.client.tools.answering import Answering
+        # Imported when needed: most programs have no tools.
+        from ramet.client.tools.call_runner import ToolCallRunner
 
-        return Answering(self, on_loop, patient)
+        return ToolCallRunner(self, on_loop, in_callers_thread)
 
-    def related(self, other: object, argument: str) -> Handle:
-        """The handle of another sandbox of the same engine, given as an argument."""
+    def related(self, other: object, argument: str) -> SandboxHandle:
+        """Return the handle of another sandbox of the same engine, given as an argument. Raises InvalidArgument."""
         handle = getattr(other, "_handle", None)
-        if not isinstance(handle, Handle):
+        if not isinstance(handle, SandboxHandle):
             made = Words("one that was not created yet") if hasattr(other, "_handle") else kind_of(other)
             raise must(argument, "be a Sandbox or an AsyncSandbox that was created", made)
         self._check_engine(handle, argument)
         return handle
 
     def restorable(self, snapshot: object, argument: str = "snapshot") -> str:
-        """The id of a snapshot of the same engine, given as an argument."""
+        """Return the id of an open snapshot of the same engine, given as an argument.
+
+        Raises InvalidArgument for anything else, and SandboxClosed for a snapshot that is closed.
+        """
         handle = snapshot_handle(snapshot, argument)
         self._check_engine(handle, argument)
         return handle.open()
 
-    def _check_engine(self, other: _Held, argument: str) -> None:
+    def _check_engine(self, other: _EngineObject, argument: str) -> None:
         if other.engine.place != self.engine.place:
             raise wrong_argument(
                 argument, f"{argument} must belong to the same engine; {other.id} belongs to another one"
@@ -116,19 +139,19 @@ class Handle(_Held):
             return "merged"
         return "closed" if self.closed else "open"
 
-    def merged(self, into: Handle) -> None:
-        """Its state is another's now: there is nothing left to close."""
+    def merged(self, into: SandboxHandle) -> None:
+        """Mark as merged: the state lives on under the other id, so nothing is left to close."""
         self.closed = True
         self._merged_into = into.id
 
 
-class SnapshotHandle(_Held):
+class SnapshotHandle(_EngineObject):
     """A snapshot of an engine."""
 
-    kind = calls.DROP
+    close_call = calls.DROP
 
     def open(self) -> str:
-        """Its id, if it can be used."""
+        """Return the id if the snapshot can be used. Raises as ``SandboxHandle.open`` does."""
         self.engine.check()
         if self.closed:
             raise SandboxClosed(f"snapshot {self.id} is closed")
@@ -136,6 +159,7 @@ class SnapshotHandle(_Held):
 
 
 def snapshot_handle(snapshot: object, argument: str) -> SnapshotHandle:
+    """Return the handle of a Snapshot or AsyncSnapshot, given as an argument. Raises InvalidArgument."""
     handle = getattr(snapshot, "_snapshot", None)
     if not isinstance(handle, SnapshotHandle):
         raise must(argument, "be a Snapshot or an AsyncSnapshot", kind_of(snapshot))

@@ -1,4 +1,4 @@
-"""What a sandbox may reach, and what it may use without knowing it: values that a user makes, checked when made."""
+"""Network and Secret: what a sandbox may reach, and values that it may use without holding them. Checked when made."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from ramet.protocol.secret_places import SecretPlaces, make_places
 
 @dataclass(frozen=True)
 class Network:
-    """What code in a sandbox may connect to, and how much.
+    """The hosts that code in a sandbox may connect to, and limits on its connections.
 
     ``rules`` is ``"open"`` (every public host), or a list of hosts: ``"api.example"``, ``"*.example:443"``,
     ``"10.0.0.0/8:*"``. Without a port a rule means 80 and 443. Hosts in ``deny`` are refused whatever else is allowed.
-    ``addresses`` says where a name is, instead of looking it up; it may be a private address. ``ca_pem`` are
-    certificates to trust, beside the system's, for hosts that secrets are sent to.
+    ``addresses`` maps names to addresses, also private ones, instead of DNS. ``connections`` limits open connections,
+    ``total_bytes`` the bytes sent and received in the life of a sandbox. ``ca_pem`` holds certificates to trust, in
+    addition to the system's, for hosts that secrets are sent to.
+
+    Raises InvalidArgument for a rule or a number that is not allowed.
     """
 
     rules: str | Iterable[str]
@@ -36,7 +39,7 @@ class Network:
     bytes_per_second: int | None = field(default=None, kw_only=True)
     total_bytes: int | None = field(default=None, kw_only=True)  # sent and received, in a sandbox's life
     ca_pem: str | None = field(default=None, kw_only=True, repr=False)
-    _spec: NetworkSpec = field(init=False, repr=False, compare=False)  # all of it, as the engine is told
+    _spec: NetworkSpec = field(init=False, repr=False, compare=False)  # the arguments as the engine receives them
 
     def __post_init__(self) -> None:
         spec = make_network(
@@ -49,7 +52,7 @@ class Network:
             ca_pem=self.ca_pem,
             argument="rules",
         )
-        # As they are understood: an iterator can be read once, and a name be written in many ways.
+        # In their canonical form: an iterator can be read only once, and a name can be written in many ways.
         object.__setattr__(self, "rules", tuple(rule_texts(spec)))
         object.__setattr__(self, "deny", tuple(map(str, spec.deny)))
         object.__setattr__(self, "addresses", dict(spec.addresses))
@@ -68,11 +71,11 @@ class Secret:
     ``body`` allow it anywhere in there. With these three, the hosts must neither store what they receive nor send
     it back in another form: code in the sandbox chooses what it asks them to do with it.
 
-    Nothing that prints a Secret shows its value.
+    The repr of a Secret does not show its value. Raises InvalidArgument for an argument that is not allowed.
     """
 
     value: str = field(repr=False)
-    hosts: Iterable[str] = ()  # needed; what is missing is told by the check
+    hosts: Iterable[str] = ()  # required: the check refuses an empty one with a better message than TypeError
     headers: Iterable[str] = field(default=(), kw_only=True)
     query: Iterable[str] = field(default=(), kw_only=True)
     path: bool = field(default=False, kw_only=True)
@@ -93,7 +96,7 @@ NetworkArgument: TypeAlias = "Literal['open'] | Iterable[str] | Network"
 
 
 def network_spec(network: object) -> NetworkSpec | None:
-    """What an engine is told of the argument ``network``, or InvalidArgument."""
+    """Return what the engine receives for the argument ``network``. Raises InvalidArgument."""
     if network is None:
         return None
     if isinstance(network, Network):
@@ -104,7 +107,10 @@ def network_spec(network: object) -> NetworkSpec | None:
 def secret_specs(
     secrets: object, network: NetworkSpec | None, environment: Iterable[str] = ()
 ) -> tuple[SecretSpec, ...]:
-    """The same for ``secrets``, which the network must let through. No value is in any message."""
+    """Return what the engine receives for the argument ``secrets``, whose hosts the network must allow.
+
+    Raises InvalidArgument; no message contains a value.
+    """
     if secrets is None:
         return ()
     if not isinstance(secrets, Mapping):
@@ -127,7 +133,7 @@ def secret_specs(
 
 
 def check_rules(rules: Iterable[object], argument: str) -> list[str]:
-    """Rules that are given one by one, as they are written best."""
+    """Return rules that were given one by one, in their canonical form. Raises InvalidArgument."""
     given = list(rules)
     if any(isinstance(rule, list | tuple | set) for rule in given):
         raise wrong_argument(
@@ -137,7 +143,7 @@ def check_rules(rules: Iterable[object], argument: str) -> list[str]:
 
 
 def check_port(port: object) -> int:
-    """A port of a server in a sandbox."""
+    """Return the port. Raises InvalidArgument."""
     if type(port) is not int or not 1 <= port <= 65535:
         raise must("port", "be a whole number from 1 to 65535", port)
     return port

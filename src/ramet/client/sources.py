@@ -1,4 +1,4 @@
-"""Data to upload, whatever form it has, as pieces of bytes."""
+"""Data to upload, in whatever form the user has it, as pieces of bytes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ramet.protocol.refusing import kind_of, must
 
 Data = bytes | bytearray | memoryview | str | BinaryIO | Iterable[bytes]
 
-# What is at most this long travels in the request itself.
+# Data up to this size travels in the request itself.
 SMALL_BYTES = 1024 * 1024
 
 _ALLOWED = "bytes, a string, a file opened in binary mode, or an iterable of bytes"
 
 
 def as_bytes(data: object) -> bytes | None:
-    """The data if it is there already; a string becomes UTF-8. None if it has to be pulled."""
+    """Return data that is in memory as bytes, a string as UTF-8. None for files and iterables, which are read later."""
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
     if isinstance(data, bytes | bytearray | memoryview):
@@ -26,30 +26,30 @@ def as_bytes(data: object) -> bytes | None:
 
 
 def pieces(data: object) -> Iterator[bytes]:
-    """Data that is there, a file, or an iterable, piece by piece."""
+    """Return an iterator over bytes in memory, a file, or an iterable. Raises InvalidArgument for anything else."""
     present = as_bytes(data)
     if present is not None:
         return (present[start : start + CHUNK_BYTES] for start in range(0, len(present), CHUNK_BYTES))
     if hasattr(data, "read"):
         return _file_pieces(cast(BinaryIO, data))
     if isinstance(data, Iterable):
-        return (_checked(piece) for piece in data)
+        return (_check_piece(piece) for piece in data)
     raise must("data", f"be {_ALLOWED}", kind_of(data))
 
 
 def async_pieces(data: object) -> Iterator[bytes] | AsyncIterator[bytes]:
-    """The same, and asynchronous iterables too."""
+    """Do the same as ``pieces``, and take asynchronous iterables, too."""
     if isinstance(data, AsyncIterable):
-        return (_checked(piece) async for piece in data)
+        return (_check_piece(piece) async for piece in data)
     return pieces(data)
 
 
 def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
     while piece := file.read(CHUNK_BYTES):
-        yield _checked(piece)
+        yield _check_piece(piece)
 
 
-def _checked(piece: object) -> bytes:
+def _check_piece(piece: object) -> bytes:
     if not isinstance(piece, bytes | bytearray | memoryview):
         raise must("data", "give bytes", kind_of(piece))
     return bytes(piece)

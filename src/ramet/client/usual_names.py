@@ -1,4 +1,4 @@
-"""Names that people bring along from other libraries, and what they are called here."""
+"""Names that people know from other libraries, and the names that Ramet has for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
-_CO_COROUTINE = 0x80  # of inspect, which takes long to import
+_CO_COROUTINE = 0x80  # inspect.CO_COROUTINE; importing inspect takes long
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MEMBERS = {
@@ -64,26 +64,26 @@ _ARGUMENTS = {
 
 
 def no_such_member(owner: object, name: str) -> AttributeError:
-    """For ``__getattr__``: the usual words, and what the name is called here if it is known."""
+    """Return the error for ``__getattr__``: Python's usual words, and Ramet's name for the member if there is one."""
     kind = type(owner).__name__
-    told = f"{kind!r} object has no attribute {name!r}"
+    message = f"{kind!r} object has no attribute {name!r}"
     if name in _MEMBERS:
-        told += (
+        message += (
             f": write {'await ' if kind.startswith('Async') and '(' in _MEMBERS[name] else ''}sandbox.{_MEMBERS[name]}"
         )
-    return AttributeError(told, name=name, obj=owner)
+    return AttributeError(message, name=name, obj=owner)
 
 
 def no_member_of_list(owner: object, name: str, of_one: bool, example: str) -> AttributeError:
-    """For ``__getattr__`` of the children of a fork: a list, which is often taken for a sandbox."""
-    told = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    """Return the error for ``__getattr__`` of the list that fork() returns, which people mistake for a sandbox."""
+    message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if of_one:
-        told += f": fork() gives a list of sandboxes; write {example}.{name}"
-    return AttributeError(told, name=name, obj=owner)
+        message += f": fork() gives a list of sandboxes; write {example}.{name}"
+    return AttributeError(message, name=name, obj=owner)
 
 
 def knows_its_arguments(function: Function) -> Function:
-    """Decorates a function with keyword arguments: one that is unknown is answered with the one that was meant."""
+    """Decorate a function with keyword arguments: TypeError for an unknown one names the one that was meant."""
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -111,8 +111,8 @@ def _refuse(function: str, name: str, known: tuple[str, ...]) -> NoReturn:
         from difflib import get_close_matches
 
         meant = next(iter(get_close_matches(name, known[1:], 1)), None)
-    told = f"{function}() got an unexpected keyword argument {name!r}"
-    raise TypeError(told if meant is None else f"{told}; did you mean {meant!r}?")
+    message = f"{function}() got an unexpected keyword argument {name!r}"
+    raise TypeError(message if meant is None else f"{message}; did you mean {meant!r}?")
 
 
 def not_picklable(kind: str) -> TypeError:

@@ -1,4 +1,4 @@
-"""Tools on the side of the program that owns them: what they are, their schemas, and answering their calls.
+"""Tools: functions of the owner's program that code in a sandbox can call. Their schemas, and how calls are answered.
 
-Used by the two faces of a sandbox. Start with ``tool.py``, then ``answering.py``.
+Used by both faces of a sandbox. Start with ``tool.py``, then ``call_runner.py`` and ``call_reader.py``.
 """

@@ -1,4 +1,4 @@
-"""What is told to the code that called a tool: its value, or why there is none. Nothing of the host but its message."""
+"""Makes the answer to a tool call: the encoded value, or a failure with a message that shows no paths of the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from subprocess import SubprocessError
 
-from ramet.client.operations import ToolAnswer, ToolFailure
+from ramet.client.operations.tool_calls import ToolAnswer, ToolFailure
 from ramet.client.tools.tool import WrongArguments
 from ramet.errors import RametError
 from ramet.protocol.frames import encode_header
@@ -14,16 +14,18 @@ from ramet.protocol.tool_frames import FailureKind
 from ramet.protocol.tool_values import CannotCross, encode_value
 
 MESSAGE_CHARACTERS_AT_MOST = 10_000
-# In the header of an answer, in which some characters take twelve bytes; a server takes none longer than 64 KiB.
+# A message travels in the header of an answer, where some characters take twelve bytes; a server refuses headers of
+# more than 64 KiB.
 _MESSAGE_BYTES_AT_MOST = 60_000
-# A path as Python and its libraries put it into messages about files.
+# A path, as Python and its libraries write it into messages about files.
 _PATH = re.compile(r"(['\"])/[^'\"\n]*\1|^/\S*$")
-# To write more than this takes longer than others on an event loop should wait.
+# Encoding more than this takes longer than other tasks of an event loop should wait.
 _SMALL_CHARACTERS = 64 * 1024
 _SMALL_COUNT = 500
 
 
 def encoded(value: object, accepts: Collection[str]) -> ToolAnswer:
+    """Encode the value of a tool in a format that the caller accepts. A value that cannot be encoded is a failure."""
     try:
         return encode_value(value, accepts)
     except CannotCross as error:
@@ -31,6 +33,7 @@ def encoded(value: object, accepts: Collection[str]) -> ToolAnswer:
 
 
 def failure(error: BaseException, tool: str) -> ToolFailure:
+    """Describe an exception of a tool to the code that called it."""
     if isinstance(error, WrongArguments):
         return ToolFailure("invalid", _cut(f"wrong arguments for {tool}: {error}"))
     kind: FailureKind = "timeout" if isinstance(error, TimeoutError) else "error"
@@ -38,7 +41,7 @@ def failure(error: BaseException, tool: str) -> ToolFailure:
 
 
 def _message(error: BaseException) -> str:
-    """What the error says, without the paths of the host that Python itself puts into messages."""
+    """Return the message of an error, without the paths of the host that Python itself writes into messages."""
     if isinstance(error, RametError):
         return error.message
     try:
@@ -62,21 +65,21 @@ def _cut(text: str) -> str:
 
 
 def is_small(value: object) -> bool:
-    """It takes no time to speak of to write this as JSON."""
-    waiting, characters, count = [value], 0, 0
-    while waiting:
-        one = waiting.pop()
-        kind = type(one)
+    """Return whether encoding this as JSON is so fast that an event loop need not hand it to a thread."""
+    left, characters, count = [value], 0, 0
+    while left:
+        item = left.pop()
+        kind = type(item)
         if kind is str or kind is bytes:
-            characters += len(one)  # type: ignore[arg-type]
+            characters += len(item)  # type: ignore[arg-type]
         elif kind is list or kind is tuple:
-            count += len(one)  # type: ignore[arg-type]
+            count += len(item)  # type: ignore[arg-type]
             if count <= _SMALL_COUNT:
-                waiting += one  # type: ignore[arg-type]
+                left += item  # type: ignore[arg-type]
         elif kind is dict:
-            count += len(one)  # type: ignore[arg-type]
+            count += len(item)  # type: ignore[arg-type]
             if count <= _SMALL_COUNT:
-                waiting += one.values()  # type: ignore[attr-defined]
+                left += item.values()  # type: ignore[attr-defined]
         elif kind not in (int, float, bool, type(None)):
             return False
         if count > _SMALL_COUNT or characters > _SMALL_CHARACTERS:

@@ -1,6 +1,7 @@
-"""Arguments of a tool against its JSON schema, before anything of the host runs. Nothing is ever fetched for it.
+"""Checks the arguments of a tool call against the tool's JSON schema, before any code of the host runs.
 
-The library is imported when a schema is first asked: a program without tools does without it.
+Schemas are never fetched. The library ``jsonschema`` is imported with the first check: programs without tools, and
+tools whose arguments fit their type hints, do without it.
 """
 
 from __future__ import annotations
@@ -17,49 +18,49 @@ from ramet.client.tools.tool import WrongArguments
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-_ERRORS_AT_MOST = 20  # looked at, to tell of the one that helps most
+_ERRORS_AT_MOST = 20  # among these, the message names the most helpful one
 _SHOWN_CHARACTERS = 200
-# Their values are data or names, and no schemas.
+# Keywords whose values are data or names, not schemas.
 _NOT_SCHEMAS = frozenset(("const", "enum", "default", "examples", "required", "dependentRequired"))
 
 
 class BadSchema(Exception):
-    """Not a JSON schema, or one that cannot be used here; says why."""
+    """A JSON schema is wrong or cannot be used here; the message says why."""
 
 
-class SchemaCheck:
-    """One schema. Safe to use from several threads."""
+class SchemaValidator:
+    """Validates against one schema. Safe to use from several threads."""
 
     def __init__(self, schema: JsonSchema) -> None:
         self._schema = schema
         self._validator: Validator | None = None
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise WrongArguments for what does not fit."""
+        """Raise WrongArguments if the arguments do not fit the schema."""
         from jsonschema.exceptions import best_match
 
-        validator = self._validator or self._made()
+        validator = self._validator or self._make_validator()
         try:
-            # The first error is there at once; a hostile caller may have made a million of them.
+            # Errors are found one by one; a hostile caller may have made a million of them.
             error = best_match(iter(list(islice(validator.iter_errors(arguments), _ERRORS_AT_MOST))))
         except RecursionError:
             raise WrongArguments("the arguments are nested too deeply") from None
         except Exception as failed:
-            # A reference that leads nowhere, for instance, where no look at the schema alone could find it.
+            # For instance a reference that leads nowhere, which ``prove`` cannot find in schemas with an $id.
             raise WrongArguments(f"the schema of the tool cannot be applied: {failed}") from None
         if error is not None:
             place = "".join(_step(part) for part in error.absolute_path).lstrip(".")
-            told = error.message
-            if len(told) > _SHOWN_CHARACTERS * 2:
-                told = f"{told[:_SHOWN_CHARACTERS]} ... {told[-_SHOWN_CHARACTERS:]}"
-            raise WrongArguments(f"{place}: {told}" if place else told)
+            message = error.message
+            if len(message) > _SHOWN_CHARACTERS * 2:
+                message = f"{message[:_SHOWN_CHARACTERS]} ... {message[-_SHOWN_CHARACTERS:]}"
+            raise WrongArguments(f"{place}: {message}" if place else message)
 
     def prove(self) -> None:
-        """Raise BadSchema for what is no schema: for one that somebody wrote."""
+        """Raise BadSchema if the schema, which a user wrote, is not a JSON schema."""
         from jsonschema.exceptions import SchemaError
 
         try:
-            type(self._made()).check_schema(self._schema)
+            type(self._make_validator()).check_schema(self._schema)
         except SchemaError as error:
             place = "".join(_step(part) for part in error.absolute_path).lstrip(".")
             raise BadSchema(f"{place}: {error.message}" if place else error.message) from None
@@ -68,28 +69,28 @@ class SchemaCheck:
         _prove_references(self._schema)
         _prove_patterns(self._schema)
 
-    def _made(self) -> Validator:
+    def _make_validator(self) -> Validator:
         from jsonschema import Draft202012Validator
         from jsonschema.validators import extend, validator_for
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
-        # With a registry of our own: the default one fetches what it does not know.
+        # With this registry, because the default one fetches schemas that it does not know.
         kind = validator_for(self._schema, default=Draft202012Validator)
         kind = extend(kind, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
         self._validator = kind(self._schema, registry=REGISTRY)
         return self._validator
 
 
-def _unique_items(validator: Validator, wanted: object, items: object, schema: object) -> Iterator[Exception]:
-    """As the library has it, but not with each item compared to all others: a caller may have sent a million."""
+def _unique_items(validator: Validator, unique: object, items: object, schema: object) -> Iterator[Exception]:
+    """Check uniqueItems in linear time. The library compares each item with all others, and there may be a million."""
     from jsonschema.exceptions import ValidationError
 
-    if wanted and isinstance(items, list) and len(set(map(_written, items))) < len(items):
+    if unique and isinstance(items, list) and len(set(map(_written, items))) < len(items):
         yield ValidationError(f"{items!r} has non-unique elements")
 
 
 def _written(value: Any) -> str:
-    """The same for what is equal in JSON, where 1 and 1.0 are one number."""
+    """Write a value so that values that are equal in JSON, where 1 and 1.0 are one number, are written alike."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{json.dumps(name)}:{_written(one)}' for name, one in sorted(value.items()))}}}"
     if isinstance(value, list):
@@ -102,7 +103,7 @@ def _step(part: object) -> str:
 
 
 def _prove_references(schema: JsonSchema) -> None:
-    """Each reference leads to something that is here. Schemas with addresses of their own are left to their use."""
+    """Check that each reference leads into this schema. Schemas with an $id or anchors are checked in use only."""
     from jsonschema_specifications import REGISTRY
 
     inner = list(_schemas(schema))
@@ -142,12 +143,12 @@ def _prove_patterns(schema: JsonSchema) -> None:
 
 
 def _schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in a schema that may be schemas themselves."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
+    """Yield all objects in a schema that may be schemas themselves."""
+    left = [value]
+    while left:
+        one = left.pop()
         if isinstance(one, dict):
             yield one
-            waiting += [inner for name, inner in one.items() if name not in _NOT_SCHEMAS]
+            left += [inner for name, inner in one.items() if name not in _NOT_SCHEMAS]
         elif isinstance(one, list):
-            waiting += one
+            left += one

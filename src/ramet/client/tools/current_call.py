@@ -1,4 +1,4 @@
-"""The call of a tool that is being answered here: who calls, and what its handler must not wait for."""
+"""The tool call that this thread or task answers, and the check that its handler does not wait for its own cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ToolCall:
     call_id: str
 
 
-# The last is the task, or the number of the thread, in which the handler runs.
+# Sandbox id, tool, call id, and the task or thread number in which the handler runs.
 _current: ContextVar[tuple[str, str, str, object]] = ContextVar("ramet.current_tool_call")
 
 
@@ -31,25 +31,31 @@ def current_tool_call() -> ToolCall:
 
 
 def mark_tool_call(sandbox_id: str, tool: str, call_id: str, runner: object) -> None:
-    """In a context of its own, in which a handler is about to run. Most do not ask, so no ToolCall is made yet."""
+    """Record the call in the context in which its handler is about to run.
+
+    A ToolCall is made only on request, because most handlers do not ask for it.
+    """
     _current.set((sandbox_id, tool, call_id, runner))
 
 
-def check_not_in_its_way(sandbox_id: str) -> None:
-    """For what waits for the end of a sandbox's running cell. Raises where that cell waits for us, a handler."""
-    marked = _current.get(None)
-    if marked is None or marked[0] != sandbox_id:
+def check_not_called_by_cell(sandbox_id: str) -> None:
+    """Check an operation that waits for the running cell of a sandbox.
+
+    Raises InvalidArgument if the caller is the handler of a tool call that this cell waits for: that would deadlock.
+    """
+    current = _current.get(None)
+    if current is None or current[0] != sandbox_id:
         return
-    runner = marked[3]
+    runner = current[3]
     if runner == get_ident() or (not isinstance(runner, int) and runner is _current_task()):
         raise InvalidArgument(
-            f"the tool {marked[1]!r} cannot do this in sandbox {sandbox_id}: the cell that called it still runs",
+            f"the tool {current[1]!r} cannot do this in sandbox {sandbox_id}: the cell that called it still runs",
             hint="a tool may use the files of this sandbox, and other sandboxes",
         )
 
 
 def _current_task() -> object:
-    from asyncio import current_task  # there already, where a task is to be compared with it
+    from asyncio import current_task  # imported already, if the handler runs in a task
 
     try:
         return current_task()

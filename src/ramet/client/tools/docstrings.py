@@ -1,4 +1,4 @@
-"""What a docstring says of each parameter, in the three ways that are common.
+"""Reads the descriptions of parameters from a docstring, in the three common styles.
 
 :param sku: of the product        Args:                           Parameters
 :param int days: how many             sku (str): of the product   ----------
@@ -21,7 +21,7 @@ _RULE = re.compile(r"\s*-{3,}\s*")
 
 
 def parameter_descriptions(docstring: str) -> dict[str, str]:
-    """By name, for those that it tells of. Takes a docstring without its indentation."""
+    """Return the descriptions by parameter name. Takes a docstring without its indentation."""
     lines = docstring.splitlines()
     found: dict[str, list[str]] = {}
     for number, line in enumerate(lines):
@@ -33,12 +33,12 @@ def parameter_descriptions(docstring: str) -> dict[str, str]:
                 found.update(_underlined(rest[1:], _indent(line)))
             elif line.rstrip().endswith(":"):
                 found.update(_indented(rest, _indent(line)))
-    told = {name: " ".join(part.strip() for part in parts if part.strip()) for name, parts in found.items()}
-    return {name: text for name, text in told.items() if text}
+    texts = {name: " ".join(part.strip() for part in parts if part.strip()) for name, parts in found.items()}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _indented(lines: list[str], outside: int) -> Iterator[tuple[str, list[str]]]:
-    """Entries as ``name (type): text``, each on a line of the first indentation, what continues it deeper."""
+    """Yield entries ``name (type): text``: each starts at the first indentation, and continues on deeper lines."""
     section = list(_deeper(lines, outside))
     first = next((_indent(line) for line in section if line.strip()), 0)
     for number, line in enumerate(section):
@@ -48,7 +48,7 @@ def _indented(lines: list[str], outside: int) -> Iterator[tuple[str, list[str]]]
 
 
 def _underlined(lines: list[str], outside: int) -> Iterator[tuple[str, list[str]]]:
-    """Entries as ``name : type``, with the text below it, deeper."""
+    """Yield entries ``name : type`` with their text on deeper lines below."""
     for number, line in enumerate(lines):
         if number + 1 < len(lines) and _RULE.fullmatch(lines[number + 1]) and line.strip():
             return  # the heading of the next section
@@ -60,7 +60,7 @@ def _underlined(lines: list[str], outside: int) -> Iterator[tuple[str, list[str]
 
 
 def _deeper(lines: Iterable[str], outside: int, blank_ends: bool = False) -> Iterator[str]:
-    """Lines up to the first that is not indented further than this."""
+    """Yield lines up to the first that is not indented deeper than ``outside``."""
     for line in lines:
         if line.strip() and _indent(line) <= outside:
             return

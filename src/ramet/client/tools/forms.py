@@ -1,4 +1,4 @@
-"""Forms: what a type hint is in JSON. A schema, what fits it, and how JSON becomes what the hint promises."""
+"""Forms: a type hint as JSON has it. Its schema, a test for values, and the conversion to what the hint promises."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ JsonSchema = dict[str, Any]
 
 
 class NotDescribable(Exception):
-    """A hint that has no counterpart in JSON; says which part of it, and why."""
+    """A type hint has no counterpart in JSON; the message says which part of it, and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """One hint. ``convert`` is for values that fit the schema, and may still raise: not every string is a date.
+class JsonForm:
+    """One type hint.
 
-    ``fits`` says True only of what fits the schema for certain, and is far quicker than to ask the schema.
+    ``convert`` takes values that fit the schema, and may still raise: not every string is a date. ``fits`` returns True
+    only for values that fit the schema for certain, and is far faster than validation.
     """
 
     schema: JsonSchema
-    annotation: str  # as code in a sandbox would write it
+    annotation: str  # the hint as code in a sandbox would write it
     fits: Callable[[object], bool]
-    convert: Callable[[Any], object] | None = None  # None: it stays as it is
-    certain: bool = True  # what does not fit, does not fit the schema either
+    convert: Callable[[Any], object] | None = None  # None: the value stays as it is
+    certain: bool = True  # a value for which ``fits`` is False does not fit the schema either
 
     def read(self, value: object) -> object:
         return value if self.convert is None else self.convert(value)
@@ -42,25 +43,25 @@ def _is(*kinds: type) -> Callable[[object], bool]:
     return lambda value: type(value) in allowed
 
 
-ANYTHING = Form({}, "Any", _always)
-PLAIN: Mapping[object, Form] = {
+ANYTHING = JsonForm({}, "Any", _always)
+PLAIN: Mapping[object, JsonForm] = {
     Any: ANYTHING,
     object: ANYTHING,
-    str: Form({"type": "string"}, "str", _is(str)),
-    int: Form({"type": "integer"}, "int", _is(int), int),  # 3.0 is an integer in JSON
-    float: Form({"type": "number"}, "float", _is(float, int), float),
-    bool: Form({"type": "boolean"}, "bool", _is(bool)),
-    None: Form({"type": "null"}, "None", _is(type(None))),
-    type(None): Form({"type": "null"}, "None", _is(type(None))),
+    str: JsonForm({"type": "string"}, "str", _is(str)),
+    int: JsonForm({"type": "integer"}, "int", _is(int), int),  # 3.0 is an integer in JSON
+    float: JsonForm({"type": "number"}, "float", _is(float, int), float),
+    bool: JsonForm({"type": "boolean"}, "bool", _is(bool)),
+    None: JsonForm({"type": "null"}, "None", _is(type(None))),
+    type(None): JsonForm({"type": "null"}, "None", _is(type(None))),
 }
 
 
-def text(read: Callable[[str], object], written: str | None = None) -> Form:
+def text(read: Callable[[str], object], written: str | None = None) -> JsonForm:
     schema: JsonSchema = {"type": "string"} if written is None else {"type": "string", "format": written}
-    return Form(schema, "str", _is(str), read)
+    return JsonForm(schema, "str", _is(str), read)
 
 
-TEXTS: Mapping[object, Form] = {
+TEXTS: Mapping[object, JsonForm] = {
     datetime: text(datetime.fromisoformat, "date-time"),
     date: text(date.fromisoformat, "date"),
     time: text(time.fromisoformat, "time"),
@@ -68,10 +69,10 @@ TEXTS: Mapping[object, Form] = {
 }
 
 
-def one_of(options: Sequence[Form]) -> Form:
+def one_of(options: Sequence[JsonForm]) -> JsonForm:
     def read(value: object) -> object:
         fitting = [option for option in options if option.fits(value)]
-        # 3 is 3 and not 3.0 where both are allowed.
+        # Where int and float are both allowed, 3 stays 3 and does not become 3.0.
         fitting.sort(key=lambda option: option.annotation != type(value).__name__)
         fitting += [option for option in options if not option.certain and option not in fitting]
         failed: Exception = ValueError("it is none of the allowed types")
@@ -83,7 +84,7 @@ def one_of(options: Sequence[Form]) -> Form:
         raise failed
 
     plain = all(option.convert is None and option.certain for option in options)
-    return Form(
+    return JsonForm(
         {"anyOf": [option.schema for option in options]},
         " | ".join(dict.fromkeys(option.annotation for option in options)),
         lambda value: any(option.fits(value) for option in options),
@@ -92,12 +93,12 @@ def one_of(options: Sequence[Form]) -> Form:
     )
 
 
-def literal(values: tuple[object, ...]) -> Form:
+def literal(values: tuple[object, ...]) -> JsonForm:
     plain = [value.value if isinstance(value, Enum) else value for value in values]
     return _choice(plain, dict(zip(map(_key, plain), values, strict=True)), "Literal")
 
 
-def enumeration(kind: type[Enum]) -> Form:
+def enumeration(kind: type[Enum]) -> JsonForm:
     members = list(kind)
     if not members:
         raise NotDescribable(f"{kind.__name__} has no members")
@@ -105,14 +106,14 @@ def enumeration(kind: type[Enum]) -> Form:
     return _choice(plain, dict(zip(map(_key, plain), members, strict=True)), kind.__name__)
 
 
-def _choice(plain: list[object], meant: dict[object, object], what: str) -> Form:
+def _choice(plain: list[object], meant: dict[object, object], what: str) -> JsonForm:
     for value in plain:
         if type(value) not in (str, int, float, bool, type(None)):
             raise NotDescribable(f"{what} has the value {value!r:.80}, which JSON does not have")
     schema: JsonSchema = {"enum": plain}
     if all(type(value) is str for value in plain):
         schema = {"type": "string", "enum": plain}
-    return Form(
+    return JsonForm(
         schema,
         f"Literal[{', '.join(map(repr, plain))}]",
         lambda value: isinstance(value, Hashable) and _key(value) in meant,
@@ -121,11 +122,11 @@ def _choice(plain: list[object], meant: dict[object, object], what: str) -> Form
 
 
 def _key(value: object) -> object:
-    """In JSON 1 and 1.0 are one number, and true is none."""
+    """Return a key for comparisons as in JSON: 1 and 1.0 are one number, and true is not a number."""
     return (bool, value) if isinstance(value, bool) else value
 
 
-def array(item: Form, make: Callable[[Any], object]) -> Form:
+def array(item: JsonForm, make: Callable[[Any], object]) -> JsonForm:
     fits = item.fits
     schema: JsonSchema = {"type": "array"}
     if item.schema:
@@ -134,7 +135,7 @@ def array(item: Form, make: Callable[[Any], object]) -> Form:
     def convert(values: list[object]) -> object:
         return make(values if item.convert is None else map(item.convert, values))
 
-    return Form(
+    return JsonForm(
         schema,
         "list" if item is ANYTHING else f"list[{item.annotation}]",
         lambda values: type(values) is list and all(map(fits, values)),
@@ -143,7 +144,7 @@ def array(item: Form, make: Callable[[Any], object]) -> Form:
     )
 
 
-def fixed_array(items: Sequence[Form]) -> Form:
+def fixed_array(items: Sequence[JsonForm]) -> JsonForm:
     count = len(items)
     schema: JsonSchema = {"type": "array", "minItems": count, "maxItems": count}
     if items:
@@ -160,10 +161,10 @@ def fixed_array(items: Sequence[Form]) -> Form:
         return tuple(item.read(value) for item, value in zip(items, values, strict=True))
 
     annotation = f"tuple[{', '.join(item.annotation for item in items)}]"
-    return Form(schema, annotation, fits, convert, all(item.certain for item in items))
+    return JsonForm(schema, annotation, fits, convert, all(item.certain for item in items))
 
 
-def mapping(value: Form) -> Form:
+def mapping(value: JsonForm) -> JsonForm:
     schema: JsonSchema = {"type": "object"}
     if value.schema:
         schema["additionalProperties"] = value.schema
@@ -171,7 +172,7 @@ def mapping(value: Form) -> Form:
     def convert(values: dict[str, object]) -> object:
         return {name: value.read(one) for name, one in values.items()}
 
-    return Form(
+    return JsonForm(
         schema,
         "dict" if value is ANYTHING else f"dict[str, {value.annotation}]",
         lambda values: type(values) is dict and all(map(value.fits, values.values())),
@@ -180,7 +181,7 @@ def mapping(value: Form) -> Form:
     )
 
 
-def fits_fields(fields: Mapping[str, Form], required: Sequence[str]) -> Callable[[object], bool]:
+def fits_fields(fields: Mapping[str, JsonForm], required: Sequence[str]) -> Callable[[object], bool]:
     def fits(value: object) -> bool:
         if type(value) is not dict or not all(name in value for name in required):
             return False
@@ -190,7 +191,7 @@ def fits_fields(fields: Mapping[str, Form], required: Sequence[str]) -> Callable
 
 
 def reads_fields(
-    fields: Mapping[str, Form], make: Callable[[dict[str, object]], object] | None
+    fields: Mapping[str, JsonForm], make: Callable[[dict[str, object]], object] | None
 ) -> Callable[[dict[str, object]], object]:
     def read(value: dict[str, object]) -> object:
         named = {name: fields[name].read(one) for name, one in value.items()}

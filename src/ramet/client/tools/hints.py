@@ -1,4 +1,4 @@
-"""Type hints as JSON sees them: the schema of a hint, what fits it, and how JSON becomes what the hint promises.
+"""Translates type hints into forms: schema, test and conversion.
 
 str int float bool None Any          as they are
 list tuple set Sequence dict ...     of any of these
@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from ramet.client.tools import forms
-from ramet.client.tools.forms import ANYTHING, Form, JsonSchema, NotDescribable
+from ramet.client.tools.forms import ANYTHING, JsonForm, JsonSchema, NotDescribable
 
 _SEQUENCES: Mapping[object, Callable[[Any], object]] = {
     list: list,
@@ -37,21 +37,21 @@ _MAPPINGS = frozenset((dict, collections.abc.Mapping, collections.abc.MutableMap
 _QUALIFIERS = (typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
 
 
-class Hints:
-    """Reads the hints of one function. Classes that contain themselves become ``definitions`` of its schema."""
+class HintTranslator:
+    """Translates the hints of one function. Classes that contain themselves become ``definitions`` of its schema."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, JsonSchema] = {}
-        self._open: dict[type, str] = {}  # classes in hand, and the names they would have
+        self._open: dict[type, str] = {}  # classes that are being translated, and the names of their definitions
         self._recursive: set[type] = set()
-        self._forms: dict[type, Form] = {}  # of recursive classes, once they are known
+        self._forms: dict[type, JsonForm] = {}  # forms of recursive classes that are translated
 
-    def form(self, hint: object) -> Form:
-        """Raises NotDescribable."""
+    def form(self, hint: object) -> JsonForm:
+        """Return the form of a hint. Raises NotDescribable."""
         try:
             known = forms.PLAIN.get(hint) or forms.TEXTS.get(hint)
         except TypeError:
-            known = None  # not hashable, so none of these
+            known = None  # not hashable, so it is not in these tables
         if known is not None:
             return known
         origin = get_origin(hint)
@@ -72,7 +72,7 @@ class Hints:
             return self.form(hint.__value__)  # `type X = ...`, since Python 3.12
         return self._container(origin or hint, get_args(hint)) or self._class(hint)
 
-    def _container(self, kind: object, arguments: tuple[object, ...]) -> Form | None:
+    def _container(self, kind: object, arguments: tuple[object, ...]) -> JsonForm | None:
         try:
             make = _SEQUENCES.get(kind)
         except TypeError:
@@ -91,9 +91,9 @@ class Hints:
             return forms.mapping(self.form(arguments[1]) if arguments else ANYTHING)
         return None
 
-    def _class(self, hint: object) -> Form:
+    def _class(self, hint: object) -> JsonForm:
         if not isinstance(hint, type):
-            hint = get_origin(hint) or hint  # a generic class of the user's own: its parameters are left open
+            hint = get_origin(hint) or hint  # a generic class of the user: its parameters are ignored
         if not isinstance(hint, type):
             raise NotDescribable(f"{_name(hint)} has no counterpart in JSON")
         if issubclass(hint, Enum):
@@ -118,14 +118,14 @@ class Hints:
         optional: Set[str],
         make: Callable[[dict[str, object]], object] | None,
         ignored: Set[str] = frozenset(),
-    ) -> Form:
-        """A class with named fields. One that contains itself refers to itself by name."""
+    ) -> JsonForm:
+        """Return the form of a class with named fields. A class that contains itself refers to itself by name."""
         if kind in self._forms:
             return self._forms[kind]
         if kind in self._open:
             self._recursive.add(kind)
             reference = {"$ref": f"#/$defs/{self._open[kind]}"}
-            return Form(
+            return JsonForm(
                 reference,
                 "dict",
                 lambda value: self._forms[kind].fits(value),
@@ -145,14 +145,14 @@ class Hints:
             "additionalProperties": False,
         }
         certain = all(form.certain for form in fields.values())
-        form = Form(schema, "dict", forms.fits_fields(fields, required), forms.reads_fields(fields, make), certain)
+        form = JsonForm(schema, "dict", forms.fits_fields(fields, required), forms.reads_fields(fields, make), certain)
         if kind in self._recursive:
             self.definitions[name] = schema
             form = self._forms[kind] = dataclasses.replace(form, schema={"$ref": f"#/$defs/{name}"})
         return form
 
-    def _model(self, model: Any) -> Form:
-        """Of pydantic, which checks by itself, and better than we would."""
+    def _model(self, model: Any) -> JsonForm:
+        """Return the form of a pydantic model, which validates values itself."""
         try:
             schema: JsonSchema = model.model_json_schema()
         except Exception as error:
@@ -161,7 +161,7 @@ class Hints:
         for name, definition in inside.items():
             if self.definitions.setdefault(name, definition) != definition:
                 raise NotDescribable(f"there are two different classes {name}")
-        return Form(schema, "dict", lambda value: False, model.model_validate, certain=False)
+        return JsonForm(schema, "dict", lambda value: False, model.model_validate, certain=False)
 
     def _free_name(self, name: str) -> str:
         taken = {*self.definitions, *self._open.values()}
@@ -169,7 +169,7 @@ class Hints:
 
 
 def type_hints(thing: object) -> dict[str, object]:
-    """The hints of a function or class, with what is said about them. Raises NotDescribable."""
+    """Return the hints of a function or class, with their Annotated notes. Raises NotDescribable."""
     try:
         return typing.get_type_hints(thing, include_extras=True)
     except Exception as error:
@@ -178,24 +178,26 @@ def type_hints(thing: object) -> dict[str, object]:
 
 
 def return_annotation(hint: object) -> str:
-    """What code in a sandbox gets, for its eyes only."""
+    """Return the text of a return annotation, which is only shown to code in a sandbox."""
     try:
-        return Hints().form(hint).annotation
+        return HintTranslator().form(hint).annotation
     except NotDescribable:
         return _name(hint)
 
 
-def _described(form: Form, notes: list[object]) -> Form:
-    """With what ``Annotated`` says of it: a string, or anything with a description, as pydantic's Field has."""
+def _described(form: JsonForm, notes: list[object]) -> JsonForm:
+    """Add the description in ``Annotated``: a string, or the description of an object such as pydantic's Field."""
     for note in notes:
-        told = note if isinstance(note, str) else getattr(note, "description", getattr(note, "documentation", None))
-        if isinstance(told, str) and told:
-            return dataclasses.replace(form, schema={**form.schema, "description": told})
+        description = (
+            note if isinstance(note, str) else getattr(note, "description", getattr(note, "documentation", None))
+        )
+        if isinstance(description, str) and description:
+            return dataclasses.replace(form, schema={**form.schema, "description": description})
     return form
 
 
 def _optional_keys(kind: type) -> set[str]:
-    """Of a TypedDict. What it says itself is wrong where hints are strings: PEP 563 came before PEP 655."""
+    """Return the optional keys of a TypedDict. ``__optional_keys__`` misses NotRequired in hints that are strings."""
     optional = set(getattr(kind, "__optional_keys__", ()))
     for name, hint in type_hints(kind).items():
         if get_origin(hint) is typing.NotRequired:

@@ -1,4 +1,4 @@
-"""What a function's signature, hints and docstring say of it as a tool."""
+"""Describes a function as a tool, from its signature, type hints and docstring."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from enum import Enum
-from inspect import Parameter as Taken
+from inspect import Parameter as SignatureParameter
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
 from ramet.client.tools.docstrings import parameter_descriptions
-from ramet.client.tools.forms import Form, JsonSchema, NotDescribable
-from ramet.client.tools.hints import Hints, return_annotation, type_hints
+from ramet.client.tools.forms import JsonForm, JsonSchema, NotDescribable
+from ramet.client.tools.hints import HintTranslator, return_annotation, type_hints
 from ramet.protocol.tools import Parameter
 
 _NO_DEFAULT = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """How a function is called with JSON."""
+class JsonSignature:
+    """The signature of a function that is called with JSON."""
 
     input_schema: JsonSchema
     parameters: tuple[Parameter, ...]
     returns: str | None
-    _named: Mapping[str, Form]
-    _rest: Form | None  # of what else may be given, by name
+    _named: Mapping[str, JsonForm]
+    _rest: JsonForm | None  # form of **kwargs
     _required: frozenset[str]
-    _positional: tuple[Taken, ...]  # parameters that have no name for callers
-    _bound: frozenset[str]  # what the host has given already, by name
+    _positional: tuple[SignatureParameter, ...]  # positional-only parameters
+    _bound: frozenset[str]  # arguments that functools.partial has bound already
 
     def fits(self, arguments: Mapping[str, object]) -> bool:
-        """True only of arguments that fit the schema for certain."""
+        """Return True only for arguments that fit the schema for certain."""
         if not self._required <= arguments.keys():
             return False
         for name, value in arguments.items():
@@ -46,7 +46,7 @@ class Signature:
         return True
 
     def read(self, arguments: Mapping[str, object]) -> tuple[list[object], dict[str, object]]:
-        """What the function is to be called with. Raises what the classes of the hints raise, with the name added."""
+        """Return positional and named arguments for the function. Raises ValueError if one cannot be converted."""
         named: dict[str, object] = {}
         for name, value in arguments.items():
             form = self._named.get(name, self._rest)
@@ -62,7 +62,7 @@ class Signature:
 
 
 def description_of(function: object) -> str:
-    """Its whole docstring."""
+    """Return the whole docstring of a function, or of the ``__call__`` of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):
@@ -70,22 +70,22 @@ def description_of(function: object) -> str:
     return inspect.getdoc(function) or ""
 
 
-def describe(function: Callable[..., object]) -> Signature:
-    """Raises NotDescribable for a function that cannot be a tool."""
+def describe(function: Callable[..., object]) -> JsonSignature:
+    """Return the signature. Raises NotDescribable for a function that cannot be a tool."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
         raise NotDescribable("its parameters cannot be read") from None
-    told = parameter_descriptions(description_of(function))
+    descriptions = parameter_descriptions(description_of(function))
     hinted = type_hints(_with_hints(function))
-    hints = Hints()
-    named: dict[str, Form] = {}
-    rest: Form | None = None
+    hints = HintTranslator()
+    named: dict[str, JsonForm] = {}
+    rest: JsonForm | None = None
     bound = _bound(function)
     parameters: list[Parameter] = []
     properties: dict[str, JsonSchema] = {}
-    for name, taken in signature.parameters.items():
-        if taken.kind is Taken.VAR_POSITIONAL:
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is SignatureParameter.VAR_POSITIONAL:
             raise NotDescribable(f"it takes *{name}, but tools are called with named arguments only")
         if name in bound:
             continue
@@ -93,18 +93,18 @@ def describe(function: Callable[..., object]) -> Signature:
             form = hints.form(hinted.get(name, Any))
         except NotDescribable as error:
             raise NotDescribable(f"its parameter {name!r}: {error}") from None
-        if taken.kind is Taken.VAR_KEYWORD:
+        if parameter.kind is SignatureParameter.VAR_KEYWORD:
             rest = form
             continue
         named[name] = form
         schema = dict(form.schema)
-        if name in told:
-            schema.setdefault("description", told[name])
-        default = _plain_default(taken.default)
+        if name in descriptions:
+            schema.setdefault("description", descriptions[name])
+        default = _plain_default(parameter.default)
         if default is not _NO_DEFAULT:
             schema["default"] = default
         properties[name] = schema
-        required = taken.default is Taken.empty
+        required = parameter.default is SignatureParameter.empty
         parameters.append(Parameter(name, required, None if default is _NO_DEFAULT else default, form.annotation))
     required_names = [one.name for one in parameters if one.required]
     input_schema: JsonSchema = {
@@ -115,21 +115,21 @@ def describe(function: Callable[..., object]) -> Signature:
     }
     if hints.definitions:
         input_schema["$defs"] = hints.definitions
-    taken_in_order = signature.parameters.values()
-    return Signature(
+    in_order = signature.parameters.values()
+    return JsonSignature(
         input_schema,
         tuple(parameters),
         return_annotation(hinted["return"]) if "return" in hinted else None,
         named,
         rest,
         frozenset(required_names),
-        tuple(one for one in taken_in_order if one.kind is Taken.POSITIONAL_ONLY),
+        tuple(one for one in in_order if one.kind is SignatureParameter.POSITIONAL_ONLY),
         bound,
     )
 
 
 def _bound(function: object) -> frozenset[str]:
-    """What partials have given by name. It may be a secret, and is nothing that a caller could change."""
+    """Return the names that partials have bound. Their values may be secrets, and callers may not change them."""
     names: set[str] = set()
     while isinstance(function, functools.partial):
         names.update(function.keywords)
@@ -138,7 +138,7 @@ def _bound(function: object) -> frozenset[str]:
 
 
 def _with_hints(function: Any) -> object:
-    """Where the hints of something callable are."""
+    """Return the function or method that has the type hints of a callable."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -147,8 +147,8 @@ def _with_hints(function: Any) -> object:
 
 
 def _plain_default(value: object) -> object:
-    """A default as JSON, or _NO_DEFAULT: then code in the sandbox cannot give it, but may leave it out."""
-    if value is Taken.empty:
+    """Return a default as JSON, or _NO_DEFAULT if JSON cannot have it: callers may still leave the argument out."""
+    if value is SignatureParameter.empty:
         return _NO_DEFAULT
     if isinstance(value, Enum):
         value = value.value

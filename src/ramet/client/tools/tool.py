@@ -1,6 +1,6 @@
-"""Tools: functions of this program that code in a sandbox can call.
+"""Tool: a function of this program that code in a sandbox can call.
 
-What reads signatures and schemas is imported with the first tool: a program without any does without it.
+The modules that read signatures and schemas are imported with the first tool: programs without tools do without them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 from ramet.protocol.tool_frames import read_arguments
 
 if TYPE_CHECKING:
-    from ramet.client.tools.schemas import Signature
+    from ramet.client.tools.schemas import JsonSignature
 
 Handler = Callable[..., object]
 
@@ -23,17 +23,19 @@ _ALLOWED = "a list of functions, ramet.Tool(...), or dicts with name, descriptio
 
 
 class WrongArguments(Exception):
-    """They do not fit the schema; says which, and why."""
+    """The arguments of a call do not fit the schema; the message says which one, and why."""
 
 
 class Tool:
     """A function that code in a sandbox can call, under a name, with a schema, and within limits.
 
-    The schema comes from the type hints of the function unless one is given; then its handler gets the arguments as
-    they come, by name. Raises InvalidArgument at once for a function or schema that cannot be a tool.
+    The schema comes from the type hints of the function, which then gets arguments of these types. With a schema of
+    your own, the handler gets the arguments by name, as JSON has them. ``calls_per_cell`` limits the calls of one cell,
+    ``timeout_seconds`` the time that the code waits for an answer. Raises InvalidArgument at once for a function or
+    schema that cannot be a tool.
     """
 
-    __slots__ = ("_check", "_signature", "handler", "is_async", "quick", "spec")
+    __slots__ = ("_signature", "_validator", "handler", "is_async", "spec", "was_fast")
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Tool:
     ) -> None:
         from inspect import iscoroutinefunction
 
-        from ramet.client.tools.argument_checks import BadSchema, SchemaCheck
+        from ramet.client.tools.argument_checks import BadSchema, SchemaValidator
         from ramet.client.tools.forms import NotDescribable
         from ramet.client.tools.schemas import describe, description_of
         from ramet.protocol.tools import ToolSpec, check_tools
@@ -55,9 +57,9 @@ class Tool:
             raise must("tools", "be callable", kind_of(handler), subject="the handler of a tool")
         name = _name(handler) if name is None else _text(name, "name")
         self.handler = handler
-        self.quick = False  # it took hardly any time when it was called last
+        self.was_fast = False  # the last call took hardly any time
         self.is_async = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
-        self._signature: Signature | None = None
+        self._signature: JsonSignature | None = None
         if input_schema is None:
             try:
                 self._signature = describe(handler)
@@ -67,7 +69,7 @@ class Tool:
             schema = self._signature.input_schema
         else:
             schema = _plain_schema(name, input_schema)
-        self._check = SchemaCheck(schema)
+        self._validator = SchemaValidator(schema)
         self.spec = ToolSpec(
             name,
             description_of(handler) if description is None else _text(description, "description"),
@@ -80,7 +82,7 @@ class Tool:
         check_tools([self.spec])
         if input_schema is not None:
             try:
-                self._check.prove()
+                self._validator.prove()
             except BadSchema as error:
                 problem = f"its input_schema is not a JSON schema: {error}"
                 raise _refused(name, problem) from None
@@ -90,10 +92,11 @@ class Tool:
 
     @property
     def name(self) -> str:
+        """The name under which code in a sandbox calls it."""
         return self.spec.name
 
     def bind(self, data: bytes) -> Callable[[], object]:
-        """The call of the handler with these arguments, a JSON object. Raises WrongArguments before any of it runs."""
+        """Return the call of the handler with these arguments, a JSON object. Raises WrongArguments."""
         try:
             arguments = read_arguments(data.decode("utf-8"))
         except (ValueError, RecursionError):
@@ -102,11 +105,11 @@ class Tool:
             raise WrongArguments("the arguments are not a JSON object")
         handler, signature = self.handler, self._signature
         if signature is None:
-            self._check.check(arguments)
+            self._validator.check(arguments)
             return lambda: handler(**arguments)
         try:
             if not signature.fits(arguments):
-                self._check.check(arguments)
+                self._validator.check(arguments)
             positional, named = signature.read(arguments)
         except WrongArguments:
             raise
@@ -115,12 +118,12 @@ class Tool:
         return lambda: handler(*positional, **named)
 
 
-# What a user may give: a function, a Tool, or a dict with a schema and a handler.
+# A tool as a user may give it: a function, a Tool, or a dict with a schema and a handler.
 AnyTool = Handler | Tool | Mapping[str, Any]
 
 
 class Toolset:
-    """The tools of a sandbox, with what answers their calls. Never changes."""
+    """The tools of a sandbox, by name and encoded. Immutable."""
 
     __slots__ = ("_by_name", "data", "names")
 
@@ -154,7 +157,7 @@ NO_TOOLS = Toolset()
 
 
 def toolset(tools: Iterable[AnyTool] | None) -> Toolset:
-    """What a user gave as ``tools``. Raises InvalidArgument."""
+    """Return the tools that a user gave as ``tools``. Raises InvalidArgument."""
     if tools is None:
         return NO_TOOLS
     if isinstance(tools, str | bytes | Mapping | Tool) or not isinstance(tools, Iterable):
@@ -204,7 +207,7 @@ def _whole(name: str, calls_per_cell: object) -> int | None:
 
 
 def _plain_schema(name: str, schema: object) -> dict[str, Any]:
-    """A copy that nobody else can change."""
+    """Return a copy, which later changes of the user's object do not reach. Raises InvalidArgument."""
     if not isinstance(schema, Mapping):
         raise _refused(name, f"input_schema must be a dict with a JSON schema, got {kind_of(schema)}")
     try:

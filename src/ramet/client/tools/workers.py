@@ -1,7 +1,8 @@
-"""Where tools run: threads for ordinary functions, one event loop for coroutines of programs that have none.
+"""Threads in which tools run, and an event loop for coroutines of programs that have no loop.
 
 State of the module: the threads and the loop, shared by all sandboxes of this process, started when first needed. All
-are daemons: a tool that hangs keeps no interpreter alive. A forked child has none of them, and starts its own.
+are daemon threads, so that a tool that hangs does not keep the interpreter alive. A forked child has none of these
+threads, and starts its own.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ THREADS_OF_A_SANDBOX = 64
 
 
 class Workers:
-    """Threads that do what they are given, in order; as many at once as there are, and never more than allowed.
+    """A pool of threads that grows up to a limit, with a limit for each sandbox.
 
-    What is done for one sandbox may hang, all of it: it never takes more than its share.
+    The tools of one sandbox may all hang; the second limit leaves threads to the others.
     """
 
     def __init__(self, threads_at_most: int = THREADS_AT_MOST, of_a_sandbox: int = THREADS_OF_A_SANDBOX) -> None:
@@ -33,17 +34,17 @@ class Workers:
     def forked(self) -> None:
         self._lock = threading.Lock()
         self._work: SimpleQueue[tuple[str, Callable[[], object]]] = SimpleQueue()
-        # By sandbox: what is being done, or will be next, and what has to wait for that.
+        # By sandbox: the number of jobs that have or get a thread, and the jobs that wait for one of those to end.
         self._begun: Counter[str] = Counter()
         self._waiting: dict[str, deque[Callable[[], object]]] = {}
         self._threads = 0
-        self._free = 0  # threads that wait, less the work that waits for them
+        self._free = 0  # idle threads minus jobs in the queue; negative if jobs wait
 
     def __repr__(self) -> str:
         return f"<Workers {self._threads} threads, {self._free} free>"
 
     def submit(self, work: Callable[[], object], sandbox_id: str = "") -> None:
-        """Have it done, for this sandbox if for any. It must not raise."""
+        """Run the work in a thread, counted for this sandbox unless the id is empty. The work must not raise."""
         with self._lock:
             if sandbox_id:
                 if self._begun[sandbox_id] >= self._of_a_sandbox:
@@ -66,8 +67,8 @@ class Workers:
                 try:
                     work()
                 except Exception:
-                    traceback.print_exc()  # a mistake of ours, which must not cost a thread
-                del work  # what it holds must not live until the next
+                    traceback.print_exc()  # a bug of ours, which must not end the thread
+                del work  # else what it refers to would live until the next job
                 with self._lock:
                     if sandbox_id not in self._waiting:
                         self._free += 1
@@ -89,7 +90,7 @@ class Workers:
 
 
 class LoopThread:
-    """An event loop in a thread, for the coroutines of blocking callers."""
+    """An event loop in a thread, for coroutine tools of callers that have no loop."""
 
     def __init__(self) -> None:
         self.forked()
@@ -114,7 +115,8 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 workers = Workers()
-# Each reads for a caller who waits, so they need no bound. Were they workers, all workers might wait for one another.
+# Each thread reads for a caller that waits, so callers bound their number. If ``workers`` did this, all of them could
+# run tools that wait for readers, and no thread would be left to read.
 readers = Workers(sys.maxsize)
 loop_thread = LoopThread()
 

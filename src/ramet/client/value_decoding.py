@@ -1,7 +1,7 @@
-"""A value out of a sandbox, made of the bytes that came. Code in there may have written them: nothing in them is run.
+"""Decodes a value that came out of a sandbox. Untrusted code may have written the bytes, so nothing in them is run.
 
-JSON, texts, and arrays of plain numbers are all there is: no pickles, and no format that a library would have to be
-trusted to parse. Whatever does not fit together is a ProtocolError. See ``ramet_guest/values.py`` for the other side.
+The format has JSON, texts, and arrays of plain numbers: no pickles, and nothing that a library would have to parse in
+good faith. Bytes that do not fit the format raise ProtocolError. ``ramet_guest/values.py`` is the other side.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MASKED = frozenset(
     ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32", "Float64", "boolean")
 )
 _TEXTS = frozenset(("object", "string", "str"))
-# Kinds of elements that pandas keeps as they are: of texts and records it would make an object each.
+# Kinds of elements that pandas stores in place: texts and records would become one object each.
 _COLUMN_KINDS = "biufcmM"
-# Whole numbers of more than 64 bits can all have one hash, and a dict of many such keys takes hours to make.
+# Many integers of more than 64 bits can share one hash, and building a dict of such keys would take hours.
 _LONG_KEYS_AT_MOST = 1000
 _KEY_BITS = 64
 _MESSAGE_CHARACTERS = 200
@@ -34,25 +34,25 @@ _NAN = float("nan")
 
 
 def decode(data: bytes) -> object:
-    """The value. Raises ProtocolError, or ValueUnsupported where this Python has not the library that it needs."""
+    """Return the value. Raises ProtocolError, or ValueUnsupported if this Python lacks a library for it."""
     try:
         view = memoryview(data)
         start = 4 + int.from_bytes(view[:4], "little")
         if start > min(len(view), JSON_BYTES_AT_MOST + 4):
             raise ValueError("its JSON is cut short, or too long")
-        told = json.loads(bytes(view[4:start]))
-        attachments = _attachments(told["attachments"], view[start:])
-        return _Reader(attachments).value(told["value"])
+        message = json.loads(bytes(view[4:start]))
+        attachments = _attachments(message["attachments"], view[start:])
+        return _ValueReader(attachments).value(message["value"])
     except ValueUnsupported:
         raise
-    except Exception as error:  # of numpy, pandas and zoneinfo, too, which raise what they like
+    except Exception as error:  # numpy, pandas and zoneinfo raise many kinds of exceptions
         problem = f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS]
-        raise ProtocolError(f"the sandbox told a value that makes no sense: {problem}") from None
+        raise ProtocolError(f"the sandbox sent a value that makes no sense: {problem}") from None
 
 
-def _attachments(described: Any, data: memoryview) -> list[tuple[str, memoryview]]:
+def _attachments(lengths: Any, data: memoryview) -> list[tuple[str, memoryview]]:
     found, start = [], 0
-    for kind, length in described:
+    for kind, length in lengths:
         if type(length) is not int or not 0 <= length <= len(data) - start:
             raise ValueError("an attachment is cut short")
         found.append((str(kind), data[start : start + length]))
@@ -60,34 +60,34 @@ def _attachments(described: Any, data: memoryview) -> list[tuple[str, memoryview
     return found
 
 
-class _Reader:
-    """Puts one value together."""
+class _ValueReader:
+    """Builds one value from JSON and attachments."""
 
     def __init__(self, attachments: list[tuple[str, memoryview]]) -> None:
-        # Each stands for one part of the value: told twice, a hundred megabytes would become any number of them.
+        # Each attachment may be used once: repeated, 100 MiB of them could become any number of gigabytes here.
         self._left = dict(enumerate(attachments))
         self._long_keys = 0
 
-    def value(self, told: Any) -> Any:
-        if type(told) is list:
-            return [self.value(one) for one in told]
-        if type(told) is not dict:
-            return told
-        mark = told.get(_MARK)
+    def value(self, part: Any) -> Any:
+        if type(part) is list:
+            return [self.value(one) for one in part]
+        if type(part) is not dict:
+            return part
+        mark = part.get(_MARK)
         if mark is None:
-            return {key: self.value(one) for key, one in told.items()}
+            return {key: self.value(one) for key, one in part.items()}
         if type(mark) is int:
             return self._attached(mark)
-        return _MARKED[mark](self, told)
+        return _MARKED[mark](self, part)
 
-    def items(self, told: Any) -> dict[Any, Any]:
-        return {self._key(key): self.value(one) for key, one in told["items"]}
+    def items(self, part: Any) -> dict[Any, Any]:
+        return {self._key(key): self.value(one) for key, one in part["items"]}
 
-    def frame(self, told: Any) -> Any:
+    def frame(self, part: Any) -> Any:
         pandas = _library("pandas", "a DataFrame")
-        columns = [self._column(pandas, one) for one in told["data"]]
-        index = self._index(pandas, told["index"])
-        names = self._index(pandas, told["columns"])
+        columns = [self._column(pandas, one) for one in part["data"]]
+        index = self._index(pandas, part["index"])
+        names = self._index(pandas, part["columns"])
         for column in columns:
             column.index = index
         if not columns:
@@ -98,73 +98,73 @@ class _Reader:
         frame.columns = names
         return frame
 
-    def series(self, told: Any) -> Any:
+    def series(self, part: Any) -> Any:
         pandas = _library("pandas", "a Series")
-        series = self._column(pandas, told["column"])
-        series.index = self._index(pandas, told["index"])
-        series.name = self._name(told["name"])
+        series = self._column(pandas, part["column"])
+        series.index = self._index(pandas, part["index"])
+        series.name = self._name(part["name"])
         return series
 
-    def _key(self, told: Any) -> Any:
-        if type(told) is int and told.bit_length() > _KEY_BITS:
+    def _key(self, part: Any) -> Any:
+        if type(part) is int and part.bit_length() > _KEY_BITS:
             self._long_keys += 1
             if self._long_keys > _LONG_KEYS_AT_MOST:
                 raise ValueError("too many keys of more than 64 bits")
-        return self._text(told) if type(told) is dict else told
+        return self._text(part) if type(part) is dict else part
 
-    def _text(self, told: Any) -> str:
-        text = self.value(told)
+    def _text(self, part: Any) -> str:
+        text = self.value(part)
         if not isinstance(text, str):
             raise TypeError("a key that is no text")
         return text
 
-    def _name(self, told: Any) -> Any:
-        """Of a column or an index; pandas wants tuples where JSON has lists."""
-        name = self.value(told)
+    def _name(self, part: Any) -> Any:
+        """Return the name of a column or an index; pandas wants tuples where JSON has lists."""
+        name = self.value(part)
         return tuple(name) if isinstance(name, list) else name
 
-    def _index(self, pandas: Any, told: Any) -> Any:
-        if told["kind"] == "range":
-            numbers = [told[name] for name in ("start", "stop", "step")]
+    def _index(self, pandas: Any, part: Any) -> Any:
+        if part["kind"] == "range":
+            numbers = [part[name] for name in ("start", "stop", "step")]
             if not all(type(number) is int for number in numbers):
                 raise TypeError("a range of something else than whole numbers")
-            return pandas.RangeIndex(*numbers, name=self._name(told["name"]))
-        if told["kind"] == "multi":
-            levels = [self._column(pandas, one).array for one in told["levels"]]
-            return pandas.MultiIndex.from_arrays(levels, names=[self._name(name) for name in told["names"]])
-        return pandas.Index(self._column(pandas, told["column"]), name=self._name(told["name"]), tupleize_cols=False)
+            return pandas.RangeIndex(*numbers, name=self._name(part["name"]))
+        if part["kind"] == "multi":
+            levels = [self._column(pandas, one).array for one in part["levels"]]
+            return pandas.MultiIndex.from_arrays(levels, names=[self._name(name) for name in part["names"]])
+        return pandas.Index(self._column(pandas, part["column"]), name=self._name(part["name"]), tupleize_cols=False)
 
-    def _column(self, pandas: Any, told: Any) -> Any:
-        kind = told["kind"]
+    def _column(self, pandas: Any, part: Any) -> Any:
+        kind = part["kind"]
         if kind == "numpy":
-            return pandas.Series(self._array(told["data"]))
+            return pandas.Series(self._array(part["data"]))
         if kind == "zoned":
-            times = pandas.Series(self._array(told["data"]))
-            return times.dt.tz_localize("UTC").dt.tz_convert(_zone(told["zone"]))
+            times = pandas.Series(self._array(part["data"]))
+            return times.dt.tz_localize("UTC").dt.tz_convert(_zone(part["zone"]))
         if kind == "category":
-            categories = pandas.Index(self._column(pandas, told["categories"]))
-            dtype = pandas.CategoricalDtype(categories, ordered=told["ordered"] is True)
-            return pandas.Series(pandas.Categorical.from_codes(self._array(told["codes"]), dtype=dtype))
+            categories = pandas.Index(self._column(pandas, part["categories"]))
+            dtype = pandas.CategoricalDtype(categories, ordered=part["ordered"] is True)
+            return pandas.Series(pandas.Categorical.from_codes(self._array(part["codes"]), dtype=dtype))
         if kind == "masked":
-            series = pandas.Series(self._array(told["data"])).astype(_one_of(_MASKED, told["dtype"]))
-            mask = self._array(told["mask"])
+            series = pandas.Series(self._array(part["data"])).astype(_one_of(_MASKED, part["dtype"]))
+            mask = self._array(part["mask"])
             if mask.dtype != bool:
                 raise TypeError("a mask of something else than flags")
             series[mask] = pandas.NA
             return series
         if kind == "text":
-            dtype = _one_of(_TEXTS, told["dtype"])
+            dtype = _one_of(_TEXTS, part["dtype"])
             known = dtype != "str" or int(pandas.__version__.partition(".")[0]) >= 3
-            return pandas.Series(self.value(told["data"]), dtype=dtype if known else "object")
+            return pandas.Series(self.value(part["data"]), dtype=dtype if known else "object")
         if kind == "objects":
-            return pandas.Series(self.value(told["values"]), dtype=object)
+            return pandas.Series(self.value(part["values"]), dtype=object)
         raise ValueError(f"a column of the kind {kind!r:.40}")
 
-    def _array(self, told: Any) -> Any:
-        kind, data = self._left.pop(told[_MARK])
+    def _array(self, part: Any) -> Any:
+        kind, data = self._left.pop(part[_MARK])
         if kind != "npy":
             raise TypeError("a column that is no array")
-        numbers = _of_npy(data)
+        numbers = _read_npy(data)
         if numbers.dtype.kind not in _COLUMN_KINDS:
             raise TypeError("a column of something else than numbers and times")
         if numbers.ndim != 1:
@@ -176,15 +176,15 @@ class _Reader:
         return _ATTACHED[kind](data)
 
 
-_MARKED: dict[object, Callable[[_Reader, Any], Any]] = {
-    "dict": _Reader.items,
-    "frame": _Reader.frame,
-    "series": _Reader.series,
+_MARKED: dict[object, Callable[[_ValueReader, Any], Any]] = {
+    "dict": _ValueReader.items,
+    "frame": _ValueReader.frame,
+    "series": _ValueReader.series,
 }
 
 
-def _of_npy(data: memoryview) -> Any:
-    """Of what numpy.save wrote. Its header says how much follows: nothing is allocated before that is found true."""
+def _read_npy(data: memoryview) -> Any:
+    """Read what numpy.save wrote. Allocates nothing before the length in its header is found to be true."""
     numpy = _library("numpy", "an array")
     file = BytesIO(data[: 16 * 1024])
     version = numpy.lib.format.read_magic(file)
@@ -198,11 +198,11 @@ def _of_npy(data: memoryview) -> Any:
     body = data[file.tell() :]
     if count * dtype.itemsize != len(body):
         raise ValueError("an array that is not as long as it says")
-    flat = numpy.frombuffer(body, dtype=dtype).copy()  # writable, and apart from the bytes that came
+    flat = numpy.frombuffer(body, dtype=dtype).copy()  # writable, and independent of the received bytes
     return flat.reshape(shape[::-1]).transpose() if fortran_order else flat.reshape(shape)
 
 
-def _of_texts(data: memoryview) -> list[object]:
+def _read_texts(data: memoryview) -> list[object]:
     count = int.from_bytes(data[:4], "little")
     if 4 * (count + 1) > len(data):
         raise ValueError("fewer texts than there should be")
@@ -215,25 +215,25 @@ def _of_texts(data: memoryview) -> list[object]:
             continue
         if start + length > len(rest):
             raise ValueError("a text is cut short")
-        texts.append(_of_text(rest[start : start + length]))
+        texts.append(_read_text(rest[start : start + length]))
         start += length
     return texts
 
 
-def _of_text(data: memoryview) -> str:
+def _read_text(data: memoryview) -> str:
     return str(data, "utf-8", "surrogatepass")
 
 
 _ATTACHED: dict[str, Callable[[memoryview], Any]] = {
     "bytes": bytes,
-    "text": _of_text,
-    "npy": _of_npy,
-    "texts": _of_texts,
+    "text": _read_text,
+    "npy": _read_npy,
+    "texts": _read_texts,
 }
 
 
 def _zone(name: Any) -> tzinfo:
-    """By name: pandas would open any file for a name that is one."""
+    """Return a time zone by its name, which must not reach pandas: pandas opens the file at a path."""
     if not isinstance(name, str):
         raise TypeError("a zone that is no text")
     offset = _OFFSET.fullmatch(name)

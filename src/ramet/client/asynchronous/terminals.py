@@ -1,18 +1,21 @@
-"""AsyncTerminal: a program on a terminal in a sandbox, for programs with an event loop."""
+"""AsyncTerminal: a program on a terminal in a sandbox, for programs on an event loop."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from types import TracebackType
 
-from ramet.client import asynchronous
-from ramet.client.handle import behind
-from ramet.client.terminal_operations import TerminalHandle
+from ramet.client.drivers import asynchronous
+from ramet.client.handle import closing_after
+from ramet.client.operations.terminals import TerminalHandle
 from ramet.errors import EngineClosed, EngineLost, ExecutionUnknown, SandboxClosed
 
 
 class AsyncTerminal:
-    """A program on a terminal of its own, beside the cells of its sandbox."""
+    """A program on a terminal of its own, beside the cells of its sandbox. Safe to use from several tasks.
+
+    Every method but ``close`` raises ExecutionUnknown if the engine no longer knows the terminal.
+    """
 
     def __init__(self, handle: TerminalHandle) -> None:
         self._terminal = handle
@@ -26,17 +29,20 @@ class AsyncTerminal:
     def read(self) -> AsyncGenerator[bytes, None]:
         """Yield output as it comes, until the program ends. A later call continues where the last one stopped.
 
-        Of output that is not read in time, the last mebibyte is kept.
+        If output is not read in time, the last mebibyte of it is kept.
         """
         return asynchronous.iterate(self._engine, self._terminal.read())
 
     async def write(self, data: bytes | str) -> None:
-        """Type input. Waits a while if the program does not read, then raises LimitReached."""
+        """Type input. Raises LimitReached if the program does not read it in time.
+
+        Raises ExecutionUnknown if the program has ended, InvalidArgument for data that is neither bytes nor a string.
+        """
         for piece in self._terminal.write(data):
             await asynchronous.perform(self._engine, piece)
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Change the size of the terminal; its program gets SIGWINCH."""
+        """Change the size of the terminal; its program gets SIGWINCH. Raises InvalidArgument."""
         await asynchronous.perform(self._engine, self._terminal.resize(cols, rows))
 
     async def kill(self) -> None:
@@ -50,7 +56,7 @@ class AsyncTerminal:
         return code
 
     async def close(self) -> None:
-        """Kill what still runs. A terminal that has already ended, or whose sandbox has, is allowed."""
+        """Kill the program if it still runs. Closing twice, or after its sandbox, is allowed."""
         try:
             await self.kill()
         except (ExecutionUnknown, SandboxClosed, EngineLost, EngineClosed):
@@ -62,5 +68,5 @@ class AsyncTerminal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with behind(error):
+        with closing_after(error):
             await self.close()

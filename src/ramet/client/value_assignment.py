@@ -1,4 +1,4 @@
-"""A value on its way into a sandbox: small ones in the request itself, others by way of a file."""
+"""Assigns a value to a name in a sandbox: small values travel in the request itself, others through a file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ramet.errors import LimitReached, ValueUnsupported
 from ramet.protocol.tool_values import CannotCross, EncodedValue, encode_value
 from ramet.protocol.values import DATA_BYTES_AT_MOST, INLINE_BYTES, check_name
 
-# Beside the files of outputs that were too long for a result.
+# The folder that also holds output that was too long for a result.
 _FOLDER = "/var/tmp/ramet"
 
 
-class Upload(NamedTuple):
+class UploadValue(NamedTuple):
     """Write the value to this file of the sandbox."""
 
     path: str
@@ -23,8 +23,8 @@ class Upload(NamedTuple):
     kind: Literal["upload"] = "upload"
 
 
-class Assign(NamedTuple):
-    """Give the name a value, which is in the file or here."""
+class AssignName(NamedTuple):
+    """AssignName the value to the name: from the file, or from ``data`` if there is no file."""
 
     name: str
     path: str | None
@@ -32,31 +32,34 @@ class Assign(NamedTuple):
     kind: Literal["assign"] = "assign"
 
 
-class Remove(NamedTuple):
-    """Remove the file, if it is still there."""
+class RemoveFile(NamedTuple):
+    """RemoveFile the file, if it is still there."""
 
     path: str
     kind: Literal["remove"] = "remove"
 
 
-Step: TypeAlias = Upload | Assign | Remove
-Steps: TypeAlias = Generator[Step, None, None]
+AssignmentStep: TypeAlias = UploadValue | AssignName | RemoveFile
+Assignment: TypeAlias = Generator[AssignmentStep, None, None]
 
 
-def give(name: str, value: object) -> Steps:
-    """The steps that give a name a value. Everything is checked before the first. What fails is thrown in."""
+def assign(name: str, value: object) -> Assignment:
+    """Return the steps of an assignment; the caller throws in the error of a step that fails.
+
+    Raises InvalidArgument, ValueUnsupported or LimitReached at once for a name or value that is not possible.
+    """
     known = check_name(name)
-    # What can be read in there is only known in there: tables go as Arrow first, where that is possible here.
+    # Only the sandbox knows which formats it can read. Tables go as Arrow first, if this side can write that.
     plain = ("frame", "npy")
     formats: list[tuple[str, ...]] = [("arrow", *plain), plain] if find_spec("pyarrow") is not None else [plain]
     encoded = _encoded(known, value, formats[0])
-    return _give(known, value, encoded, formats[1:])
+    return _assign(known, value, encoded, formats[1:])
 
 
-def _give(name: str, value: object, encoded: EncodedValue, other_formats: list[tuple[str, ...]]) -> Steps:
+def _assign(name: str, value: object, encoded: EncodedValue, other_formats: list[tuple[str, ...]]) -> Assignment:
     while True:
         try:
-            yield from _sent(name, encoded)
+            yield from _send(name, encoded)
         except ValueUnsupported as error:
             if error.details.get("kind") != "format" or not other_formats:
                 raise
@@ -65,18 +68,18 @@ def _give(name: str, value: object, encoded: EncodedValue, other_formats: list[t
             return
 
 
-def _sent(name: str, encoded: EncodedValue) -> Steps:
+def _send(name: str, encoded: EncodedValue) -> Assignment:
     if encoded.size_bytes <= INLINE_BYTES:
-        yield Assign(name, None, encoded.whole())
+        yield AssignName(name, None, encoded.whole())
         return
     path = f"{_FOLDER}/value-{urandom(16).hex()}"
     try:
-        yield Upload(path, encoded)
-        yield Assign(name, path, b"")
+        yield UploadValue(path, encoded)
+        yield AssignName(name, path, b"")
     except GeneratorExit:
         raise
-    except BaseException:  # whoever gives up, by Ctrl-C too, leaves no hundred megabytes behind
-        yield Remove(path)
+    except BaseException:  # also Ctrl-C: a file of up to 100 MiB must not stay behind
+        yield RemoveFile(path)
         raise
 
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
-from ramet.client import asynchronous, folders, operations
-from ramet.client.arguments import Mounts, Template, check_id, engine_for, sandbox_spec, server_for
-from ramet.client.async_files import AsyncFiles
-from ramet.client.async_forks import AsyncForks, AsyncSnapshot
-from ramet.client.async_networks import AsyncExposed, AsyncSandboxNetwork
-from ramet.client.async_terminals import AsyncTerminal
+from ramet.client import folders
+from ramet.client.arguments import Mounts, Template, check_id, sandbox_spec, server_for
+from ramet.client.asynchronous.files import AsyncFiles
+from ramet.client.asynchronous.forks import AsyncForks, AsyncSnapshot
+from ramet.client.asynchronous.networks import AsyncExposed, AsyncSandboxNetwork
+from ramet.client.asynchronous.terminals import AsyncTerminal
+from ramet.client.drivers import asynchronous
+from ramet.client.drivers.async_bases import AsyncSandboxBase
 from ramet.client.folders import DOWNLOAD_BYTES_AT_MOST, Copied
-from ramet.client.handle import Handle, SnapshotHandle, behind
+from ramet.client.handle import HandleOwner, SandboxHandle, SnapshotHandle, closing_after
 from ramet.client.network import NetworkArgument, Secrets
-from ramet.client.open_streams import Reading
-from ramet.client.operations import Forked, OnDisconnect
-from ramet.client.terminal_operations import TerminalHandle, list_terminals, open_terminal
-from ramet.client.tools.tool import AnyTool, Toolset, toolset
+from ramet.client.operations import cells, forks, sandboxes, terminals, values
+from ramet.client.operations import network as network_operations
+from ramet.client.operations.cells import OnDisconnect
+from ramet.client.operations.forks import ForkedChildren
+from ramet.client.operations.terminals import TerminalHandle
+from ramet.client.tools.tool import AnyTool, toolset
 from ramet.client.usual_names import knows_its_arguments, no_such_member, not_picklable
-from ramet.errors import EngineClosed, EngineLost, RametError, SandboxClosed
+from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.checks import Language
 from ramet.protocol.forks import Diff, ForkInfo
@@ -31,19 +33,14 @@ from ramet.protocol.listing import SandboxRow
 from ramet.protocol.replays import ReplayEvent
 from ramet.protocol.results import Event, Result, SandboxInfo
 from ramet.protocol.terminals import TerminalInfo
-from ramet.protocol.values import INLINE_BYTES
-from ramet.transport.embedded import default_engine
-from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:
-    from ramet.client.forks import Snapshot
-    from ramet.client.sandbox import Sandbox
-    from ramet.client.values_given import Step
-
-_REMOVE_SECONDS = 5.0  # a task that was cancelled does not wait longer to leave nothing behind
+    from ramet.client.blocking.forks import Snapshot
+    from ramet.client.blocking.sandbox import Sandbox
+    from ramet.client.value_assignment import AssignmentStep
 
 
-class AsyncSandbox:
+class AsyncSandbox(AsyncSandboxBase):
     """A running Python REPL with its own memory, files, processes and walls, for programs on an event loop.
 
         async with AsyncSandbox() as sandbox:
@@ -77,20 +74,17 @@ class AsyncSandbox:
 
     Attributes:
         id: Name of the sandbox, unique in its engine.
-        files: Its files: read, write, list and more; a AsyncFiles.
-        network: Its network rules and the log of its connections; a AsyncSandboxNetwork.
-        fork_info: What making it cost, if it is a child of a fork; else None. A ForkInfo.
-        tools: Names of the tools whose calls are answered from here.
+        files: Its files: read, write, list and more; an AsyncFiles.
+        network: Its network rules and the log of its connections; an AsyncSandboxNetwork.
+        fork_info: A ForkInfo with the cost of the fork if it is a child of one, else None.
+        tools: Names of the tools whose calls this object answers.
 
     Raises InvalidArgument for an argument that is not allowed, before anything is started; HostNotCapable where this
-    machine cannot build the walls; TemplateFailed if the interpreter does not start; LimitReached where there is no
+    machine cannot build the walls; TemplateFailed if the interpreter does not start; LimitReached if there is no
     room for another sandbox. Every method raises SandboxClosed once the sandbox has ended, EngineLost or EngineClosed
     if the engine has, and for a sandbox at a server Unreachable, Unauthorized, or OutcomeUnknown if the connection
     broke. A cell that fails is a Result, never an exception.
     """
-
-    _handle: Handle | None = None
-    fork_info: ForkInfo | None = None
 
     @knows_its_arguments
     def __init__(
@@ -113,10 +107,9 @@ class AsyncSandbox:
         url: str | None = None,
         api_key: str | None = None,
     ) -> None:
-        self._tools = toolset(tools)
-        self._template = template
-        self._server = server_for(template, url, api_key)
-        self._spec = sandbox_spec(
+        given = toolset(tools)
+        server = server_for(template, url, api_key)
+        spec = sandbox_spec(
             template,
             python,
             env,
@@ -130,10 +123,9 @@ class AsyncSandbox:
             idle_timeout_seconds,
             network,
             secrets,
-            self._server,
+            server,
         )
-        self.files = AsyncFiles(self)
-        self.network = AsyncSandboxNetwork(self)
+        self._begin(template, server, spec, given)
 
     @classmethod
     @knows_its_arguments
@@ -157,7 +149,7 @@ class AsyncSandbox:
         url: str | None = None,
         api_key: str | None = None,
     ) -> AsyncSandbox:
-        """A new sandbox, ready for its first cell. Arguments and errors are those of the class."""
+        """Create a sandbox, ready for its first cell. Arguments and errors are those of the class."""
         sandbox = cls(
             template,
             python=python,
@@ -187,34 +179,38 @@ class AsyncSandbox:
         url: str | None = None,
         api_key: str | None = None,
     ) -> AsyncSandbox:
-        """A handle of a sandbox that exists, by its id. Unlike others it may be forgotten: the sandbox then goes on.
+        """Connect to a sandbox that exists, by its id. Unlike others, this one may be forgotten: the sandbox goes on.
 
-        With ``tools`` the sandbox is given these instead of those it has. ``url`` and ``api_key`` are as for the class.
-        Raises SandboxClosed if there is no such sandbox, or not any more.
+        With ``tools`` the sandbox gets these instead of those it has. ``url`` and ``api_key`` are as for the class.
+        Raises SandboxClosed if there is no sandbox of this id, or no longer; InvalidArgument for an argument that is
+        not allowed.
         """
         check_id(sandbox_id)
         given = toolset(tools)
-        engine = await _engine_at(url, api_key)
-        await asynchronous.perform(engine, operations.info(sandbox_id))
-        sandbox = cls._adopted(Handle(engine, sandbox_id, owned=False))
+        engine = await asynchronous.engine_at(url, api_key)
+        await asynchronous.perform(engine, sandboxes.info(sandbox_id))
+        handle = SandboxHandle(engine, sandbox_id, owned=False)
         if tools is not None:
-            await _give(sandbox._created(), given)
-        return sandbox
+            await asynchronous.give_tools(handle, given)
+        return cls._adopted(handle)
 
     @classmethod
     async def list_all(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxRow]:
-        """All sandboxes of this key at a server, or of this process, the oldest first."""
-        return await asynchronous.perform(await _engine_at(url, api_key), operations.sandboxes())
+        """All sandboxes of this key at a server, or of this process, the oldest first.
+
+        Raises Unreachable or Unauthorized for a server that does not answer or does not know the key.
+        """
+        engine = await asynchronous.engine_at(url, api_key)
+        return await asynchronous.perform(engine, sandboxes.list_sandboxes())
+
+    def _attach(self, owner: HandleOwner) -> None:
+        self.files = AsyncFiles(owner)
+        self.network = AsyncSandboxNetwork(owner)
 
     def __repr__(self) -> str:
         if self._handle is None:
             return "<AsyncSandbox not created>"
         return f"<AsyncSandbox {self.id} {self._handle.state}>"
-
-    @property
-    def id(self) -> str:
-        """Name of the sandbox, unique in its engine. Raises SandboxClosed before it was created."""
-        return self._created().id
 
     async def run_code(
         self,
@@ -232,8 +228,9 @@ class AsyncSandbox:
         ExecutionCancelled if the sandbox closes meanwhile, SandboxLost if no REPL can be started any more.
         """
         handle = self._created()
-        cell = handle.open().run(code, language, timeout, on_disconnect, bool(handle.tools))
-        return await asynchronous.perform(handle.engine, cell, answering=handle.answering(on_loop=True))
+        order, tools = handle.cell_order, bool(handle.tools)
+        cell = cells.run(handle.open(), code, language, timeout, on_disconnect, order, tools)
+        return await asynchronous.run_cell(handle, cell, timeout)
 
     def run_code_stream(
         self,
@@ -246,17 +243,17 @@ class AsyncSandbox:
         """Run a cell and give its events as they happen: OutputEvent, ResultEvent, and an ExitEvent at the end.
 
         The cell starts when the first event is asked for; closing the iterator early interrupts it. Arguments and
-        errors are those of ``run_code``. Who has begun to read a stream and has not come to its end is refused what
-        would wait for that cell (InvalidArgument).
+        errors are those of ``run_code``. A task that has begun to read a stream and has not reached its end gets
+        InvalidArgument from every call that would wait for that cell.
         """
         handle = self._created()
-        cell = handle.open().stream(code, language, timeout, on_disconnect, bool(handle.tools))
-        reading = Reading(handle.id, on_loop=True)
-        return reading.of(asynchronous.iterate(handle.engine, cell, handle.answering(on_loop=True), reading))
+        order, tools = handle.cell_order, bool(handle.tools)
+        cell = cells.stream(handle.open(), code, language, timeout, on_disconnect, order, tools)
+        return asynchronous.stream_cell(handle, cell)
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of the tools whose calls are answered from here."""
+        """The names of the tools whose calls this object answers."""
         return self._created().tools.names
 
     async def set_tools(self, tools: Iterable[AnyTool]) -> None:
@@ -264,7 +261,7 @@ class AsyncSandbox:
 
         Raises InvalidArgument for a function that cannot be a tool.
         """
-        await _give(self._created(), toolset(tools))
+        await asynchronous.give_tools(self._created(), toolset(tools))
 
     @overload
     async def result(self, execution_id: str, wait: Literal[True] = True) -> Result: ...
@@ -274,84 +271,81 @@ class AsyncSandbox:
         """The Result of a cell whose connection broke, by the id in ``OutcomeUnknown.details["execution"]``.
 
         Waits for the end of the cell; with ``wait=False`` it is None while the cell runs. Raises ExecutionUnknown for
-        an id that is not known, or not any more.
+        an id that the sandbox does not know, or no longer; InvalidArgument for text that cannot be an id.
         """
         handle = self._created()
-        return await asynchronous.perform(handle.engine, handle.open().result(execution_id, wait))
+        return await asynchronous.perform(handle.engine, cells.fetch(handle.open(), execution_id, wait))
 
     async def replay(self) -> list[ReplayEvent]:
         """The last output of all cells, at most a mebibyte, as a list of ReplayEvent."""
         handle = self._created()
-        return await asynchronous.perform(handle.engine, handle.open().replay())
+        return await asynchronous.perform(handle.engine, cells.replay(handle.open()))
 
     async def extend(self, timeout_seconds: float | None = None, idle_timeout_seconds: float | None = None) -> None:
         """Reset the lifetime or the idle timeout, in seconds counted from now. None leaves it unchanged.
 
-        Raises InvalidArgument if both are None.
+        Raises InvalidArgument if both are None, or for a time that is not allowed.
         """
         handle = self._created()
-        await asynchronous.perform(handle.engine, handle.open().extend(timeout_seconds, idle_timeout_seconds))
+        await asynchronous.perform(
+            handle.engine, sandboxes.extend(handle.open(), timeout_seconds, idle_timeout_seconds)
+        )
 
     async def interrupt(self) -> bool:
         """Interrupt the running cell, from another task. False if none runs."""
         handle = self._created()
-        return await asynchronous.perform(handle.engine, handle.open().interrupt())
+        return await asynchronous.perform(handle.engine, cells.interrupt(handle.open()))
 
     async def get(self, name: str) -> Any:
         """The value of a global variable of the sandbox. Waits its turn in the queue like a cell.
 
         Plain data (numbers, texts, lists, dicts), bytes, arrays of numpy, DataFrames and Series of pandas come as what
         they are; tuples and sets as lists, dates as text, dataclasses as dicts. At most 100 MiB, and 16 MiB of plain
-        data. Nothing of it is unpickled or run here. Raises NameUnknown, ValueUnsupported for other types, LimitReached
-        for more, InvalidArgument for what cannot be a name.
+        data. Nothing in it is unpickled or run here. Raises NameUnknown, ValueUnsupported for other types, LimitReached
+        for larger values, InvalidArgument for text that cannot be a name.
         """
-        from ramet.client import values  # most programs do without
-
         handle = self._created()
-        data = await asynchronous.perform(handle.engine, handle.open().get_value(name))
-        if len(data) <= INLINE_BYTES:
-            return values.decode(data)
-        # Seconds of work, perhaps, and as the sandbox pleases: other tasks of the owner's go on meanwhile.
-        return await asyncio.to_thread(values.decode, data)
+        data = await asynchronous.perform(handle.engine, values.get_value(handle.open(), name))
+        return await asynchronous.decode_value(data)
 
     async def set(self, name: str, value: object) -> None:
-        """Give a global variable of the sandbox a value. Waits its turn in the queue like a cell.
+        """Assign a value to a global variable of the sandbox. Waits its turn in the queue like a cell.
 
         Takes plain data, bytes, arrays of numpy, DataFrames of pandas and polars, tables of pyarrow; tuples and sets
         arrive as lists, dates as text, dataclasses and pydantic models as dicts. At most 100 MiB. Raises
-        ValueUnsupported for other types, or if the sandbox has not the library; LimitReached for more; InvalidArgument
-        for what cannot be a name.
+        ValueUnsupported for other types, or if the sandbox lacks the library; LimitReached for larger values;
+        InvalidArgument for text that cannot be a name.
         """
-        from ramet.client import values_given  # as above
+        from ramet.client.value_assignment import assign  # most programs set no values
 
-        giving = values_given.give(name, value)
+        assigning = assign(name, value)
         try:
-            step = next(giving)
+            step = next(assigning)
             while True:
                 try:
-                    await self._give_value(step)
+                    await self._take(step)
                 except BaseException as error:
-                    step = giving.throw(error)
+                    step = assigning.throw(error)
                 else:
-                    step = next(giving)
+                    step = next(assigning)
         except StopIteration:
             return
 
-    async def _give_value(self, step: Step) -> None:
+    async def _take(self, step: AssignmentStep) -> None:
+        """Carry out one step of an assignment."""
         if step.kind == "upload":
             await self.files.write(step.path, step.value.pieces(CHUNK_BYTES))
         elif step.kind == "remove":
-            with suppress(RametError, TimeoutError):
-                async with asyncio.timeout(_REMOVE_SECONDS):
-                    await self.files.remove(step.path)
+            async with asynchronous.best_effort():
+                await self.files.remove(step.path)
         else:
             handle = self._created()
-            await asynchronous.perform(handle.engine, handle.open().set_value(step.name, step.path, step.data))
+            await asynchronous.perform(handle.engine, values.set_value(handle.open(), step.name, step.path, step.data))
 
     async def upload(self, data: str | PathLike[str] | bytes, remote_path: str) -> Copied:
         """Copy bytes, a local file, or a local folder with all that is in it, to a path in the sandbox.
 
-        Folders above the path are made. Of a folder, links and special files are left out (``Copied.left_out``);
+        Folders above the path are made. Links and special files in a folder are left out (``Copied.left_out``);
         permissions are not kept. Raises OSError if a local file cannot be read, FileError if one cannot be written in
         the sandbox, LimitReached for a folder of more than 100,000 entries or 100 levels.
         """
@@ -372,7 +366,7 @@ class AsyncSandbox:
         local_path: str | PathLike[str] | None = None,
         max_bytes: int = DOWNLOAD_BYTES_AT_MOST,
     ) -> bytes | Copied:
-        """Copy a file or a folder out of the sandbox to ``local_path``. Without one: the bytes of a file.
+        """Copy a file or a folder out of the sandbox to ``local_path``. Without one, return the bytes of a file.
 
         A file is written to ``local_path``, or into it if that is a folder. The contents of a folder go into the folder
         ``local_path``, which is made. Nothing outside of it is written, whatever the sandbox holds: links and special
@@ -384,44 +378,34 @@ class AsyncSandbox:
         return await self.files._copy(folders.download(remote_path, local_path, max_bytes))
 
     async def fork(self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False) -> AsyncForks:
-        """Copies of this sandbox as it is between two cells, threads included: a list of ``n``, 1 to 256.
+        """Copy this sandbox as it is between two cells, threads included. Returns a list of ``n`` copies, 1 to 256.
 
         Waits its turn in the queue like a cell. The random generators of the children go on as the parent's would, all
         alike; with ``reseed`` each starts anew. Each child has the parent's network rules, and connections, log and
         placeholders of its own; it can use the parent's secrets only with ``inherit_secrets``. For one child write
-        ``fork()[0]``. Raises ForkFailed if the sandbox cannot be copied, and LimitReached.
+        ``fork()[0]``. Raises ForkFailed if the sandbox cannot be copied, LimitReached if there is no room for the
+        children, InvalidArgument.
         """
         handle = self._created()
+        engine, tools = handle.engine, handle.tools
 
-        def keep(made: Forked) -> AsyncForks:
-            children = (AsyncSandbox._of(handle.engine, handle.tools, *child) for child in made.children)
-            return AsyncForks(children, made.info)
+        def keep(made: ForkedChildren) -> AsyncForks:
+            return AsyncForks((child(*one) for one in made.children), made.info)
 
-        return await asynchronous.make(handle.engine, handle.open().fork(n, reseed, inherit_secrets), keep)
+        def child(child_id: str, fork_info: ForkInfo) -> AsyncSandbox:
+            return AsyncSandbox._adopted(SandboxHandle(engine, child_id, tools=tools), fork_info)
 
-    @classmethod
-    def _of(cls, engine: Engine, tools: Toolset, sandbox_id: str, fork_info: ForkInfo) -> AsyncSandbox:
-        child = AsyncSandbox._adopted(Handle(engine, sandbox_id, tools=tools))
-        child.fork_info = fork_info
-        return child
-
-    @classmethod
-    def _adopted(cls, handle: Handle) -> AsyncSandbox:
-        """For a sandbox that the engine has made already."""
-        sandbox = cls.__new__(cls)
-        sandbox._handle = handle
-        sandbox.files = AsyncFiles(sandbox)
-        sandbox.network = AsyncSandboxNetwork(sandbox)
-        return sandbox
+        return await asynchronous.make(engine, forks.fork(handle.open(), n, reseed, inherit_secrets), keep)
 
     async def expose(self, port: int) -> AsyncExposed:
         """Let the host connect to a server in the sandbox that listens at ``port``, now or later. Needs no network.
 
-        The URL is for this machine; at a server, for everybody who has it. The same port again has the same URL. Raises
-        InvalidArgument for what is no port.
+        The URL works on this machine; at a server, for everybody who has it. The same port again has the same URL.
+        Raises InvalidArgument for a number that cannot be a port.
         """
         handle = self._created()
-        url = await asynchronous.perform(handle.engine, handle.open().expose(port, handle.engine.place))
+        exposing = network_operations.expose(handle.open(), port, handle.engine.place)
+        url = await asynchronous.perform(handle.engine, exposing)
         return AsyncExposed(handle, port, url)
 
     async def terminal(
@@ -434,21 +418,21 @@ class AsyncSandbox:
     ) -> AsyncTerminal:
         """Start a program on a terminal of its own, beside the cells. A string is a line for bash.
 
-        Raises InvalidArgument, and LimitReached for too many terminals.
+        Raises InvalidArgument for an argument that is not allowed, LimitReached for too many terminals.
         """
         handle = self._created()
-        opening = open_terminal(handle.open().sandbox_id, command, cols, rows, env, cwd)
+        opening = terminals.open_terminal(handle.open(), command, cols, rows, env, cwd)
         return AsyncTerminal(TerminalHandle(handle, await asynchronous.perform(handle.engine, opening)))
 
     async def terminals(self) -> list[TerminalInfo]:
         """The terminals that run, and some that have ended, as a list of TerminalInfo."""
         handle = self._created()
-        return await asynchronous.perform(handle.engine, list_terminals(handle.open().sandbox_id))
+        return await asynchronous.perform(handle.engine, terminals.list_terminals(handle.open()))
 
     async def attach(self, terminal_id: str) -> AsyncTerminal:
-        """A terminal that was opened before, also by another program. Its output is read from where it is kept.
+        """Attach to a terminal that was opened before, also by another program. Reads all output that is still kept.
 
-        Raises InvalidArgument if there is none of this id.
+        Raises ExecutionUnknown if the sandbox has no terminal of this id.
         """
         handle = self._created()
         terminal = TerminalHandle(handle, terminal_id)
@@ -462,7 +446,9 @@ class AsyncSandbox:
         """
         handle = self._created()
         return await asynchronous.make(
-            handle.engine, handle.open().snapshot(), lambda made: AsyncSnapshot(SnapshotHandle(handle.engine, made))
+            handle.engine,
+            forks.snapshot(handle.open()),
+            lambda made: AsyncSnapshot(SnapshotHandle(handle.engine, made)),
         )
 
     async def restore(self, snapshot: Snapshot | AsyncSnapshot) -> None:
@@ -471,18 +457,18 @@ class AsyncSandbox:
         Raises SandboxClosed if the snapshot is closed, ForkFailed if it cannot be woken.
         """
         handle = self._created()
-        sandbox = handle.open()
-        await asynchronous.perform(handle.engine, sandbox.restore(handle.restorable(snapshot)))
+        restoring = forks.restore(handle.open(), handle.restorable(snapshot))
+        await asynchronous.perform(handle.engine, restoring)
 
     async def merge_into(self, winner: Sandbox | AsyncSandbox) -> None:
-        """Become what the winner is, under this id; what this sandbox was is closed, and the winner's id is no more.
+        """Replace the state of this sandbox with the winner's. This id stays, and the winner's id no longer exists.
 
         Waits for the turn of both. Cells in the queue behind this run in the winner's state. Raises InvalidArgument if
-        the winner is this sandbox, or one of another engine.
+        the winner is this sandbox, or belongs to another engine; SandboxClosed if it is closed.
         """
         handle = self._created()
-        sandbox, other = handle.open(), handle.related(winner, "winner")
-        await asynchronous.perform(handle.engine, sandbox.merge_into(other.open()))
+        sandbox_id, other = handle.open(), handle.related(winner, "winner")
+        await asynchronous.perform(handle.engine, forks.merge(sandbox_id, other.open()))
         other.merged(into=handle)
 
     async def diff(
@@ -492,33 +478,34 @@ class AsyncSandbox:
 
         With a sandbox the Diff says how the other differs from this one. With a snapshot it says what has changed here
         since: the snapshot is woken without a network for as long as the comparison takes. Waits for the turn of both.
-        Raises InvalidArgument for one of another engine, SandboxClosed for one that is closed, LimitReached.
+        Raises InvalidArgument if the other belongs to another engine, SandboxClosed if it is closed, LimitReached if
+        there is no room to wake the snapshot.
         """
         handle = self._created()
-        sandbox = handle.open()
+        sandbox_id = handle.open()
         if hasattr(other, "_snapshot"):
-            comparing = sandbox.diff_since(handle.restorable(other, "other"), paths)
+            comparing = forks.diff_since(sandbox_id, handle.restorable(other, "other"), paths)
         else:
-            comparing = sandbox.diff(handle.related(other, "other").open(), paths)
+            comparing = forks.diff(sandbox_id, handle.related(other, "other").open(), paths)
         return await asynchronous.perform(handle.engine, comparing)
 
     async def info(self) -> SandboxInfo:
-        """What the sandbox is, uses, and is really walled in by: a SandboxInfo."""
+        """Ask what the sandbox is, what it uses and which walls it has. Returns a SandboxInfo."""
         handle = self._created()
-        return await asynchronous.perform(handle.engine, handle.open().info())
+        return await asynchronous.perform(handle.engine, sandboxes.info(handle.open()))
 
     async def close(self) -> None:
-        """End the sandbox and all its processes. Cells that run or wait are cancelled. Closing twice is no error."""
+        """End the sandbox and all its processes. Cells that run or wait are cancelled. Closing twice is allowed."""
         handle = self._handle
         if handle is None:
             return
         try:
             if handle.begin_close():
-                await asynchronous.perform(handle.engine, operations.close(handle.id))
+                await asynchronous.perform(handle.engine, sandboxes.close(handle.id))
         except (EngineLost, EngineClosed, SandboxClosed):
             pass  # gone with its engine, or by itself
         except BaseException:
-            handle.abandon()  # it is marked as closed, so nobody would try again
+            handle.abandon()  # it is marked as closed, so a second close would do nothing
             raise
 
     def __reduce__(self) -> NoReturn:
@@ -530,47 +517,11 @@ class AsyncSandbox:
             raise no_such_member(self, name)
 
     async def __aenter__(self) -> AsyncSandbox:
-        if self._handle is None:
-            engine = self._server
-            if engine is None:
-                # Starting a process blocks for some milliseconds.
-                engine = await asyncio.to_thread(engine_for, self._template)
-            created = operations.create(self._spec)
-            handle = await asynchronous.make(engine, created, lambda made: Handle(engine, made))
-            try:
-                if self._tools:
-                    await _give(handle, self._tools)
-                self._handle = handle
-            except BaseException:
-                handle.abandon()
-                raise
-        self._handle.open()
+        await self._ready()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with behind(error):
+        with closing_after(error):
             await self.close()
-
-    def __del__(self) -> None:
-        if self._handle is not None:
-            self._handle.forgotten(self)
-
-    def _created(self) -> Handle:
-        if self._handle is None:
-            raise SandboxClosed(
-                "this AsyncSandbox has not been created yet",
-                hint="use `async with AsyncSandbox() as sandbox:` or `sandbox = await AsyncSandbox.create()`",
-            )
-        return self._handle
-
-
-async def _give(handle: Handle, tools: Toolset) -> None:
-    await asynchronous.perform(handle.engine, handle.open().set_tools(tools))
-    handle.tools = tools
-
-
-async def _engine_at(url: str | None, api_key: str | None) -> Engine:
-    server = server_for(None, url, api_key)
-    return server if server is not None else await asyncio.to_thread(default_engine)

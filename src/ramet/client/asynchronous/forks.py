@@ -1,4 +1,4 @@
-"""What forks and snapshots give to programs on an event loop."""
+"""AsyncForks and AsyncSnapshot: the children of a fork, and a frozen sandbox, for programs on an event loop."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from ramet.client import asynchronous, operations
 from ramet.client.arguments import check_new_name
-from ramet.client.handle import SnapshotHandle, behind
+from ramet.client.drivers import asynchronous
+from ramet.client.handle import SnapshotHandle, closing_after
+from ramet.client.operations import forks
 from ramet.client.usual_names import no_member_of_list
 from ramet.errors import EngineClosed, EngineLost
 from ramet.protocol.forks import ForkInfo
 
 if TYPE_CHECKING:
-    from ramet.client.async_sandbox import AsyncSandbox
+    from ramet.client.asynchronous.sandbox import AsyncSandbox
 
 
 class AsyncForks(list["AsyncSandbox"]):
@@ -28,13 +29,13 @@ class AsyncForks(list["AsyncSandbox"]):
     if not TYPE_CHECKING:  # a type checker knows that this is a list
 
         def __getattr__(self, name: str) -> NoReturn:
-            from ramet.client.async_sandbox import AsyncSandbox
+            from ramet.client.asynchronous.sandbox import AsyncSandbox
 
             of_one = hasattr(AsyncSandbox, name) or name in ("id", "files", "network")
             raise no_member_of_list(self, name, of_one, "(await sandbox.fork())[0]")
 
     async def close(self) -> None:
-        """Close every child, even if closing another one fails."""
+        """Close every child, even if closing another one fails. Raises the first error once all are closed."""
         async with AsyncExitStack() as stack:
             for child in reversed(self):
                 stack.push_async_callback(child.close)
@@ -45,29 +46,33 @@ class AsyncForks(list["AsyncSandbox"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with behind(error):
+        with closing_after(error):
             await self.close()
 
 
 class AsyncSnapshot:
-    """A Snapshot with ``await``."""
+    """A frozen sandbox. It uses no CPU, and memory only for what its sandbox has changed since."""
 
     def __init__(self, handle: SnapshotHandle) -> None:
         self._snapshot = handle
 
     @property
     def id(self) -> str:
+        """Name of the snapshot, unique in its engine."""
         return self._snapshot.id
 
     def __repr__(self) -> str:
         return f"<AsyncSnapshot {self.id} {'closed' if self._snapshot.closed else 'open'}>"
 
     async def save_as(self, name: str) -> None:
-        """Make it a template of this engine, which goes by this name also after this snapshot was closed."""
+        """Save it as a template: ``AsyncSandbox(name)`` works from now on, even after this snapshot is closed.
+
+        Raises InvalidArgument if the name is not allowed or a template has it, SandboxClosed if the snapshot is closed.
+        """
         handle = self._snapshot
         snapshot_id = handle.open()
         check_new_name(handle.engine, name)
-        await asynchronous.perform(handle.engine, operations.save_snapshot(snapshot_id, name))
+        await asynchronous.perform(handle.engine, forks.save_snapshot(snapshot_id, name))
         handle.engine.saved_templates.add(name)
 
     async def close(self) -> None:
@@ -75,11 +80,11 @@ class AsyncSnapshot:
         handle = self._snapshot
         try:
             if handle.begin_close():
-                await asynchronous.perform(handle.engine, operations.drop_snapshot(handle.id))
+                await asynchronous.perform(handle.engine, forks.drop_snapshot(handle.id))
         except (EngineLost, EngineClosed):
             pass  # gone with its engine
         except BaseException:
-            handle.abandon()  # it is marked as closed, so nobody would try again
+            handle.abandon()  # it is marked as closed, so a second close would do nothing
             raise
 
     async def __aenter__(self) -> AsyncSnapshot:
@@ -89,7 +94,7 @@ class AsyncSnapshot:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with behind(error):
+        with closing_after(error):
             await self.close()
 
     def __del__(self) -> None:
