@@ -13,6 +13,7 @@ PYTHON ?= $(shell for python in $(CANDIDATES); do "$$python" -c 'import sys; sys
 BIN := .venv/bin
 # Folders are listed too: a module that was removed must go from the installed copy.
 SOURCES := $(shell find src \( -name __pycache__ -o -name '*.egg-info' -o -name '.?*' \) -prune -o ! -name '*.so' ! -name ramet-pod -print 2>/dev/null) pyproject.toml setup.py
+C_SOURCES = $(shell find src -name '*.[ch]')
 .PHONY: help
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name what; do printf '  make %-9s %s\n' "$$name" "$$what"; done
@@ -34,6 +35,7 @@ test-all: .venv/installed .venv/test  ## every test, also as an ordinary user, m
 check: .venv/installed .venv/test  ## format, lint, layers, types, generated code
 	$(BIN)/python tools/generate-sync --check
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
@@ -55,6 +57,7 @@ fix: .venv/installed .venv/test  ## format the code, mend what the linter can, g
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python tools/generate-sync
+	$(BIN)/clang-format -i $(C_SOURCES)
 
 .PHONY: docs
 docs: .venv/installed .venv/test  ## run the examples in the documents, check their links and the paths they name

@@ -13,10 +13,11 @@ import sys
 from typing import Any
 
 from ramet_guest import fallback
-from ramet_guest.channel import CONTROL_DESCRIPTOR, READY, Channel, encode_header
+from ramet_guest.channel import Channel, encode_header
 from ramet_guest.children import tell_children_apart
 from ramet_guest.interrupts import Gate
 from ramet_guest.output import SPARES, Output, unbuffer_c_stdio
+from ramet_guest.wire import READY, REPL_CONTROL
 
 OLDEST_IPYTHON = 8
 
@@ -35,7 +36,7 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     sys.path.insert(0, "")
     sys.argv[:] = [""]
     # Programs that cells start must not inherit the control socket or the spare pipes.
-    for descriptor in (CONTROL_DESCRIPTOR, *SPARES.values()):
+    for descriptor in (REPL_CONTROL, *SPARES.values()):
         os.set_inheritable(descriptor, False)
     unbuffer_c_stdio()
     fallback.install(os.path.join(folder, "site-packages"))
@@ -49,7 +50,7 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     from ramet_guest.shell import make_shell
     from ramet_guest.sources import teach_inspect
 
-    channel = Channel(CONTROL_DESCRIPTOR)
+    channel = Channel(REPL_CONTROL)
     gate = Gate()
     output = Output()
     repl = Repl(channel, output, gate, make_shell())

@@ -14,32 +14,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, NamedTuple, NoReturn
 
-VERSION = 1
-CONTROL_DESCRIPTOR = 1000
-
-# Engine to guest.
-CONFIGURE = 1
-RUN = 2
-THAWED = 3
-ASK_LOOPS = 4
-ASK_NAMES = 5
-WAKE = 6
-TOOLS = 7
-INTERRUPT = 8
-VALUE_GET = 9
-VALUE_NEXT = 10
-VALUE_SET = 11
-VALUE_DROP = 12
-VALUE_KINDS = (VALUE_GET, VALUE_NEXT, VALUE_SET, VALUE_DROP)
-TAKEN = 13
-# Guest to engine.
-READY = 1
-CONFIGURED = 2
-RESULT = 3
-DONE = 4
-LOOPS = 5
-NAMES = 6
-VALUE = 7
+from ramet_guest.wire import DONE, FRAME_VERSION, INTERRUPT, REPL_CONTROL, RESULT, TAKEN
 
 MAXIMUM_FRAME_BYTES = (64 << 20) + (64 << 10)
 CHUNK_BYTES = 32 << 10
@@ -115,7 +90,7 @@ class Channel:
         length, version, kind, header_length = _PREFIX.unpack_from(data)
         header_end = _PREFIX.size + header_length
         end = 4 + length
-        if version != VERSION or header_end > end or length > MAXIMUM_FRAME_BYTES:
+        if version != FRAME_VERSION or header_end > end or length > MAXIMUM_FRAME_BYTES:
             leave(1)
         if len(data) < end:
             data = self._rest(data, end)
@@ -127,7 +102,7 @@ class Channel:
         try:
             chunk = self._receive(CHUNK_BYTES)
         except BlockingIOError:  # user code made the descriptor non-blocking
-            select.select([CONTROL_DESCRIPTOR], [], [])
+            select.select([REPL_CONTROL], [], [])
             return self._more(data)
         except OSError as error:
             if error.errno is None:
@@ -288,7 +263,7 @@ class Channel:
 
 def pack(kind: int, header: bytes, blob: bytes = b"") -> bytes:
     length = len(header)
-    return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length) + header + blob
+    return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), FRAME_VERSION, kind, length) + header + blob
 
 
 def encode_header(header: dict[str, Any] | list[Any]) -> bytes:

@@ -21,8 +21,10 @@ from importlib import import_module
 from types import CodeType, FrameType
 from typing import Any
 
+from ramet_guest.wire import HARD_INTERRUPT_SIGNAL
+
 SOFT_SIGNAL = 2
-HARD_SIGNAL = 62
+HARD_SIGNAL = HARD_INTERRUPT_SIGNAL
 
 # signal.py wraps these functions and converts every value to an enum, which costs a microsecond each, in every cell.
 _plain: Any = import_module("_signal")

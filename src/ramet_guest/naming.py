@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ramet_guest import channel as frames
+from ramet_guest import wire
 from ramet_guest.describing import CHARACTERS, short, size_of
 from ramet_guest.fingerprints import Walk
 from ramet_guest.pieces import name_of
@@ -19,7 +20,6 @@ from ramet_guest.pieces import name_of
 if TYPE_CHECKING:
     from ramet_guest.repl import Repl
 
-NAMES_AT_MOST = 10_000
 BYTES_AT_MOST = 7 << 20
 INTERRUPTS_AT_MOST = 3
 SECONDS_AFTER_AN_INTERRUPT = 1.0
@@ -27,7 +27,6 @@ SECONDS_AFTER_AN_INTERRUPT = 1.0
 _OF_THE_REPL = frozenset(("_", "__", "___", "_exit_code", "In", "Out", "_ih", "_oh", "_dh", "_i", "_ii", "_iii"))
 # `_12` and `_i12`.
 _NUMBERED = re.compile(r"_i?[0-9]+")
-_LARGEST_SIZE = 1 << 62
 _BUFFERS = frozenset(
     (
         "str",
@@ -56,7 +55,7 @@ class Row:
         self.fingerprint: str | None = None
 
     def describe(self) -> None:
-        self.size = min(max(size_of(self.value), 0), _LARGEST_SIZE)
+        self.size = min(max(size_of(self.value), 0), wire.SIZE_AT_MOST)
         self.text = short(self.value)
 
     def effort(self) -> float:
@@ -71,8 +70,8 @@ class Row:
 def answer(repl: Repl, seconds: float) -> None:
     """Sends the list of names, whatever happens on the way."""
     found = rows(repl)
-    omitted = max(0, len(found) - NAMES_AT_MOST)
-    del found[NAMES_AT_MOST:]
+    omitted = max(0, len(found) - wire.NAMES_AT_MOST)
+    del found[wire.NAMES_AT_MOST :]
     gate = repl.gate
     # As `gate.begin`, but leaves the user's SIGINT handler aside: an interrupt here must raise.
     gate.busy, gate.pending, gate.fired = True, None, False
@@ -82,7 +81,7 @@ def answer(repl: Repl, seconds: float) -> None:
         gate.calm()
         gate.end()
     blob, left_out = encoded(found)
-    repl.channel.send(frames.NAMES, frames.encode_header({"omitted": omitted + left_out}), blob)
+    repl.channel.send(wire.NAMES, frames.encode_header({"omitted": omitted + left_out}), blob)
 
 
 def rows(repl: Repl) -> list[Row]:

@@ -15,12 +15,14 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ramet_guest.wire import REPL_STDERR, REPL_STDOUT
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STDOUT = 1
 STDERR = 2
-SPARES = {STDOUT: 1001, STDERR: 1002}
+SPARES = {STDOUT: REPL_STDOUT, STDERR: REPL_STDERR}
 ERRORS = "ramet"
 _IONBF = 2  # stdio.h
 

@@ -10,13 +10,14 @@ import os
 from _socket import AF_UNIX, CMSG_LEN, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 
 from ramet_guest import distributions, tool_json
+from ramet_guest.wire import PACKAGES_SOCKET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ADDRESS = b"\0ramet-packages"
+ADDRESS = b"\0" + PACKAGES_SOCKET.encode()
 _READ_BYTES = 65536
 _DESCRIPTOR_BYTES = 4
 _IN_PIECES_BYTES = 1 << 30

@@ -9,7 +9,7 @@ import threading
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ramet_guest import cell_loop, naming, orphans, postmortem, thawing
+from ramet_guest import cell_loop, naming, orphans, postmortem, thawing, wire
 from ramet_guest import channel as frames
 from ramet_guest.asynchronous import Loops
 from ramet_guest.channel import Channel, Frame
@@ -39,6 +39,7 @@ _getpid = os.getpid
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
 _CO_COROUTINE = 0x80
+_VALUE_KINDS = (wire.VALUE_GET, wire.VALUE_NEXT, wire.VALUE_SET, wire.VALUE_DROP)
 _INTERRUPTED_CODE = 130
 _COMMAND_CHARACTERS = 200
 # Python itself exits with 255 when `sys.exit` gets a number that does not fit a C long.
@@ -132,13 +133,13 @@ class Repl:
         # A thaw may have happened while we waited in `receive`; the process id shows it. Refresh before answering.
         if _getpid() != self.channel.pid:
             self.become_thawed()
-        if frame.kind == frames.RUN:
+        if frame.kind == wire.RUN:
             self.answer(frame)
-        elif frame.kind == frames.TOOLS:
+        elif frame.kind == wire.TOOLS:
             self.give_tools(frame.header["socket"], frame.blob, frame.header.get("anew") is True)
-        elif frame.kind == frames.CONFIGURE:
+        elif frame.kind == wire.CONFIGURE:
             self.configure(frame.header)
-        elif frame.kind != frames.INTERRUPT:  # an INTERRUPT frame here belongs to a cell that is over
+        elif frame.kind != wire.INTERRUPT:  # an INTERRUPT frame here belongs to a cell that is over
             self.answer_question(frame)
 
     def notice_new_process(self) -> None:
@@ -230,7 +231,7 @@ class Repl:
         if self.tools is not None:
             # The new PATH may lack the folder of tool commands.
             self.tools.mend_path()
-        self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
+        self.channel.send(wire.CONFIGURED, frames.encode_header({"error": problem}))
 
     def give_tools(self, socket_name: str, told: bytes, anew: bool) -> None:
         """Sets the tools of the sandbox. `anew`: also restore those whose names cells have overwritten."""
@@ -244,18 +245,18 @@ class Repl:
 
     def answer_question(self, frame: Frame) -> None:
         """Answers a frame that is not a cell."""
-        if frame.kind == frames.ASK_NAMES:
+        if frame.kind == wire.ASK_NAMES:
             naming.answer(self, float(frame.header["seconds"]))
             self.leave_if_forked(0)
-        elif frame.kind == frames.ASK_LOOPS:
+        elif frame.kind == wire.ASK_LOOPS:
             running = thawing.runs_loops(self)
-            self.channel.send(frames.LOOPS, frames.encode_header({"running": running}))
-        elif frame.kind == frames.WAKE:
+            self.channel.send(wire.LOOPS, frames.encode_header({"running": running}))
+        elif frame.kind == wire.WAKE:
             thawing.wake(self)
-        elif frame.kind == frames.THAWED:
+        elif frame.kind == wire.THAWED:
             problem = thawing.thawed(self, bool(frame.header["reseed"]), bool(frame.header["stir"]))
-            self.channel.send(frames.CONFIGURED, frames.encode_header({"error": problem}))
-        elif frame.kind in frames.VALUE_KINDS:
+            self.channel.send(wire.CONFIGURED, frames.encode_header({"error": problem}))
+        elif frame.kind in _VALUE_KINDS:
             self.values.answer(frame)
         # Ignore anything else: TAKEN and INTERRUPT frames of a cell that is over.
 

@@ -15,6 +15,7 @@ from ramet_guest import orphans, reseeding
 from ramet_guest.asynchronous import has_work
 from ramet_guest.channel import encode_header
 from ramet_guest.output import SPARES, STDERR, STDOUT
+from ramet_guest.wire import REPL_CONTROL, REPL_STDERR, REPL_STDOUT
 
 if TYPE_CHECKING:
     from ramet_guest.repl import Repl
@@ -31,7 +32,7 @@ def refresh(repl: Repl) -> None:
         repl.channel.adopt()
     # The pipes are new. The last cell may have closed or redirected 1 and 2; the spare descriptors always lead to them.
     repl.output.remember(SPARES[STDOUT], SPARES[STDERR])
-    for descriptor in (1000, 1001, 1002):
+    for descriptor in (REPL_CONTROL, REPL_STDOUT, REPL_STDERR):
         os.set_inheritable(descriptor, False)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     if repl.tools is not None:

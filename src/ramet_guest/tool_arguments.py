@@ -8,8 +8,8 @@ from typing import Any
 
 from ramet_guest.pieces import name_of
 from ramet_guest.tool_errors import ToolError
-from ramet_guest.tool_frames import ARGUMENT_BYTES_AT_MOST
 from ramet_guest.tool_json import compact_writer
+from ramet_guest.wire import TOOL_ARGUMENT_BYTES_AT_MOST
 
 _SIMPLE = frozenset((str, int, float, bool, type(None)))
 
@@ -61,8 +61,8 @@ def encode(function: str, tool: str, arguments: dict[str, Any]) -> bytes:
         encoded = text.encode()
     except UnicodeEncodeError:
         encoded = in_ascii(text)
-    if len(encoded) > ARGUMENT_BYTES_AT_MOST:
-        message = f"the arguments must be at most {ARGUMENT_BYTES_AT_MOST} bytes of JSON, got {len(encoded)}"
+    if len(encoded) > TOOL_ARGUMENT_BYTES_AT_MOST:
+        message = f"the arguments must be at most {TOOL_ARGUMENT_BYTES_AT_MOST} bytes of JSON, got {len(encoded)}"
         raise ToolError(message, tool, "invalid")
     return encoded
 

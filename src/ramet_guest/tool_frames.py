@@ -12,18 +12,12 @@ from __future__ import annotations
 from struct import Struct
 
 from ramet_guest import tool_json
+from ramet_guest.wire import FRAME_VERSION, TOOL_ANSWER, TOOL_MORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 1
-CALL = 1
-ANSWER = 2
-MORE = 3
-
-# The engine accepts no more.
-ARGUMENT_BYTES_AT_MOST = 16 << 20
 # Enough for nearly every answer in one read.
 READ_BYTES = 64 << 10
 
@@ -37,7 +31,7 @@ class NotUnderstood(Exception):
 
 def pack(kind: int, header: bytes, blob: bytes) -> bytes:
     length = len(header)
-    return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), VERSION, kind, length) + header + blob
+    return _PREFIX.pack(_AFTER_LENGTH + length + len(blob), FRAME_VERSION, kind, length) + header + blob
 
 
 class Answer:
@@ -85,7 +79,7 @@ class Answer:
             data = self._unread
             length, version, kind, header_length = _PREFIX.unpack_from(data)
             start, end = _PREFIX.size + header_length, 4 + length
-            if version != VERSION or kind != (MORE if self.header else ANSWER) or start > end:
+            if version != FRAME_VERSION or kind != (TOOL_MORE if self.header else TOOL_ANSWER) or start > end:
                 raise NotUnderstood
             if len(data) < start:
                 return

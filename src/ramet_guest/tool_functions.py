@@ -12,10 +12,11 @@ from typing import Any
 
 from ramet_guest import tool_arguments, tool_calls
 from ramet_guest.tool_formats import formats
-from ramet_guest.tool_frames import CALL, pack
+from ramet_guest.tool_frames import pack
 from ramet_guest.tool_pending import PendingCall
 from ramet_guest.tool_schemas import properties_of, types_of
 from ramet_guest.tool_signatures import document, python_name, signature_of
+from ramet_guest.wire import TOOL_CALL
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _modules = sys.modules
@@ -53,7 +54,7 @@ class Tool:
             }
         blob = tool_arguments.encode(self.function, self.name, arguments)
         formats.look()
-        return pack(CALL, self.header + formats.encoded + b"}", blob)
+        return pack(TOOL_CALL, self.header + formats.encoded + b"}", blob)
 
 
 # Tools by their JSON description. A function holds that text and not the tool, see `make_function`.

@@ -12,7 +12,8 @@ from posix import environ, fstat
 from ramet_guest import tool_calls, tool_json
 from ramet_guest.tool_errors import ToolError
 from ramet_guest.tool_flags import Flags, Misuse, help_text
-from ramet_guest.tool_frames import ARGUMENT_BYTES_AT_MOST, CALL, pack
+from ramet_guest.tool_frames import pack
+from ramet_guest.wire import TOOL_ARGUMENT_BYTES_AT_MOST, TOOL_CALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,10 +91,13 @@ def call(name: str, arguments: dict[str, Any]) -> tuple[Any, ToolError | None]:
         blob = tool_json.compact_writer(refuse)(arguments).encode("utf-8", "backslashreplace")
     except ValueError as error:
         raise Misuse(str(error)) from None
-    if len(blob) > ARGUMENT_BYTES_AT_MOST:
-        return None, ToolError(f"the arguments must be at most {ARGUMENT_BYTES_AT_MOST} bytes, got {len(blob)}")
+    if len(blob) > TOOL_ARGUMENT_BYTES_AT_MOST:
+        problem = f"the arguments must be at most {TOOL_ARGUMENT_BYTES_AT_MOST} bytes, got {len(blob)}"
+        return None, ToolError(problem)
     # An empty `accepts` makes tables arrive as rows and arrays as lists.
-    return tool_calls.call(name, pack(CALL, b'{"tool":"%s","accepts":[]}' % name.encode("ascii"), blob), plain=True)
+    return tool_calls.call(
+        name, pack(TOOL_CALL, b'{"tool":"%s","accepts":[]}' % name.encode("ascii"), blob), plain=True
+    )
 
 
 def refuse(value: Any) -> Any:

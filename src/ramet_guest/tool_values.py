@@ -9,13 +9,14 @@ key itself. Libraries are imported when an attachment needs them; `plain` needs 
 from __future__ import annotations
 
 from ramet_guest import tool_json
+from ramet_guest.wire import VALUE_MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MARK = "$ramet"
+MARK = VALUE_MARK
 
 
 def decode(blob: bytes | bytearray | memoryview, plain: bool = False) -> Any:

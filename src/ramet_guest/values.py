@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ramet_guest import channel as frames
-from ramet_guest import value_tables
+from ramet_guest import value_tables, wire
 from ramet_guest.pieces import name_of
 from ramet_guest.value_tables import Refused
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 PART_BYTES = 1 << 20
 # The engine and the client accept no more.
-DATA_BYTES_AT_MOST = 100 << 20
-JSON_BYTES_AT_MOST = 16 << 20
+DATA_BYTES_AT_MOST = wire.VALUE_DATA_BYTES_AT_MOST
+JSON_BYTES_AT_MOST = wire.VALUE_JSON_BYTES_AT_MOST
 MESSAGE_CHARACTERS = 1000
 LEVELS_AT_MOST = 100
 LONG_TEXT_CHARACTERS = 10_000
-MARK = "$ramet"
+MARK = wire.VALUE_MARK
 
 _dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _NUMBERS = frozenset((int, float, bool, type(None)))
@@ -52,11 +52,11 @@ class Values:
 
     def answer(self, frame: frames.Frame) -> None:
         """Answers one frame: get, next part, set or drop."""
-        if frame.kind == frames.VALUE_DROP:
+        if frame.kind == wire.VALUE_DROP:
             self._left.clear()
-        elif frame.kind == frames.VALUE_NEXT:
+        elif frame.kind == wire.VALUE_NEXT:
             self._send_part()
-        elif frame.kind == frames.VALUE_GET:
+        elif frame.kind == wire.VALUE_GET:
             self._run(self._get, frame.header["name"])
         else:
             self._run(self._set, frame.header["name"], frame.header["path"], frame.blob)
@@ -79,7 +79,7 @@ class Values:
         self._left.clear()
         kind, message = explained(error, name)
         header = {"more": False, "error": {"kind": kind, "message": message[:MESSAGE_CHARACTERS]}}
-        self._repl.channel.send(frames.VALUE, frames.encode_header(header))
+        self._repl.channel.send(wire.VALUE, frames.encode_header(header))
 
     def _send_part(self) -> None:
         """Sends the next part. The engine asks for each one, so that a large value does not fill its memory."""
@@ -93,7 +93,7 @@ class Values:
             pieces.append(piece)
             missing -= len(piece)
         header = {"more": bool(self._left), "error": None}
-        self._repl.channel.send(frames.VALUE, frames.encode_header(header), b"".join(pieces))
+        self._repl.channel.send(wire.VALUE, frames.encode_header(header), b"".join(pieces))
 
     def _get(self, name: str) -> None:
         namespace = self._repl.namespace

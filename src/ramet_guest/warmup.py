@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ramet_guest import postmortem
-from ramet_guest.channel import RUN, VERSION
+from ramet_guest.wire import FRAME_VERSION, REPL_STDERR, REPL_STDOUT, RUN, TOOL_ANSWER
 
 if TYPE_CHECKING:
     from ramet_guest.repl import Repl
@@ -83,7 +83,7 @@ def run(repl: Repl) -> None:
             repl.channel.attach(before)
         ours.close()
         theirs.close()
-        for descriptor, spare in ((1, 1001), (2, 1002)):
+        for descriptor, spare in ((1, REPL_STDOUT), (2, REPL_STDERR)):
             os.dup2(spare, descriptor, inheritable=True)
         repl.output.remember()
     forget(repl, names)
@@ -101,7 +101,7 @@ def run_cell(repl: Repl, engine: socket.socket, cell: str) -> None:
     """Runs one cell as the engine would, and discards the answer."""
     header = json.dumps({"id": 1, "language": "python"}).encode("ascii")
     code = cell.encode()
-    engine.sendall(_PREFIX.pack(6 + len(header) + len(code), VERSION, RUN, len(header)) + header + code)
+    engine.sendall(_PREFIX.pack(6 + len(header) + len(code), FRAME_VERSION, RUN, len(header)) + header + code)
     repl.serve_one()
     while True:
         try:
@@ -121,7 +121,7 @@ def call_tools() -> None:
     function = tool_functions.make_function(TOOL, "")
     value = TOOL_VALUE.encode("ascii")
     header = b'{"outcome":"value","more":false}'
-    answer = tool_frames.pack(tool_frames.ANSWER, header, len(value).to_bytes(4, "little") + value)
+    answer = tool_frames.pack(TOOL_ANSWER, header, len(value).to_bytes(4, "little") + value)
     for _ in range(REPEATS):
         ours, theirs = socket.socketpair()
         with ours, theirs:

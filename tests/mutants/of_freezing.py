@@ -13,7 +13,7 @@ FREEZING = (
     Breakage(
         "thaw-begins-no-session",
         _THAW,
-        'list_add(l, "setsid", SYS_setsid, 0, 0, 0, 0, 0, 0);',
+        'ADD_CALL(l, "setsid", SYS_setsid);',
         "",
         ("walls/test_processes.py::test_the_repl_leads_a_session_and_a_group_of_its_own",),
     ),
@@ -34,8 +34,8 @@ FREEZING = (
     Breakage(
         "thaw-forgets-names-of-threads",
         _THAW,
-        'list_add(t, "name a thread", SYS_prctl, PR_SET_NAME,',
-        'list_add(t, "name a thread", SYS_prctl, PR_GET_DUMPABLE,',
+        'ADD_CALL(t, "name a thread", SYS_prctl, PR_SET_NAME,',
+        'ADD_CALL(t, "name a thread", SYS_prctl, PR_GET_DUMPABLE,',
         (f"{_CONTRACT}::test_resource_limits_affinity_priority_and_thread_names_are_the_same",),
     ),
     Breakage(

@@ -85,7 +85,7 @@ WALLS = (
     Breakage(
         "thaw-leaves-secure-bits-open",
         "ramet/freezing/native/thaw.c",
-        'list_add(l, "lock the secure bits", SYS_prctl, PR_SET_SECUREBITS, SECUREBITS_NO_ROOT_LOCKED, 0, 0, 0, 0);',
+        'ADD_CALL(l, "lock the secure bits", SYS_prctl, PR_SET_SECUREBITS, WIRE_SECURE_BITS);',
         "",
         ("walls/test_privileges.py::test_secure_bits_are_locked",),
     ),
@@ -128,22 +128,22 @@ WALLS = (
     Breakage(
         "pod-shares-system-v-objects",
         _POD,
-        "CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP",
-        "CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWCGROUP",
+        "CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |",
+        "CLONE_NEWPID | CLONE_NEWNET |",
         ("walls/test_processes.py::test_system_v_objects_of_one_sandbox_are_not_in_another",),
     ),
     Breakage(
         "pod-shares-the-name-of-the-machine",
         _POD,
-        "CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | SIGCHLD",
-        "CLONE_NEWIPC | CLONE_NEWCGROUP | SIGCHLD",
+        "CLONE_NEWUTS | CLONE_NEWCGROUP;",
+        "CLONE_NEWCGROUP;",
         ("fork/test_isolation_of_relatives.py::test_each_relative_has_namespaces_of_its_own",),
     ),
     Breakage(
         "pod-shares-the-view-of-control-groups",
         _POD,
-        "CLONE_NEWUTS | CLONE_NEWCGROUP | SIGCHLD",
-        "CLONE_NEWUTS | SIGCHLD",
+        "CLONE_NEWUTS | CLONE_NEWCGROUP;",
+        "CLONE_NEWUTS;",
         ("fork/test_isolation_of_relatives.py::test_each_relative_has_namespaces_of_its_own",),
     ),
     Breakage(
@@ -192,8 +192,8 @@ WALLS = (
     Breakage(
         "proc-shows-the-symbols-of-the-kernel",
         _POD,
-        '"sysrq-trigger", "kallsyms", "kmsg"',
-        '"sysrq-trigger", "kmsg"',
+        '"kallsyms",',
+        "",
         ("walls/test_proc.py::test_files_that_tell_of_the_host_are_empty",),
     ),
     Breakage(
@@ -235,8 +235,8 @@ WALLS = (
     Breakage(
         "disk-is-not-limited",
         _POD,
-        '"mode=755,size=%llu,nr_inodes=%llu", pod->upper_bytes, pod->upper_inodes',
-        '"mode=755,nr_inodes=%llu", pod->upper_inodes',
+        '"mode=755,size=%llu,nr_inodes=%llu", pod->upper_bytes,',
+        '"mode=755,nr_inodes=%llu",',
         ("walls/test_attacks_on_limits.py::test_a_full_disk_is_an_error_of_file_calls",),
     ),
     Breakage(

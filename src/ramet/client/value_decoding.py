@@ -17,8 +17,9 @@ from typing import Any
 
 from ramet.errors import ProtocolError, ValueUnsupported
 from ramet.protocol.values import JSON_BYTES_AT_MOST
+from ramet_guest.wire import VALUE_MARK
 
-_MARK = "$ramet"
+_MARK = VALUE_MARK
 _OFFSET = re.compile(r"UTC([+-])([0-9]{2}):([0-9]{2})")
 _MASKED = frozenset(
     ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32", "Float64", "boolean")

@@ -1,4 +1,9 @@
-"""System calls that a task is to make by itself: decided on here, carried out by the C extension in one go."""
+"""System calls that a task makes by itself: Python decides on the list, and the C extension runs it in one go.
+
+A list holds no decisions: nobody looks at a result before the next call. So each call either must work, and else the
+freeze or thaw fails with its name, or may fail and leaves the task in an acceptable state. The reason for each call
+stands beside the line that adds it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ramet.isolation.syscall_numbers import X86_64
+from ramet_guest import wire
 
 AT_FDCWD = -100
-# The lines of a REPL to the engine; ramet_guest and native/thaw.c know these numbers too.
-CONTROL, SPARE_STDOUT, SPARE_STDERR = 1000, 1001, 1002
+# The REPL's descriptors to the engine.
+CONTROL, SPARE_STDOUT, SPARE_STDERR = wire.REPL_CONTROL, wire.REPL_STDOUT, wire.REPL_STDERR
 ResourceLimit = tuple[int, int, int]  # resource, soft, hard
 
 
 class Call(NamedTuple):
-    """One call. Bytes among its arguments are laid out in the task's memory, and it is given where they are."""
+    """One call. The C extension copies bytes among its arguments into the task's memory and passes their address."""
 
     name: str  # for error messages
     number: int
@@ -30,15 +36,18 @@ def call(name: str, function: str, *arguments: int | bytes, must_work: bool = Tr
 
 
 def standard_lines() -> list[Call]:
-    """0, 1 and 2 of a REPL that has done nothing with them."""
+    """Descriptors 0, 1 and 2 of a REPL that has not changed them."""
     return [
+        # The table is empty but for the three lines to the engine, so this becomes 0: input that is at its end.
         call("open /dev/null", "openat", AT_FDCWD, b"/dev/null", os.O_RDWR, 0),
+        # Not close-on-exec: programs that cells start write there.
         call("place stdout", "dup3", SPARE_STDOUT, 1, 0),
         call("place stderr", "dup3", SPARE_STDERR, 2, 0),
     ]
 
 
 def set_limits(limits: Iterable[ResourceLimit]) -> list[Call]:
+    """Resource limits of the calling task. It still holds the pod's capabilities, so that it may raise them."""
     return [
         call(f"set resource limit {kind}", "prlimit64", 0, kind, _pair(soft) + _pair(hard), 0)
         for kind, soft, hard in limits
@@ -46,7 +55,7 @@ def set_limits(limits: Iterable[ResourceLimit]) -> list[Call]:
 
 
 def widest_table() -> list[Call]:
-    """While descriptors are made, as many numbers as this process may have."""
+    """Allow the highest descriptor number that the engine may use; the sandbox's own limit follows afterwards."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return set_limits([(resource.RLIMIT_NOFILE, most, most)])
 

@@ -9,18 +9,19 @@ from ramet.errors import NO_ROOM_ERRNOS, ForkFailed, LimitReached, RametError
 from ramet.freezing import _core
 from ramet.isolation import hints
 
-# Steps that no sandbox has a say in. Where the kernel does not allow them, nothing can be made here, or not be forked.
+# Steps that no sandbox can influence. Where the kernel refuses them, this host cannot make sandboxes, or not fork them.
 _STEPS_OF_THE_HOST = re.compile(
     "clone3 of the sandbox|compare the memory of the REPL and its shadow|fetch a (?:cgroup's file|line to the engine)"
     "|setns back|setns to the pod(?:'s pid namespace)?"
 )
-# Of a template, which runs trusted code: a sandbox could unmap what is to be read.
+# The same of a template, which runs trusted code. A sandbox could unmap the memory that is to be read.
 _STEPS_OF_TEMPLATES = re.compile(r"(?:read|write) \d+ bytes of task \d+")
 _REPLACED = "the code replaced its interpreter; close this sandbox and make another"
 
 
 def failure(tried: str, cause: _core.FreezeError | OSError, otherwise: type[RametError] = ForkFailed) -> RametError:
-    """LimitReached where the kernel had no more of something, which a later try may find; `otherwise` for the rest."""
+    """The error to raise: LimitReached where the kernel has run out of something and a retry may succeed,
+    HostNotCapable where the host refuses the step, else `otherwise`."""
     if isinstance(cause, OSError):
         number, reason = cause.errno, str(cause)
     else:

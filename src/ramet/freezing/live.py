@@ -31,9 +31,10 @@ from ramet.isolation.layers import FileImage
 from ramet.isolation.pods import Pod
 from ramet.protocol import guest
 from ramet.protocol.specs import Limits
+from ramet_guest.wire import SCRATCH_END, SCRATCH_START
 
 _PAUSE_SECONDS = 3.0  # a sandbox that does not stop by then is left alone: others wait for the tracer
-_RESERVED_START, _RESERVED_END = 0x1FA0_0000_0000, 0x1FA2_0000_0000  # SCRATCH and SCRATCH_END of native/list.h
+_RESERVED_START, _RESERVED_END = SCRATCH_START, SCRATCH_END
 _GONE = (errno.ENOENT, errno.ESRCH)  # what /proc says of a process that was killed while it was read
 _COPY_SECONDS = 5.0  # without shared memory
 

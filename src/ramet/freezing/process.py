@@ -1,4 +1,4 @@
-"""What a REPL is apart from its threads, memory and descriptors: folder, umask, limits, timers, children."""
+"""The state of a REPL apart from its threads, memory and descriptors: folder, umask, limits, timers, children."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from ramet.freezing.calls import Call, ResourceLimit, call
 
 _TIMER_BYTES = 32  # struct itimerval
 _DELETED = b" (deleted)"
-_KILLED = 9  # as waitpid tells it: ended by signal 9
+_KILLED = 9  # a status of waitpid: ended by signal 9
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """Read while the REPL is stopped; plain data."""
+    """Plain data, read while the REPL is stopped: nothing can change between two reads."""
 
     folder: bytes
     folder_is_gone: bool
     umask: int
     limits: tuple[ResourceLimit, ...]
     timers: tuple[bytes, ...]  # real, virtual, profiling
-    children: tuple[tuple[int, int], ...]  # pid in the pod, how it ended or is to end (a status of waitpid)
+    children: tuple[tuple[int, int], ...]  # pid in the pod, status of waitpid with which it ended or shall end
 
     def calls(self) -> list[Call]:
-        # A folder that was removed under it is made, entered and removed again. Where that cannot be, or the folder is
-        # closed to it since, it starts at the root, where setns left it.
+        # All of these may fail: the folder may be closed to the process since it went there, or its parent may be gone.
+        # Then it starts at the root, where setns has left it.
         go = [call("go to its folder", "chdir", self.folder, must_work=False)]
         if self.folder_is_gone:
+            # The original stands in a folder that was removed, so the copy makes one, enters it and removes it again.
             make = call("make its folder", "mkdir", self.folder, 0o700, must_work=False)
             go = [make, *go, call("remove its folder", "rmdir", self.folder, must_work=False)]
+        # A thawed process has the template's umask.
         return [*go, call("umask", "umask", self.umask)]
 
     def timer_calls(self) -> list[Call]:
-        """Timers run from here on."""
+        """The interval timers. Last in the list: they run from here on, and a signal could end a process half made."""
         return [
             call("set a timer", "setitimer", kind, timer, 0)
             for kind, timer in enumerate(self.timers)
@@ -44,7 +46,7 @@ class ProcessState:
 
 
 def read_process(pid: int, children: Sequence[int], timers: bytes) -> ProcessState:
-    """What is not in the thread's own hands, from /proc and the kernel."""
+    """Read from outside, from /proc and the kernel. `children` are pids in the engine's numbering. Raises OSError."""
     folder = os.readlink(f"/proc/{pid}/cwd".encode())
     return ProcessState(
         folder=folder.removesuffix(_DELETED),
@@ -66,18 +68,19 @@ def _umask(pid: int) -> int:
 
 
 def _child(pid: int) -> tuple[int, int]:
-    """A dead child that nobody waited for keeps how it ended; a living one counts as killed."""
+    """The child's pid in the pod and its status. A zombie keeps the status with which it ended; a living child counts
+    as killed, because the copy does not get it."""
     words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return inner_pid(pid), int(words[49]) & 0xFFFF if words[0] == b"Z" else _KILLED
 
 
 def _line(text: bytes, name: bytes) -> bytes:
-    """The kernel escapes newlines in a process's own name, which comes first."""
+    """The value of one line. The process's own name comes first, and the kernel escapes newlines in it."""
     return text.partition(b"\n" + name)[2].partition(b"\n")[0]
 
 
 def _read(path: str) -> bytes:
-    """In three calls: a file object takes nine, and the sandbox is waiting."""
+    """Read in three system calls: a file object takes nine, and the sandbox stands still meanwhile."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, 16384)

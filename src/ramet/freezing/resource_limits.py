@@ -1,4 +1,4 @@
-"""Limits that the kernel keeps per process or per user. Without control groups they are all there is."""
+"""Limits that the kernel keeps per process or per user. Without cgroups a sandbox has no others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ _PENDING_SIGNALS = 2048
 _MESSAGE_QUEUE_BYTES = 256 * 1024
 
 
-# Of one process of a sandbox; for an engine whose sandboxes share their uid with other programs. Set before it serves.
+# Most descriptors of one process in a sandbox, for an engine whose sandboxes share their uid with other programs. Set
+# once, before the engine serves its first call.
 descriptors_at_most: int | None = None
 
 
 def resource_limits(limits: Limits, delegation: Delegation) -> tuple[ResourceLimit, ...]:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Half of the engine's: descriptors on their way through sockets are counted for all of one uid, against the limit
-    # of whoever sends the next, so a sandbox that sends all it may must leave the engine room to make another.
+    # Half of the engine's. The kernel counts descriptors in flight through sockets for a whole uid, and compares the
+    # count with the limit of the process that sends the next one: a sandbox that has sent as many as it may must leave
+    # the engine enough to make another sandbox.
     hard = (
         _DESCRIPTORS[1]
         if most == resource.RLIM_INFINITY
@@ -31,11 +33,11 @@ def resource_limits(limits: Limits, delegation: Delegation) -> tuple[ResourceLim
         hard = min(hard, descriptors_at_most)
     chosen = [
         (resource.RLIMIT_NOFILE, min(_DESCRIPTORS[0], hard), hard),
-        _at_most(resource.RLIMIT_NPROC, limits.pids),  # nobody may raise what the owner's session was given
-        # Whatever the owner's session may do: real-time threads of a sandbox would take the processors from everybody.
+        _at_most(resource.RLIMIT_NPROC, limits.pids),  # a hard limit of the owner's session cannot be raised
+        # Also where the owner's session may do so: real-time threads of a sandbox would starve all other processes.
         (resource.RLIMIT_NICE, 0, 0),
         (resource.RLIMIT_RTPRIO, 0, 0),
-        # Counted for all sandboxes together as well: none may take what the others need.
+        # The kernel also counts these for all sandboxes together: one must not use them up.
         _at_most(resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
         _at_most(resource.RLIMIT_MSGQUEUE, _MESSAGE_QUEUE_BYTES),
     ]

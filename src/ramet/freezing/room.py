@@ -1,9 +1,9 @@
-"""Room in a sandbox's control groups for what its copies still hold.
+"""Allowances in a sandbox's cgroups for the memory that its copies still hold.
 
-A page belongs to the group that first touched it. After a fork the parent's pages are its children's too: when it
-writes to one, it gets a new page, while the old one stays on its account for as long as a child holds it. So a parent
-is given room for what it had at each fork, until the last copy from that fork is gone. A child's own account starts
-empty.
+The kernel charges a page to the cgroup that first touched it. After a fork the parent shares its pages with its
+children: when it writes to one, it gets a new page, while the old one stays charged to it for as long as a child holds
+it. So a parent gets an allowance for the memory that it had at each fork, until the last copy from that fork is gone. A
+child's own account starts empty.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import contextlib
 
 from ramet.isolation.pods import Pod
 
-_PROCESSES = 2  # shadows on their way from the parent's groups to their own
-_PAGE_TABLE_SHARE = 512  # of 8 bytes for each page of 4096
+_PROCESSES = 2  # shadows that are still in the parent's cgroups, on their way to their own
+_PAGE_TABLE_SHARE = 512  # page tables take 8 bytes for each page of 4096
 _RETRY_SECONDS = 0.5
 
 
 class Claim:
-    """Room in one pod's groups on behalf of one snapshot. Held by the snapshot and by each sandbox made from it."""
+    """An allowance in one pod's cgroups for one snapshot. The snapshot and each sandbox made from it hold it."""
 
     def __init__(self, room: Room, memory_bytes: int) -> None:
         self._room = room
@@ -37,7 +37,7 @@ class Claim:
 
 
 class Room:
-    """All claims on one pod. Owned by the sandbox that has the pod."""
+    """All allowances of one pod. Owned by the sandbox that has the pod; used by the engine's loop only."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
@@ -46,7 +46,11 @@ class Room:
         self._closed = False
 
     def claim(self, copies: int) -> Claim:
-        """Before a freeze: what the sandbox uses now may stay on its account, as do the page tables of its copies."""
+        """An allowance for the memory that the sandbox uses now and for the page tables of its copies.
+
+        To be taken before the freeze: the copy is charged to the parent's cgroup at once, and without the allowance the
+        kernel could kill the parent in the middle of its fork.
+        """
         used = self._used_bytes()
         claim = Claim(self, used + used // _PAGE_TABLE_SHARE * (copies + 1))
         self._claims.add(claim)
@@ -55,6 +59,7 @@ class Room:
 
     def forget(self, claim: Claim) -> None:
         self._claims.discard(claim)
+        # A retry that is under way sees the new sum when its time comes.
         if self._retry is None:
             self._shrink()
 
@@ -70,7 +75,11 @@ class Room:
         return sum(claim.memory_bytes for claim in self._claims)
 
     def _shrink(self) -> None:
-        """Never below what is used: the kernel would kill for it. Tried again until the memory is given back."""
+        """Lower the limit to what the remaining claims need, but never below the memory in use.
+
+        The kernel gives the pages of an ended copy back only after a while. A limit below them would make it kill the
+        parent: so this looks again until they are gone.
+        """
         self._retry = None
         if self._closed or self._pod.group is None:
             return
@@ -81,5 +90,5 @@ class Room:
 
     def _write(self) -> None:
         if self._pod.group is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the pod has been closed meanwhile, and its cgroup is gone
                 self._pod.group.set_room(self._extra_bytes(), _PROCESSES * len(self._claims))

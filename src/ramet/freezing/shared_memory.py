@@ -1,10 +1,10 @@
-"""Bounds what processes of sandboxes share, where no control group counts their memory.
+"""Limits the shared memory of sandboxes' processes where no cgroup counts their memory.
 
-Of memory, an rlimit counts what a process has to itself. What it maps shared (`MAP_SHARED`, System V, `/dev/zero`) is
-in no limit of the kernel's but RLIMIT_AS, which also counts addresses that are only reserved: gigabytes of them in
-node, Java, or an allocator with an arena for each thread. So it is looked at from outside, and a process that has more
-of it than its sandbox may have memory is ended, as a control group would do. None of it outlives its mappings: files in
-memory (`memfd_create`) are refused in such sandboxes (`PodMaker.uncounted`).
+An rlimit counts only the private memory of a process. The kernel limits shared mappings (`MAP_SHARED`, System V,
+`/dev/zero`) by RLIMIT_AS alone, which also counts addresses that are only reserved: gigabytes of them in node, Java, or
+an allocator with an arena for each thread. So the engine looks at the processes from outside, and ends one that shares
+more than its sandbox's memory limit, as a cgroup would do. Shared memory does not outlive its mappings there: such
+sandboxes may not make files in memory (`memfd_create`, see `PodMaker.uncounted`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-_LOOK_SECONDS = 0.5  # pages are filled at a gigabyte or two a second
+_LOOK_SECONDS = 0.5  # a process fills one or two gigabytes a second
 _SHARED = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
 
-# What is asked before a process is ended, with its number: in this engine's numbering.
+# Called with the pid, in this engine's numbering, before a process is ended.
 Before = Callable[[int], None]
 
 
 class SharedMemoryWatch:
-    """Looks at all processes of the sandboxes that were added, until it is closed. One per engine."""
+    """Watches all processes of the sandboxes that were added, until it is closed. One for each engine."""
 
     def __init__(self) -> None:
         self._watched: dict[int, tuple[int, Before]] = {}  # by the inode of the pod's pid namespace
@@ -33,7 +33,7 @@ class SharedMemoryWatch:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, pid_namespace: int, most_bytes: int, before: Before) -> None:
-        """`before` is called from another thread."""
+        """Watch one pod. `before` is called from the watch's own thread, not from the loop."""
         self._watched[pid_namespace] = (most_bytes, before)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._look())
@@ -46,6 +46,8 @@ class SharedMemoryWatch:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._watched:
+                # A copy: the loop adds and discards pods while the thread goes through them. In a thread, because /proc
+                # may have thousands of processes.
                 await loop.run_in_executor(self._thread, _end_greedy, dict(self._watched))
 
     def close(self) -> None:
@@ -62,7 +64,8 @@ def _end_greedy(watched: Mapping[int, tuple[int, Before]]) -> None:
         with contextlib.suppress(OSError):  # it ended just now
             pidfd = os.pidfd_open(int(name))
             try:
-                # Looked at again, now that the number is held by the pidfd: it may have been another's a moment ago.
+                # Look again: between the first look and pidfd_open another process may have got the number. From here
+                # on the pidfd names one process.
                 most, before = watched.get(os.stat(f"/proc/{name}/ns/pid").st_ino, (None, None))
                 if most is not None and before is not None and _shared_bytes(name) > most:
                     before(int(name))

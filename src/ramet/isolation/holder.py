@@ -22,8 +22,8 @@ from ramet.isolation.launch import HELPER
 from ramet.isolation.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
 from ramet.isolation.threadwork import finish
 from ramet.protocol.specs import Interpreter
+from ramet_guest.wire import PACKET_BYTES_AT_MOST
 
-_PACKET_BYTES = 65536
 _POD_SECONDS = 20.0
 _OVERLAY_TAKES_SHIFTED_IDS = (5, 19)  # Linux 5.19: before it, an overlay refuses an idmapped mount as a lower layer
 _MOST_MOUNTS_BELOW = 32  # mounts below one shown folder, counted over all levels
@@ -83,7 +83,7 @@ def receive_packet(channel: socket.socket) -> tuple[str, list[int]]:
     An empty text means that the other side closed. The kernel drops descriptors for which this process has no free
     numbers.
     """
-    data, descriptors, _, _ = socket.recv_fds(channel, _PACKET_BYTES, 4)
+    data, descriptors, _, _ = socket.recv_fds(channel, PACKET_BYTES_AT_MOST, 4)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     return os.fsdecode(data), list(descriptors)

@@ -18,8 +18,9 @@ import ramet.isolation
 from ramet.errors import HostNotCapable
 from ramet.isolation import cgroups, engine_uids, interpreter, package_folder, skeleton
 from ramet.isolation.engine_uids import EngineUid
+from ramet_guest import wire
 
-NOT_CAPABLE = 71  # exit code of the launcher when the host refused a step; native/common.h has the same number
+NOT_CAPABLE = wire.EXIT_NOT_CAPABLE  # exit code of the launcher when the host refused a step
 
 _SWEEP_SECONDS = 2.0  # dying sandboxes leave their cgroups within milliseconds; more than this and something is stuck
 
@@ -187,10 +188,11 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
     for folder in delegation.paths():
         command += ["--cgroup", folder]
     cgroup_option = json.dumps({"version": delegation.version, "folders": dict(delegation.folders)})
-    command += ["--", sys.executable, "-I", "-c", _BOOT, str(package.parent), "--primary", "3", "--owner-pidfd", "4"]
-    command += ["--broker", "5", "--cgroups", cgroup_option, "--guest", str(guest), *options]
+    command += ["--", sys.executable, "-I", "-c", _BOOT, str(package.parent), "--primary", str(wire.ENGINE_PRIMARY)]
+    command += ["--owner-pidfd", str(wire.ENGINE_OWNER_PIDFD), "--broker", str(wire.ENGINE_BROKER)]
+    command += ["--cgroups", cgroup_option, "--guest", str(guest), *options]
     if sockets[1:]:
-        command += ["--listener", "6"]
+        command += ["--listener", str(wire.ENGINE_LISTENER)]
     if base_uid is None:
         command += ["--sandbox-descriptors", str(_sandbox_descriptors())]
     # An engine that serves others keeps no packages for them on disk.

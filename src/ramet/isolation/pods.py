@@ -22,6 +22,7 @@ from ramet.isolation.syscalls import open_in_root
 from ramet.isolation.threadwork import finish
 from ramet.isolation.walks import Walks
 from ramet.protocol.specs import Interpreter, Limits, MountSpec
+from ramet_guest.wire import NAMESPACES
 
 _INODES_PER_MIB = 64  # so a writable layer of 4 GiB holds up to 262 144 files
 _SHM_SHARE = 4  # /dev/shm gets this fraction of the disk limit, but never more than the memory limit
@@ -30,8 +31,6 @@ _INIT_SECONDS = 10.0  # an init answers within milliseconds, or within a second 
 # Pods under construction at a time. A guess: more builders would mostly wait for the kernel's locks on mounts and
 # network namespaces, and hold descriptors meanwhile.
 _MADE_AT_ONCE = 8
-# In the order of native/snapshot.h, which compares them.
-_NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup", "pid")
 # ``of_a_kind`` is the maker's to say. A fork of many takes that many pods at once, and often forks again.
 _POOL = PoolBounds(
     of_a_kind=0, kinds=4, in_all=32, of_a_kind_expected=16, enough=2, refill_after_seconds=REFILL_AFTER_SECONDS
@@ -134,7 +133,7 @@ class Pod:
     @staticmethod
     def namespaces_of(pid: int) -> tuple[int, ...]:
         """Inode numbers of a process's namespaces (pid in the engine's numbering), to compare with the pod's own."""
-        return tuple(os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in _NAMESPACES)
+        return tuple(os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in NAMESPACES)
 
     @property
     def root(self) -> int:

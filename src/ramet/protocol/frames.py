@@ -18,8 +18,9 @@ from struct import Struct
 from typing import NamedTuple, NoReturn
 
 from ramet.errors import ProtocolError
+from ramet_guest.wire import FRAME_VERSION
 
-VERSION = 1
+VERSION = FRAME_VERSION
 
 _PREFIX = Struct("<IBBI")
 _AFTER_LENGTH = _PREFIX.size - 4

@@ -12,43 +12,42 @@ from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_text
 from ramet.protocol.results import CellError
+from ramet_guest import wire
 
-# engine -> guest
-CONFIGURE = 1
-RUN = 2
-THAWED = 3  # to a copy of a sandbox that cannot find out by itself, or that is to draw other random numbers
-ASK_LOOPS = 4
-ASK_NAMES = 5
-WAKE = 6  # to a copy that nobody has given a cell yet; no answer
-TOOLS = 7  # what code may call from now on, and where; no answer
-VALUE_GET = 9  # the value of a name; answered with its first part
-VALUE_NEXT = 10  # the next part of it
-VALUE_SET = 11  # a name gets a value, which is in the frame or in a file
-VALUE_DROP = 12  # nobody wants the rest of the value; no answer
-TAKEN = 13  # behind the RUN of a cell: a result that the guest has numbered was taken; no answer
-INTERRUPT = 8  # behind the RUN of a cell, before the signal: for a cell that has not begun yet; no answer
-# guest -> engine
-READY = 1
-CONFIGURED = 2
-RESULT = 3
-DONE = 4
-LOOPS = 5
-NAMES = 6
-VALUE = 7
+# What each kind means is said in ``wire``. From the engine to the guest:
+CONFIGURE = wire.CONFIGURE
+RUN = wire.RUN
+THAWED = wire.THAWED
+ASK_LOOPS = wire.ASK_LOOPS
+ASK_NAMES = wire.ASK_NAMES
+WAKE = wire.WAKE
+TOOLS = wire.TOOLS
+INTERRUPT = wire.INTERRUPT
+VALUE_GET = wire.VALUE_GET
+VALUE_NEXT = wire.VALUE_NEXT
+VALUE_SET = wire.VALUE_SET
+VALUE_DROP = wire.VALUE_DROP
+TAKEN = wire.TAKEN
+# From the guest to the engine:
+READY = wire.READY
+CONFIGURED = wire.CONFIGURED
+RESULT = wire.RESULT
+DONE = wire.DONE
+LOOPS = wire.LOOPS
+NAMES = wire.NAMES
+VALUE = wire.VALUE
 
-# To the REPL's main process only. A real-time signal that nothing else uses: the guest raises its own exception.
-HARD_INTERRUPT_SIGNAL = 62
+HARD_INTERRUPT_SIGNAL = wire.HARD_INTERRUPT_SIGNAL
 
 _FORMS = ("s", "b", "j")
 _WHATS = ("value", "display", "update", "clear")
 _MIMES_AT_MOST = 64
 _MIME_CHARACTERS_AT_MOST = 255
-NAMES_AT_MOST = 10_000
+NAMES_AT_MOST = wire.NAMES_AT_MOST
 _NAMES_BYTES_AT_MOST = 8 * 1024 * 1024
 _NAME_LINE_BYTES_AT_MOST = 8 * 1024
 _DISPLAY_ID_CHARACTERS_AT_MOST = 200
 _NAME_CHARACTERS_AT_MOST = 200  # of a name, of its type, of its short value
-_SIZE_AT_MOST = 2**62
 VALUE_REFUSALS = ("unknown", "unsupported", "large", "format", "failed")
 _REFUSAL_CHARACTERS_AT_MOST = 1000
 _NUMBER_AT_MOST = 2**53
@@ -280,7 +279,7 @@ def _named(row: object) -> tuple[str, Named]:
     if not isinstance(row, list) or len(row) != 5:
         raise ProtocolError("an entry of names has five fields")
     name, kind, value, size_bytes, fingerprint = row
-    if type(size_bytes) is not int or not 0 <= size_bytes <= _SIZE_AT_MOST:
+    if type(size_bytes) is not int or not 0 <= size_bytes <= wire.SIZE_AT_MOST:
         raise ProtocolError("the size of a name's value is zero or more, and not beyond reason")
     if fingerprint is not None and not (isinstance(fingerprint, str) and _FINGERPRINT.fullmatch(fingerprint)):
         raise ProtocolError("a fingerprint is 32 hexadecimal digits")

@@ -13,12 +13,13 @@ import math
 from typing import Literal, NoReturn, get_args
 
 from ramet.protocol.frames import Bounds
+from ramet_guest import wire
 
 # sandbox -> engine
-CALL = 1
+CALL = wire.TOOL_CALL
 # engine -> sandbox
-ANSWER = 2
-MORE = 3
+ANSWER = wire.TOOL_ANSWER
+MORE = wire.TOOL_MORE
 
 # How a call failed: the tool raised; its arguments are wrong; too late; not allowed now; no such tool; no client
 # answers calls any more; the caller no longer waits.
@@ -26,7 +27,7 @@ FailureKind = Literal["error", "invalid", "timeout", "refused", "unknown", "gone
 FAILURE_KINDS: frozenset[str] = frozenset(get_args(FailureKind))
 
 # A header is a name and a few words, so this is plenty.
-FROM_SANDBOX = Bounds(header_bytes=8 * 1024, blob_bytes=16 * 1024 * 1024)
+FROM_SANDBOX = Bounds(header_bytes=8 * 1024, blob_bytes=wire.TOOL_ARGUMENT_BYTES_AT_MOST)
 VALUE_BYTES_AT_MOST = 1024 * 1024 * 1024
 
 

@@ -23,10 +23,11 @@ from uuid import UUID
 from ramet.protocol import tool_tables
 from ramet.protocol.tool_frames import VALUE_BYTES_AT_MOST
 from ramet.protocol.tool_tables import Attachment, Cells
+from ramet_guest.wire import VALUE_MARK
 
 Container = TypeVar("Container")
 
-MARK = "$ramet"
+MARK = VALUE_MARK
 FRAME = "frame"  # a format for frames that only guests of this version read; tools use Arrow, which others know
 # The JSON parser in the sandbox has to follow, on a stack that may already be deep.
 _LEVELS_AT_MOST = 400

@@ -6,11 +6,12 @@ import unicodedata
 from keyword import iskeyword
 
 from ramet.protocol.refusing import Words, kind_of, must
+from ramet_guest import wire
 
 # Arrays, bytes and long texts of a value. The rest is JSON (numbers, short texts, lists and dicts), which can take
 # twenty times as much in memory and has a limit of its own.
-DATA_BYTES_AT_MOST = 100 * 1024 * 1024
-JSON_BYTES_AT_MOST = 16 * 1024 * 1024
+DATA_BYTES_AT_MOST = wire.VALUE_DATA_BYTES_AT_MOST
+JSON_BYTES_AT_MOST = wire.VALUE_JSON_BYTES_AT_MOST
 # The encoded value.
 VALUE_BYTES_AT_MOST = DATA_BYTES_AT_MOST + JSON_BYTES_AT_MOST + 4
 # Values up to this size travel in the request itself.

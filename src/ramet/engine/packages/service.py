@@ -21,10 +21,11 @@ from ramet.engine.packages.packages import NotAllowed, NotAvailable, Packages, r
 from ramet.engine.packages.wanting import REQUEST_BYTES_AT_MOST, NotPlain, Wanted, read_request
 from ramet.engine.seams import Body
 from ramet.errors import RametError
+from ramet_guest.wire import PACKAGES_SOCKET
 
 # Abstract unix sockets belong to a network namespace, and every pod has its own. So the name can be the same in all
 # pods, and a copy of a sandbox knows it already.
-NAME = "ramet-packages"
+NAME = PACKAGES_SOCKET
 _BACKLOG = 16
 _LINKS_AT_MOST = 8  # further connections wait in the backlog
 _INSTALLATIONS_AT_MOST = 200  # for each body of a sandbox; requests that the store answers do not count

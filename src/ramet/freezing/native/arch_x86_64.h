@@ -1,5 +1,5 @@
-/* Everything that is true of x86-64 only: registers, the instruction bytes of lists, and the frame rt_sigreturn takes.
- * A port adds a file like this one and nothing else. */
+/* Everything that is true of x86-64 only: registers, the instruction bytes of lists, and the frame
+ * that rt_sigreturn reads. A port to another processor adds a file like this one. */
 #ifndef RAMET_ARCH_H
 #define RAMET_ARCH_H
 #include <stdint.h>
@@ -9,17 +9,20 @@
 
 typedef struct user_regs_struct registers;
 
-/* The instruction that enters the kernel, to be looked for in the vdso. */
+/* The instruction that enters the kernel; find_syscall looks for one in the vdso. */
 static const unsigned char arch_syscall_bytes[2] = {0x0f, 0x05};
 enum { ARCH_SYSCALL_LENGTH = 2 };
-#define ARCH_AUDIT 0xc000003eu /* AUDIT_ARCH_X86_64: what the kernel calls that way in, and its table of calls */
+/* AUDIT_ARCH_X86_64: the kernel's name for this way in, and for its table of calls. */
+#define ARCH_AUDIT 0xc000003eu
 
-/* The 6th argument that marks a clone: whoever comes back with 0 from it is the new thread and takes its own list from its stack. */
+/* The 6th argument that marks a clone in a list: the task that sees 0 as its result is the new
+ * thread, and takes the bounds of its own list from its stack. */
 #define ARCH_THREAD_MARK 0x72616d65745f746cul
 
 /* The loop that runs a list. rbx: first record, r12: one past the last. A record is
  *     number, six arguments, flags            (eight 64-bit words; the result replaces the number)
- * A record with flag 1 that fails ends the loop: int3 with rbx at that record. A complete run ends with rbx == r12.
+ * A record with flag 1 that fails ends the loop: int3 with rbx at that record. A complete run ends
+ * with rbx == r12.
  *
  *  00 1: cmp  %r12,%rbx
  *  03    jae  3f
@@ -58,18 +61,32 @@ static const unsigned char arch_loop[] = {
     0xcc,                                                                   /* 52 */
 };
 
-static inline void arch_set_call(registers *r, uint64_t instruction, long number, const uint64_t *arguments) {
-    r->rip = instruction, r->rax = (uint64_t)number, r->orig_rax = (uint64_t)-1;
-    r->rdi = arguments[0], r->rsi = arguments[1], r->rdx = arguments[2];
-    r->r10 = arguments[3], r->r8 = arguments[4], r->r9 = arguments[5];
+static inline void arch_set_call(registers *r, uint64_t instruction, long number,
+                                 const uint64_t *arguments) {
+    r->rip = instruction;
+    r->rax = (uint64_t)number;
+    r->orig_rax = (uint64_t)-1;
+    r->rdi = arguments[0];
+    r->rsi = arguments[1];
+    r->rdx = arguments[2];
+    r->r10 = arguments[3];
+    r->r8 = arguments[4];
+    r->r9 = arguments[5];
 }
 /* At the entry stop of a call we set: is it still exactly that call? */
-static inline int arch_is_call(const registers *r, uint64_t instruction, long number, const uint64_t *arguments) {
-    return r->rip == instruction + ARCH_SYSCALL_LENGTH && (long)r->orig_rax == number && r->rdi == arguments[0] && r->rsi == arguments[1] &&
-           r->rdx == arguments[2] && r->r10 == arguments[3] && r->r8 == arguments[4] && r->r9 == arguments[5];
+static inline int arch_is_call(const registers *r, uint64_t instruction, long number,
+                               const uint64_t *arguments) {
+    return r->rip == instruction + ARCH_SYSCALL_LENGTH && (long)r->orig_rax == number &&
+           r->rdi == arguments[0] && r->rsi == arguments[1] && r->rdx == arguments[2] &&
+           r->r10 == arguments[3] && r->r8 == arguments[4] && r->r9 == arguments[5];
 }
-static inline void arch_set_list(registers *r, uint64_t loop, uint64_t first, uint64_t end, uint64_t stack) {
-    r->rip = loop, r->rbx = first, r->r12 = end, r->rsp = stack, r->orig_rax = (uint64_t)-1;
+static inline void arch_set_list(registers *r, uint64_t loop, uint64_t first, uint64_t end,
+                                 uint64_t stack) {
+    r->rip = loop;
+    r->rbx = first;
+    r->r12 = end;
+    r->rsp = stack;
+    r->orig_rax = (uint64_t)-1;
 }
 static inline uint64_t arch_list_position(const registers *r) { return r->rbx; }
 static inline long arch_result(const registers *r) { return (long)r->rax; }
@@ -77,10 +94,12 @@ static inline long arch_current_call(const registers *r) { return (long)r->orig_
 static inline uint64_t arch_first_argument(const registers *r) { return r->rdi; }
 static inline uint64_t arch_thread_pointer(const registers *r) { return r->fs_base; }
 
-/* A thread stopped inside a call that the kernel would restart runs the call again; else it sees EINTR as after any signal. */
+/* For a copy of a thread that was stopped inside a call: it makes the call again where the kernel
+ * would restart it, and else sees EINTR, as after any signal. */
 static inline void arch_restart_call(registers *r) {
     if ((long)r->orig_rax >= 0) {
-        long result = (long)r->rax; /* ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK */
+        /* ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK */
+        long result = (long)r->rax;
         if (result == -512 || result == -513 || result == -514 || result == -516) {
             r->rip -= ARCH_SYSCALL_LENGTH;
             r->rax = r->orig_rax;
@@ -89,47 +108,83 @@ static inline void arch_restart_call(registers *r) {
     r->orig_rax = (uint64_t)-1;
 }
 
-/* The same for the thread itself when it goes on: the kernel remembers how long a timed call still has to wait. */
+/* The same for the thread itself when it goes on. The kernel remembers how long a timed call still
+ * has to wait, and restart_syscall asks it to wait for the rest. */
 enum { ARCH_RESTART_SYSCALL = 219 };
-static inline int arch_in_timed_call(const registers *r) { return (long)r->orig_rax >= 0 && (long)r->rax == -516; }
+static inline int arch_in_timed_call(const registers *r) {
+    return (long)r->orig_rax >= 0 && (long)r->rax == -516;
+}
 static inline void arch_go_on(registers *r) {
     int timed = arch_in_timed_call(r);
     arch_restart_call(r);
     if (timed) r->rax = ARCH_RESTART_SYSCALL;
 }
-/* A thread that goes on like that shows the number of restart_syscall when it is stopped again in the same call. */
-static inline int arch_goes_on_in_call(const registers *r) { return arch_in_timed_call(r) && r->orig_rax == ARCH_RESTART_SYSCALL; }
-static inline void arch_set_current_call(registers *r, long number) { r->orig_rax = (uint64_t)number; }
-static inline void arch_interrupt_call(registers *r) { r->rax = (uint64_t)-4 /* EINTR */, r->orig_rax = (uint64_t)-1; }
+/* Stopped again in the same call, a thread that went on like that shows the number of
+ * restart_syscall, and no longer that of its call. */
+static inline int arch_goes_on_in_call(const registers *r) {
+    return arch_in_timed_call(r) && r->orig_rax == ARCH_RESTART_SYSCALL;
+}
+static inline void arch_set_current_call(registers *r, long number) {
+    r->orig_rax = (uint64_t)number;
+}
+static inline void arch_interrupt_call(registers *r) {
+    r->rax = (uint64_t)-4; /* EINTR */
+    r->orig_rax = (uint64_t)-1;
+}
 
 static inline uint64_t arch_instruction(const registers *r) { return r->rip; }
-static inline void arch_set_instruction(registers *r, uint64_t at) { r->rip = at, r->orig_rax = (uint64_t)-1; }
+static inline void arch_set_instruction(registers *r, uint64_t at) {
+    r->rip = at;
+    r->orig_rax = (uint64_t)-1;
+}
 static inline uint64_t arch_stack(const registers *r) { return r->rsp; }
 
-/* The extended state as ptrace gives it and as a signal frame wants it differ in the 48 bytes that software may use, and in a
- * closing magic number (arch/x86/include/uapi/asm/sigcontext.h). `limit` and `features` are what this kernel puts into frames. */
+/* A signal frame holds the extended state as ptrace gives it, but for the 48 bytes that software
+ * may use and a closing magic number (arch/x86/include/uapi/asm/sigcontext.h). `size` and
+ * `features` are what this kernel puts into its own frames. */
 enum { ARCH_SOFTWARE_BYTES = 464, ARCH_XSTATE_BV = 512 };
 #define ARCH_XSTATE_MAGIC1 0x46505853u
 #define ARCH_XSTATE_MAGIC2 0x46505845u
 
-static inline void arch_fill_extended(unsigned char *frame, const unsigned char *state, uint32_t size, uint64_t features) {
+static inline void arch_fill_extended(unsigned char *frame, const unsigned char *state,
+                                      uint32_t size, uint64_t features) {
     memcpy(frame, state, size);
     uint64_t present;
     memcpy(&present, frame + ARCH_XSTATE_BV, sizeof present);
     present &= features;
     memcpy(frame + ARCH_XSTATE_BV, &present, sizeof present);
-    uint32_t words[] = {ARCH_XSTATE_MAGIC1, size + 4, (uint32_t)features, (uint32_t)(features >> 32), size}, closing = ARCH_XSTATE_MAGIC2;
+    uint32_t words[] = {ARCH_XSTATE_MAGIC1, size + 4, (uint32_t)features,
+                        (uint32_t)(features >> 32), size};
+    uint32_t closing = ARCH_XSTATE_MAGIC2;
     memset(frame + ARCH_SOFTWARE_BYTES, 0, 48);
     memcpy(frame + ARCH_SOFTWARE_BYTES, words, sizeof words);
     memcpy(frame + size, &closing, sizeof closing);
 }
 
-static inline void arch_fill_context(ucontext_t *context, const registers *r, uint64_t extended_at) {
+static inline void arch_fill_context(ucontext_t *context, const registers *r,
+                                     uint64_t extended_at) {
     long long *g = context->uc_mcontext.gregs;
-    context->uc_flags = 1 | 2 | 4; /* extended state present; restore ss exactly */
-    g[REG_R8] = r->r8, g[REG_R9] = r->r9, g[REG_R10] = r->r10, g[REG_R11] = r->r11, g[REG_R12] = r->r12, g[REG_R13] = r->r13;
-    g[REG_R14] = r->r14, g[REG_R15] = r->r15, g[REG_RDI] = r->rdi, g[REG_RSI] = r->rsi, g[REG_RBP] = r->rbp, g[REG_RBX] = r->rbx;
-    g[REG_RDX] = r->rdx, g[REG_RAX] = r->rax, g[REG_RCX] = r->rcx, g[REG_RSP] = r->rsp, g[REG_RIP] = r->rip, g[REG_EFL] = r->eflags;
+    /* UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS: there is extended state, and ss is to
+     * be restored exactly. */
+    context->uc_flags = 1 | 2 | 4;
+    g[REG_R8] = r->r8;
+    g[REG_R9] = r->r9;
+    g[REG_R10] = r->r10;
+    g[REG_R11] = r->r11;
+    g[REG_R12] = r->r12;
+    g[REG_R13] = r->r13;
+    g[REG_R14] = r->r14;
+    g[REG_R15] = r->r15;
+    g[REG_RDI] = r->rdi;
+    g[REG_RSI] = r->rsi;
+    g[REG_RBP] = r->rbp;
+    g[REG_RBX] = r->rbx;
+    g[REG_RDX] = r->rdx;
+    g[REG_RAX] = r->rax;
+    g[REG_RCX] = r->rcx;
+    g[REG_RSP] = r->rsp;
+    g[REG_RIP] = r->rip;
+    g[REG_EFL] = r->eflags;
     g[REG_CSGSFS] = (long long)((r->cs & 0xffff) | ((uint64_t)r->ss << 48));
     context->uc_mcontext.fpregs = (fpregset_t)extended_at;
 }

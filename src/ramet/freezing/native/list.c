@@ -1,3 +1,4 @@
+/* Lists of calls that a task makes by itself; see list.h. */
 #define _GNU_SOURCE
 #include "list.h"
 #include <errno.h>
@@ -24,7 +25,8 @@ void scratch_free(scratch *region) {
 
 uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alignment) {
     size_t at = (region->used + alignment - 1) & ~(alignment - 1);
-    if (at > region->size || size > region->size || at + size > region->size - SCRATCH_STACK) return 0;
+    if (at > region->size || size > region->size || at + size > region->size - SCRATCH_STACK)
+        return 0;
     if (from) memcpy(region->bytes + at, from, size);
     region->used = at + size;
     return region->base + at;
@@ -32,13 +34,15 @@ uint64_t scratch_put(scratch *region, const void *from, size_t size, size_t alig
 
 void *scratch_here(scratch *region, uint64_t at) { return region->bytes + (at - region->base); }
 
+/* So that callers need not check each list_add: list_place refuses the list as a whole. */
 static call *list_lost(list *calls) {
     static _Thread_local call nowhere;
     calls->incomplete = 1;
     return &nowhere;
 }
 
-call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
+call *list_add(list *calls, const char *name, long number, uint64_t a, uint64_t b, uint64_t c,
+               uint64_t d, uint64_t e, uint64_t f) {
     if (calls->count == calls->room) {
         int room = calls->room ? calls->room * 2 : 32;
         call *grown = realloc(calls->calls, (size_t)room * sizeof *grown);
@@ -69,7 +73,8 @@ void list_free(list *calls) {
 size_t given_size(const given_call *given, int count) {
     size_t size = SCRATCH_LISTS + SCRATCH_STACK + 4096 + (size_t)count * sizeof(call);
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < 6; k++) size += given[i].bytes[k] ? given[i].sizes[k] + 8 : 0;
+        for (int k = 0; k < 6; k++)
+            size += given[i].bytes[k] ? given[i].sizes[k] + 8 : 0;
     return size;
 }
 
@@ -78,18 +83,25 @@ int list_add_given(list *calls, scratch *region, const given_call *given, int co
         uint64_t arguments[6];
         for (int k = 0; k < 6; k++) {
             arguments[k] = given[i].arguments[k];
-            if (given[i].bytes[k] && !(arguments[k] = scratch_put(region, given[i].bytes[k], given[i].sizes[k], 8)))
-                return failed(why, ENOSPC, "lay out %s", given[i].name);
+            if (!given[i].bytes[k]) continue;
+            arguments[k] = scratch_put(region, given[i].bytes[k], given[i].sizes[k], 8);
+            if (!arguments[k]) return failed(why, ENOSPC, "lay out %s", given[i].name);
         }
-        list_add(calls, given[i].name, given[i].number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5])->flags =
-            given[i].must_work ? MUST_WORK : 0;
+        call *made = list_add(calls, given[i].name, given[i].number, arguments[0], arguments[1],
+                              arguments[2], arguments[3], arguments[4], arguments[5]);
+        made->flags = given[i].must_work ? MUST_WORK : 0;
     }
     return 0;
 }
 
-int scratch_map(const scratch *region, pid_t tid, const registers *from, uint64_t instruction, failure *why) {
+int scratch_map(const scratch *region, pid_t tid, const registers *from, uint64_t instruction,
+                failure *why) {
     long result;
-    uint64_t map[6] = {region->base, region->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, (uint64_t)-1, 0};
+    /* Writable and executable only until its first list runs, which protects both parts. FIXED: the
+     * copy may still have the region of its parent there, and nothing else. */
+    const uint64_t protection = PROT_READ | PROT_WRITE | PROT_EXEC;
+    const uint64_t flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    uint64_t map[6] = {region->base, region->size, protection, flags, (uint64_t)-1, 0};
     if (inject(tid, from, instruction, SYS_mmap, map, &result, NULL, why)) return -1;
     if (result != (long)region->base) return failed(why, (int)-result, "map the scratch region");
     return write_memory(tid, region->base, region->bytes, region->used, why);
@@ -106,14 +118,21 @@ int list_run(pid_t tid, const scratch *region, const list *calls, pid_t *new_tas
         if (ptrace(PTRACE_CONT, tid, 0, 0)) return failed(why, errno, "resume task %d", tid);
         if (wait_stop(tid, &seen, why)) return -1;
         if (seen.kind == STOP_NEW_TASK && new_task) *new_task = seen.new_task;
+        /* The calls that create tasks, or that the filter reports to us, stop it on the way. */
         if (seen.kind == STOP_NEW_TASK || seen.kind == STOP_SECCOMP) continue;
         break;
     }
-    if (seen.kind == STOP_GONE) return failed(why, 0, "task %d ended in the middle of its calls", tid);
+    if (seen.kind == STOP_GONE)
+        return failed(why, 0, "task %d ended in the middle of its calls", tid);
     if (read_registers(tid, &r, why)) return -1;
     uint64_t position = arch_list_position(&r);
-    if (seen.kind != STOP_TRAP) return failed(why, 0, "task %d stopped oddly (%d, signal %d) in its calls", tid, seen.kind, seen.signal);
+    if (seen.kind != STOP_TRAP)
+        return failed(why, 0, "task %d stopped oddly (%d, signal %d) in its calls", tid, seen.kind,
+                      seen.signal);
+    /* The loop ends with int3, and its position says whether a call failed. */
     if (position == end) return 0;
-    if (position < calls->at || position > end) return failed(why, 0, "task %d left its calls", tid);
-    return failed(why, (int)-arch_result(&r), "%s", calls->names[(position - calls->at) / sizeof(call)]);
+    if (position < calls->at || position > end)
+        return failed(why, 0, "task %d left its calls", tid);
+    return failed(why, (int)-arch_result(&r), "%s",
+                  calls->names[(position - calls->at) / sizeof(call)]);
 }

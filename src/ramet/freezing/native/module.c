@@ -1,4 +1,5 @@
-/* ramet.freezing._core: the Python face. Each call releases the GIL and must come from the one thread that froze the snapshot. */
+/* ramet.freezing._core: the Python interface. Each call releases the GIL. Calls about a snapshot
+ * must come from the thread that froze it: ptrace allows no other. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 static PyObject *core_error;     /* (step, errno) */
-static PyObject *replaced_error; /* one of these */
+static PyObject *replaced_error; /* a subclass: the REPL has called exec */
 static const char capsule_name[] = "ramet.freezing.snapshot";
 static const char paused_name[] = "ramet.freezing.paused";
 
@@ -64,7 +65,8 @@ static PyObject *core_end_snapshot(PyObject *self, PyObject *capsule) {
     Py_RETURN_NONE;
 }
 
-/* Calls from Python: (name, number, arguments, must_work). What they point to belongs to Python and lives as long as the tuple. */
+/* Calls from Python: (name, number, arguments, must_work). They point into objects of Python, which
+ * live as long as the tuple. */
 static given_call *read_given(PyObject *calls, int *count) {
     Py_ssize_t size = PyTuple_GET_SIZE(calls);
     given_call *given = PyMem_Calloc((size_t)size + 1, sizeof *given);
@@ -72,7 +74,9 @@ static given_call *read_given(PyObject *calls, int *count) {
     for (Py_ssize_t i = 0; i < size; i++) {
         PyObject *arguments;
         given_call *call = &given[i];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "slO!p", &call->name, &call->number, &PyTuple_Type, &arguments, &call->must_work)) goto bad;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "slO!p", &call->name, &call->number,
+                              &PyTuple_Type, &arguments, &call->must_work))
+            goto bad;
         Py_ssize_t used = PyTuple_GET_SIZE(arguments);
         if (used > 6) {
             PyErr_SetString(PyExc_ValueError, "a system call has at most six arguments");
@@ -82,7 +86,8 @@ static given_call *read_given(PyObject *calls, int *count) {
             PyObject *value = PyTuple_GET_ITEM(arguments, k);
             if (PyBytes_Check(value)) {
                 call->bytes[k] = PyBytes_AS_STRING(value);
-                call->sizes[k] = (size_t)PyBytes_GET_SIZE(value) + 1; /* with the zero behind it: paths end there */
+                /* With the zero behind them, where paths end. */
+                call->sizes[k] = (size_t)PyBytes_GET_SIZE(value) + 1;
             } else {
                 call->arguments[k] = PyLong_AsUnsignedLongLongMask(value);
                 if (PyErr_Occurred()) goto bad;
@@ -100,8 +105,13 @@ static dead_child *read_children(PyObject *children, int *count) {
     Py_ssize_t size = PyTuple_GET_SIZE(children);
     dead_child *dead = PyMem_Calloc((size_t)size + 1, sizeof *dead);
     if (!dead) return (dead_child *)PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < size; i++)
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(children, i), "ii", &dead[i].pid, &dead[i].status)) return PyMem_Free(dead), NULL;
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *child = PyTuple_GET_ITEM(children, i);
+        if (!PyArg_ParseTuple(child, "ii", &dead[i].pid, &dead[i].status)) {
+            PyMem_Free(dead);
+            return NULL;
+        }
+    }
     *count = (int)size;
     return dead;
 }
@@ -109,15 +119,20 @@ static dead_child *read_children(PyObject *children, int *count) {
 static snapshot *held_snapshot(PyObject *capsule) {
     snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
     if (from && from->tracer != (pid_t)syscall(SYS_gettid)) {
-        PyErr_SetString(PyExc_RuntimeError, "a snapshot may be used only by the thread that froze it");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a snapshot may be used only by the thread that froze it");
         return NULL;
     }
     return from;
 }
 
 static int read_namespaces(PyObject *namespaces, thaw_plan *plan) {
-    if (PyTuple_GET_SIZE(namespaces) != NAMESPACES) return PyErr_SetString(PyExc_ValueError, "namespaces: seven inodes"), -1;
-    for (int i = 0; i < NAMESPACES; i++) plan->namespaces[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(namespaces, i));
+    if (PyTuple_GET_SIZE(namespaces) != NAMESPACES) {
+        PyErr_SetString(PyExc_ValueError, "namespaces: seven inodes");
+        return -1;
+    }
+    for (int i = 0; i < NAMESPACES; i++)
+        plan->namespaces[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(namespaces, i));
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -129,27 +144,36 @@ static PyObject *core_thaw(PyObject *self, PyObject *arguments) {
     double seconds;
     int result;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OiiO!iiO!O!ppd", &capsule, &plan.pod_init, &plan.pod_root, &PyTuple_Type, &namespaces, &plan.main_pid, &plan.cgroup_count, &PyTuple_Type, &calls,
-                          &PyTuple_Type, &children, &plan.consume, &plan.more, &seconds))
+    if (!PyArg_ParseTuple(arguments, "OiiO!iiO!O!ppd", &capsule, &plan.pod_init, &plan.pod_root,
+                          &PyTuple_Type, &namespaces, &plan.main_pid, &plan.cgroup_count,
+                          &PyTuple_Type, &calls, &PyTuple_Type, &children, &plan.consume,
+                          &plan.more, &seconds))
         return NULL;
     snapshot *from = held_snapshot(capsule);
     if (!from || read_namespaces(namespaces, &plan)) return NULL;
     given_call *given = read_given(calls, &plan.given_count);
     if (!given) return NULL;
     dead_child *dead = read_children(children, &plan.child_count);
-    if (!dead) return PyMem_Free(given), NULL;
-    plan.given = given, plan.children = dead;
+    if (!dead) {
+        PyMem_Free(given);
+        return NULL;
+    }
+    plan.given = given;
+    plan.children = dead;
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || thaw(from, &plan, &made, &why);
     deadline_end();
     Py_END_ALLOW_THREADS;
-    PyMem_Free(given), PyMem_Free(dead);
+    PyMem_Free(given);
+    PyMem_Free(dead);
     if (result) return raise_failure(&why);
-    return Py_BuildValue("(iiii(dddd))", made.shadow, made.shadow_pidfd, made.repl, made.repl_pidfd, made.microseconds[0], made.microseconds[1],
-                         made.microseconds[2], made.microseconds[3]);
+    return Py_BuildValue("(iiii(dddd))", made.shadow, made.shadow_pidfd, made.repl, made.repl_pidfd,
+                         made.microseconds[0], made.microseconds[1], made.microseconds[2],
+                         made.microseconds[3]);
 }
 
-/* A pause that nobody ended: the sandbox must not stay stopped because an exception was raised somewhere. */
+/* Ends a pause that Python has dropped, because of an exception for instance: the sandbox must not
+ * stay stopped. */
 static void paused_free(PyObject *capsule) {
     paused *p = PyCapsule_GetPointer(capsule, paused_name);
     if (!p) return;
@@ -168,17 +192,28 @@ static PyObject *core_pause(PyObject *self, PyObject *arguments) {
     (void)self;
     paused *p = PyMem_Calloc(1, sizeof *p);
     if (!p) return PyErr_NoMemory();
-    if (!PyArg_ParseTuple(arguments, "iiiiO!Ky*d", &p->repl, &p->own_pidfds[0], &p->shadow, &p->init, &PyTuple_Type, &terminals, &syscall_at, &before, &seconds))
-        return PyMem_Free(p), NULL;
-    p->own[0] = p->repl, p->own_count = 1;
+    if (!PyArg_ParseTuple(arguments, "iiiiO!Ky*d", &p->repl, &p->own_pidfds[0], &p->shadow,
+                          &p->init, &PyTuple_Type, &terminals, &syscall_at, &before, &seconds)) {
+        PyMem_Free(p);
+        return NULL;
+    }
+    p->own[0] = p->repl;
+    p->own_count = 1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(terminals); i++, p->own_count++) {
-        if (p->own_count < MAX_OWN && PyArg_ParseTuple(PyTuple_GET_ITEM(terminals, i), "ii", &p->own[p->own_count], &p->own_pidfds[p->own_count])) continue;
+        if (p->own_count < MAX_OWN &&
+            PyArg_ParseTuple(PyTuple_GET_ITEM(terminals, i), "ii", &p->own[p->own_count],
+                             &p->own_pidfds[p->own_count]))
+            continue;
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "too many terminals");
-        return PyBuffer_Release(&before), PyMem_Free(p), NULL;
+        PyBuffer_Release(&before);
+        PyMem_Free(p);
+        return NULL;
     }
     timed_call *kept = PyMem_Malloc((size_t)before.len + 1);
     if (kept) memcpy(kept, before.buf, (size_t)before.len);
-    p->syscall_at = syscall_at, p->before = kept, p->before_count = kept ? (int)((size_t)before.len / sizeof *kept) : 0;
+    p->syscall_at = syscall_at;
+    p->before = kept;
+    p->before_count = kept ? (int)((size_t)before.len / sizeof *kept) : 0;
     PyBuffer_Release(&before);
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || pause_live(p, &why);
@@ -195,7 +230,8 @@ static PyObject *core_pause(PyObject *self, PyObject *arguments) {
 /* Ids of the threads in their own namespace, main first. */
 static PyObject *inner_ids(const snapshot *from) {
     PyObject *ids = PyTuple_New(from->thread_count);
-    for (int i = 0; ids && i < from->thread_count; i++) PyTuple_SET_ITEM(ids, i, PyLong_FromLong(from->threads[i].inner_tid));
+    for (int i = 0; ids && i < from->thread_count; i++)
+        PyTuple_SET_ITEM(ids, i, PyLong_FromLong(from->threads[i].inner_tid));
     return ids;
 }
 
@@ -204,7 +240,8 @@ static PyObject *core_paused_facts(PyObject *self, PyObject *capsule) {
     paused *p = PyCapsule_GetPointer(capsule, paused_name);
     if (!p) return NULL;
     PyObject *children = PyTuple_New(p->child_count), *processes = PyList_New(0);
-    for (int i = 0; children && i < p->child_count; i++) PyTuple_SET_ITEM(children, i, PyLong_FromLong(p->children[i]));
+    for (int i = 0; children && i < p->child_count; i++)
+        PyTuple_SET_ITEM(children, i, PyLong_FromLong(p->children[i]));
     for (int i = 0; processes && i < p->task_count; i++) {
         if (!p->tasks[i].tid || p->tasks[i].tid != p->tasks[i].leader) continue;
         PyObject *pid = PyLong_FromLong(p->tasks[i].leader);
@@ -212,8 +249,14 @@ static PyObject *core_paused_facts(PyObject *self, PyObject *capsule) {
         Py_XDECREF(pid);
     }
     PyObject *ids = inner_ids(&p->taken);
-    if (!children || !processes || !ids) return Py_XDECREF(children), Py_XDECREF(processes), Py_XDECREF(ids), NULL;
-    return Py_BuildValue("(NNy#y#N)", children, processes, (const char *)p->timers, (Py_ssize_t)sizeof p->timers, (const char *)p->timed,
+    if (!children || !processes || !ids) {
+        Py_XDECREF(children);
+        Py_XDECREF(processes);
+        Py_XDECREF(ids);
+        return NULL;
+    }
+    return Py_BuildValue("(NNy#y#N)", children, processes, (const char *)p->timers,
+                         (Py_ssize_t)sizeof p->timers, (const char *)p->timed,
                          (Py_ssize_t)p->timed_count * (Py_ssize_t)sizeof *p->timed, ids);
 }
 
@@ -223,18 +266,26 @@ static PyObject *core_copy(PyObject *self, PyObject *arguments) {
     double seconds;
     int result, count = 0;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OO!d", &capsule, &PyTuple_Type, &calls, &seconds)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OO!d", &capsule, &PyTuple_Type, &calls, &seconds))
+        return NULL;
     paused *p = PyCapsule_GetPointer(capsule, paused_name);
     if (!p) return NULL;
     given_call *given = read_given(calls, &count);
     snapshot *taken = PyMem_Calloc(1, sizeof *taken);
-    if (!given || !taken) return PyMem_Free(given), PyMem_Free(taken), NULL;
+    if (!given || !taken) {
+        PyMem_Free(given);
+        PyMem_Free(taken);
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || copy_live(p, given, count, taken, &why);
     deadline_end();
     Py_END_ALLOW_THREADS;
     PyMem_Free(given);
-    if (result) return PyMem_Free(taken), raise_failure(&why);
+    if (result) {
+        PyMem_Free(taken);
+        return raise_failure(&why);
+    }
     return PyCapsule_New(taken, capsule_name, capsule_free);
 }
 
@@ -250,15 +301,16 @@ static PyObject *core_resume(PyObject *self, PyObject *capsule) {
 
 static PyObject *core_serve_stragglers(PyObject *self, PyObject *nothing) {
     int left;
-    (void)self, (void)nothing;
+    (void)self;
+    (void)nothing;
     Py_BEGIN_ALLOW_THREADS;
     left = serve_stragglers();
     Py_END_ALLOW_THREADS;
     return PyLong_FromLong(left);
 }
 
-/* (number, link, fdinfo) of each descriptor of a process, read in the pause: a few calls for each, and nothing else in between.
- * fdinfo is None where it is longer than the usual few lines. */
+/* (number, link, fdinfo) of each descriptor of a process. In C, because the sandbox stands still
+ * meanwhile. fdinfo is None where it is longer than the usual few lines. */
 static PyObject *core_descriptors(PyObject *self, PyObject *argument) {
     char path[64], link[4096], text[4096];
     (void)self;
@@ -268,7 +320,8 @@ static PyObject *core_descriptors(PyObject *self, PyObject *argument) {
     DIR *links = opendir(path);
     snprintf(path, sizeof path, "/proc/%ld/fdinfo", pid);
     int facts = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    PyObject *found = links && facts >= 0 ? PyList_New(0) : PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    PyObject *found =
+        links && facts >= 0 ? PyList_New(0) : PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
     for (struct dirent *entry; found && (entry = readdir(links));) {
         if (entry->d_name[0] == '.') continue;
         ssize_t link_length = readlinkat(dirfd(links), entry->d_name, link, sizeof link);
@@ -281,7 +334,8 @@ static PyObject *core_descriptors(PyObject *self, PyObject *argument) {
             PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
             break;
         }
-        PyObject *one = Py_BuildValue("(iy#z#)", atoi(entry->d_name), link, link_length < (ssize_t)sizeof link ? link_length : (ssize_t)0,
+        PyObject *one = Py_BuildValue("(iy#z#)", atoi(entry->d_name), link,
+                                      link_length < (ssize_t)sizeof link ? link_length : (ssize_t)0,
                                       length < (ssize_t)sizeof text ? text : NULL, length);
         if (!one || PyList_Append(found, one)) Py_CLEAR(found);
         Py_XDECREF(one);
@@ -291,7 +345,7 @@ static PyObject *core_descriptors(PyObject *self, PyObject *argument) {
     return found;
 }
 
-/* (resource, soft, hard) of each limit of a process; all ones is no limit. */
+/* (resource, soft, hard) of each limit of a process; all bits set means no limit. */
 static PyObject *core_limits(PyObject *self, PyObject *argument) {
     (void)self;
     long pid = PyLong_AsLong(argument);
@@ -299,9 +353,16 @@ static PyObject *core_limits(PyObject *self, PyObject *argument) {
     PyObject *limits = PyTuple_New(RLIM_NLIMITS);
     for (int kind = 0; limits && kind < RLIM_NLIMITS; kind++) {
         struct rlimit limit;
-        if (prlimit((pid_t)pid, kind, NULL, &limit)) return Py_DECREF(limits), PyErr_SetFromErrno(PyExc_OSError);
-        PyObject *one = Py_BuildValue("(iKK)", kind, (unsigned long long)limit.rlim_cur, (unsigned long long)limit.rlim_max);
-        if (!one) return Py_DECREF(limits), NULL;
+        if (prlimit((pid_t)pid, kind, NULL, &limit)) {
+            Py_DECREF(limits);
+            return PyErr_SetFromErrno(PyExc_OSError);
+        }
+        PyObject *one = Py_BuildValue("(iKK)", kind, (unsigned long long)limit.rlim_cur,
+                                      (unsigned long long)limit.rlim_max);
+        if (!one) {
+            Py_DECREF(limits);
+            return NULL;
+        }
         PyTuple_SET_ITEM(limits, kind, one);
     }
     return limits;
@@ -316,8 +377,9 @@ typedef struct {
 enum { QUERY_SHARED_AND_NEXT = 0x08 | 0x10, MAP_NAME_BYTES = 4096 };
 #define PROCMAP_QUERY_REQUEST _IOWR(0x66, 17, map_query)
 
-/* (start, end, protection, offset, inode, name) of each shared mapping; the kernel skips the private ones by itself. A name that
- * is too long is empty. None where the kernel cannot be asked like this. */
+/* (start, end, protection, offset, inode, name) of each shared mapping; the kernel itself skips the
+ * private ones. A name that is too long is empty. None: the kernel does not know the request.
+ */
 static PyObject *core_shared_maps(PyObject *self, PyObject *arguments) {
     int maps, most;
     uint64_t address = 0;
@@ -326,18 +388,26 @@ static PyObject *core_shared_maps(PyObject *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "ii", &maps, &most)) return NULL;
     PyObject *found = PyList_New(0);
     while (found && PyList_GET_SIZE(found) < most) {
-        map_query query = {.size = sizeof query, .query_flags = QUERY_SHARED_AND_NEXT, .query_address = address,
-                           .name_size = sizeof name, .name_address = (uint64_t)name};
+        map_query query = {.size = sizeof query,
+                           .query_flags = QUERY_SHARED_AND_NEXT,
+                           .query_address = address,
+                           .name_size = sizeof name,
+                           .name_address = (uint64_t)name};
         name[0] = 0;
         int failed = ioctl(maps, PROCMAP_QUERY_REQUEST, &query);
         if (failed && errno == ENAMETOOLONG) {
-            query.name_size = 0, query.name_address = 0;
+            query.name_size = 0;
+            query.name_address = 0;
             failed = ioctl(maps, PROCMAP_QUERY_REQUEST, &query);
         }
         if (failed && errno == ENOENT) return found;
-        if (failed && errno == ENOTTY) return Py_DECREF(found), Py_NewRef(Py_None);
-        if (failed) return Py_DECREF(found), PyErr_SetFromErrno(PyExc_OSError);
-        PyObject *one = Py_BuildValue("(KKiKKy)", query.start, query.end, (int)(query.flags & 7), query.offset, query.inode, name);
+        if (failed) {
+            int unknown = errno == ENOTTY; /* a kernel without this request */
+            Py_DECREF(found);
+            return unknown ? Py_NewRef(Py_None) : PyErr_SetFromErrno(PyExc_OSError);
+        }
+        PyObject *one = Py_BuildValue("(KKiKKy)", query.start, query.end, (int)(query.flags & 7),
+                                      query.offset, query.inode, name);
         if (!one || PyList_Append(found, one)) Py_CLEAR(found);
         Py_XDECREF(one);
         address = query.end;
@@ -346,7 +416,8 @@ static PyObject *core_shared_maps(PyObject *self, PyObject *arguments) {
 }
 
 static PyObject *core_sweep_faults(PyObject *self, PyObject *nothing) {
-    (void)self, (void)nothing;
+    (void)self;
+    (void)nothing;
     fault_sweep();
     Py_RETURN_NONE;
 }
@@ -375,30 +446,57 @@ static PyObject *core_usable(PyObject *self, PyObject *capsule) {
     (void)self;
     const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
     if (!from) return NULL;
-    return PyBool_FromLong(!read_registers(from->shadow, &r, &why)); /* only what is stopped under our hand can be read */
+    /* ptrace reads the registers only of a task that is stopped under our hand. */
+    return PyBool_FromLong(!read_registers(from->shadow, &r, &why));
 }
 
 static PyMethodDef methods[] = {
-    {"freeze_template", core_freeze_template, METH_VARARGS, "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
+    {"freeze_template", core_freeze_template, METH_VARARGS,
+     "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
-     "thaw(snapshot, pod_init, pod_root, namespaces, main_pid, cgroups, calls, children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
-    {"pause", core_pause, METH_VARARGS, "pause(repl, its pidfd, shadow, init, ((leader of a terminal, its pidfd), ...), syscall_at, timed, seconds) -> paused: a live sandbox, stopped and read"},
-    {"paused_facts", core_paused_facts, METH_O, "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed calls, thread ids)"},
-    {"copy", core_copy, METH_VARARGS, "copy(paused, calls, seconds) -> snapshot of it, whose shadow has made the calls"},
+     "thaw(snapshot, pod_init, pod_root, namespaces, main_pid, cgroups, calls, children, consume, "
+     "more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+    {"pause", core_pause, METH_VARARGS,
+     "pause(repl, its pidfd, shadow, init, ((leader of a terminal, its pidfd), ...), syscall_at, "
+     "timed, seconds) -> paused: a live sandbox, stopped and read"},
+    {"paused_facts", core_paused_facts, METH_O,
+     "paused_facts(paused) -> (children of the REPL, processes of the pod, interval timers, timed "
+     "calls, thread ids)"},
+    {"copy", core_copy, METH_VARARGS,
+     "copy(paused, calls, seconds) -> snapshot of it, whose shadow has made the calls"},
     {"resume", core_resume, METH_O, "resume(paused): let it go on"},
-    {"serve_stragglers", core_serve_stragglers, METH_NOARGS, "serve_stragglers() -> how many tasks could still not be let go"},
-    {"descriptors", core_descriptors, METH_O, "descriptors(pid) -> [(number, link, text of fdinfo or None)]; a link that is too long is empty"},
+    {"serve_stragglers", core_serve_stragglers, METH_NOARGS,
+     "serve_stragglers() -> how many tasks could still not be let go"},
+    {"descriptors", core_descriptors, METH_O,
+     "descriptors(pid) -> [(number, link, text of fdinfo or None)]; a link that is too long is "
+     "empty"},
     {"limits", core_limits, METH_O, "limits(pid) -> ((resource, soft, hard), ...)"},
-    {"shared_maps", core_shared_maps, METH_VARARGS, "shared_maps(descriptor of maps, most) -> [(start, end, protection, offset, inode, name)] or None"},
-    {"sweep_faults", core_sweep_faults, METH_NOARGS, "sweep_faults(): for tests, let each fork fail one step later than the last"},
-    {"syscall_at", core_syscall_at, METH_O, "syscall_at(snapshot) -> where its memory has a syscall instruction"},
-    {"shadow", core_shadow, METH_O, "shadow(snapshot) -> pid of its shadow, 0 when it has none any more"},
-    {"usable", core_usable, METH_O, "usable(snapshot) -> whether its shadow still stands where it was frozen"},
-    {"end_snapshot", core_end_snapshot, METH_O, "end_snapshot(snapshot): kill and reap what it holds"},
-    {"thread_ids", core_thread_ids, METH_O, "thread_ids(snapshot) -> ids of its threads, main first"},
+    {"shared_maps", core_shared_maps, METH_VARARGS,
+     "shared_maps(descriptor of maps, most) -> [(start, end, protection, offset, inode, name)] or "
+     "None"},
+    {"sweep_faults", core_sweep_faults, METH_NOARGS,
+     "sweep_faults(): for tests, let each fork fail one step later than the last"},
+    {"syscall_at", core_syscall_at, METH_O,
+     "syscall_at(snapshot) -> where its memory has a syscall instruction"},
+    {"shadow", core_shadow, METH_O,
+     "shadow(snapshot) -> pid of its shadow, 0 when it has none any more"},
+    {"usable", core_usable, METH_O,
+     "usable(snapshot) -> whether its shadow still stands where it was frozen"},
+    {"end_snapshot", core_end_snapshot, METH_O,
+     "end_snapshot(snapshot): kill and reap what it holds"},
+    {"thread_ids", core_thread_ids, METH_O,
+     "thread_ids(snapshot) -> ids of its threads, main first"},
     {NULL, NULL, 0, NULL},
 };
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", "Freeze and thaw: the ptrace sequences.", -1, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        "_core",
+                                        "Freeze and thaw: the ptrace sequences.",
+                                        -1,
+                                        methods,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
 
 PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
@@ -406,6 +504,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     core_error = PyErr_NewException("ramet.freezing._core.FreezeError", PyExc_RuntimeError, NULL);
     if (!core_error || PyModule_AddObjectRef(module, "FreezeError", core_error)) return NULL;
     replaced_error = PyErr_NewException("ramet.freezing._core.ReplacedError", core_error, NULL);
-    if (!replaced_error || PyModule_AddObjectRef(module, "ReplacedError", replaced_error)) return NULL;
+    if (!replaced_error || PyModule_AddObjectRef(module, "ReplacedError", replaced_error))
+        return NULL;
     return module;
 }

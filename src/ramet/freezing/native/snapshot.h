@@ -1,4 +1,5 @@
-/* A snapshot: what is needed to wake a frozen task's threads elsewhere. Plain data, owned by whoever froze it. */
+/* A snapshot: a frozen task's memory in a shadow, and the state of its threads as plain data. The
+ * thread that froze it owns it. */
 #ifndef RAMET_SNAPSHOT_H
 #define RAMET_SNAPSHOT_H
 #include "list.h"
@@ -24,37 +25,44 @@ typedef struct {
 } thread_state;
 
 typedef struct {
-    pid_t shadow;       /* stopped; holds the memory */
-    pid_t tracer;       /* the engine's thread that traces it: the only one that may touch it */
-    int thread_count;   /* main first */
+    pid_t shadow;     /* stopped; holds the memory */
+    pid_t tracer;     /* the engine's thread that traces it: the only one that may touch it */
+    int thread_count; /* main first */
     thread_state *threads;
     uint64_t syscall_at; /* a syscall instruction in this memory */
     int copying;         /* a copy of the shadow is being made ahead of time */
-    int is_template;     /* the threads themselves are held as well */
+    int is_template;     /* we still trace the frozen threads themselves */
 } snapshot;
 
-/* Stops every thread of an idle template for ever and reads its state. */
+/* Stops every thread of an idle template for ever and reads their state. */
 int freeze_template(pid_t pid, int control, snapshot *taken, failure *why);
-/* Kills what is held of a snapshot. Each stopped thread must be reaped by the thread that traces it before its process can be. */
+/* Kills and reaps the tasks of a snapshot. The thread that traces a stopped thread must reap it
+ * before anybody can reap its process. */
 void end_snapshot(snapshot *taken);
 void snapshot_free(snapshot *taken);
 
-/* A child process of the frozen REPL: in the new one it is dead, with this status (as waitpid gives it). */
+/* A child process of the frozen REPL. In the new REPL it is dead, with this status (as waitpid
+ * reports it). */
 typedef struct {
     pid_t pid;
     int status;
 } dead_child;
 
-enum { NAMESPACES = 7 };
+enum { NAMESPACES = WIRE_NAMESPACES_COUNT };
 typedef struct {
-    pid_t pod_init;      /* in E1's numbering */
-    int pod_root;        /* where the sandbox must end up: checked */
-    pid_t main_pid;      /* in the pod */
-    int cgroup_count;    /* how many `tasks` files the pod's init holds for us */
-    uint64_t namespaces[NAMESPACES]; /* inodes: user, mnt, net, ipc, uts, cgroup, pid; where it must end up as well */
-    int consume;         /* the snapshot's shadow becomes the sandbox's: its last thaw, which saves a copy */
-    int more;            /* another thaw of the same snapshot follows at once, and needs a copy */
-    int given_count;     /* calls that give the REPL its descriptors, folder, limits... inside the pod, before it loses its power */
+    pid_t pod_init;   /* in E1's numbering */
+    int pod_root;     /* where the sandbox must end up; a thaw checks it */
+    pid_t main_pid;   /* in the pod */
+    int cgroup_count; /* how many `tasks` files the pod's init holds for us */
+    /* Inodes, in the order of WIRE_NAMESPACES: where the sandbox must end up as well. */
+    uint64_t namespaces[NAMESPACES];
+    /* The last thaw of the snapshot: its shadow becomes the sandbox's, which saves a copy. */
+    int consume;
+    /* Another thaw of the same snapshot follows at once and needs a copy. */
+    int more;
+    /* Calls that give the REPL its descriptors, folder and limits. It makes them inside the pod,
+     * before it drops its capabilities. */
+    int given_count;
     const given_call *given;
     int child_count;
     const dead_child *children;
@@ -66,24 +74,28 @@ typedef struct {
     double microseconds[4]; /* fork, shadow's calls, walls and threads, release */
 } thawed;
 
-/* With `consume` the snapshot's shadow is no longer the snapshot's, whatever the result. */
+/* With `consume` the snapshot has lost its shadow afterwards, also when the thaw failed. */
 int thaw(snapshot *from, const thaw_plan *plan, thawed *made, failure *why);
-/* S -> S', a copy-on-write copy that nobody shares, stopped under our hand. SHADOW_ASTRAY: S itself is not where it should be,
- * and must be killed unless its memory is nobody else's. */
+/* S -> S', a copy-on-write copy whose memory no other task shares, stopped under our hand.
+ * SHADOW_ASTRAY: S itself is not where it should be. The caller must kill it if a sandbox shares
+ * its memory. */
 enum { SHADOW_ASTRAY = -2 };
 int copy_shadow(const snapshot *from, pid_t *copy, failure *why);
-/* Begins a copy that the next take_copy waits for. Only for shadows whose memory is theirs alone. */
+/* Begins a copy that the next take_copy waits for. Only for shadows that share their memory with no
+ * other task. */
 int copy_ahead(snapshot *from, failure *why);
 int take_copy(snapshot *from, pid_t *copy, failure *why);
 void end_copy_ahead(snapshot *from);
 
-/* Sandboxes yield to the engine: threads that spin must not delay its answers. Shadows do the engine's work and do not. At least
- * so nice: an owner that is nicer has an engine that is, and nobody without power can become less so. */
-enum { SANDBOX_NICENESS = 5 };
-/* What the scheduler knew of the template's main thread: what a user has not changed. */
+/* Sandboxes yield to the engine: threads that spin must not delay its answers. Shadows do not
+ * yield, because they do the engine's work. It is a minimum: where the owner is nicer, so is its
+ * engine, and a process without capabilities cannot become less nice. */
+enum { SANDBOX_NICENESS = WIRE_SANDBOX_NICENESS };
+/* The scheduler's settings of the template's main thread, which no user has changed. */
 extern thread_state usual_scheduling;
 
-/* The extended state that this kernel puts into signal frames: its size and features, found by looking at one. */
+/* Learns the size and the features of the extended state that this kernel puts into signal frames,
+ * from a frame of our own. */
 int learn_frame_size(failure *why);
 extern uint32_t frame_extended_size;
 extern uint64_t frame_extended_features;

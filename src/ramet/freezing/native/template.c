@@ -1,5 +1,6 @@
-/* Freezing a template. It ran trusted code only and no sandbox shares its memory, so calls may be injected that would be too
- * trusting in the shadow of a live sandbox (pointers into a page of its own). */
+/* Freezing a template. It has run trusted code only, and no sandbox shares its memory. So we may
+ * inject calls here that would trust the shadow of a live sandbox too much: their arguments point
+ * into its memory. */
 #define _GNU_SOURCE
 #include "list.h"
 #include "snapshot.h"
@@ -18,7 +19,8 @@
 #endif
 
 void end_snapshot(snapshot *taken) {
-    if (taken->shadow <= 0) return; /* nothing was seized; kill(0, ...) would mean our own group */
+    /* Nothing was seized, and kill(0, ...) would mean our own process group. */
+    if (taken->shadow <= 0) return;
     end_copy_ahead(taken);
     kill(taken->shadow, SIGKILL);
     for (int i = 0; taken->is_template && i < taken->thread_count; i++)
@@ -29,37 +31,52 @@ void end_snapshot(snapshot *taken) {
 
 thread_state usual_scheduling;
 
-/* Main first: it is the one that runs our calls. */
+static int is_known(const snapshot *taken, pid_t tid) {
+    int known = tid <= 0;
+    for (int i = 0; i < taken->thread_count; i++)
+        known |= taken->threads[i].tid == tid;
+    return known;
+}
+
+/* Seizes one thread and waits until it has stopped. Leaves out one that has ended meanwhile. */
+static int seize_thread(pid_t tid, snapshot *taken, failure *why) {
+    if (taken->thread_count == MAX_THREADS)
+        return failed(why, 0, "the template has more than %d threads", MAX_THREADS);
+    /* SEIZE and not ATTACH, which sends SIGSTOP and does not allow PTRACE_INTERRUPT. */
+    if (ptrace(PTRACE_SEIZE, tid, 0, (void *)(long)TRACE_ALWAYS)) {
+        if (errno == ESRCH) return 0;
+        return failed(why, errno, "seize thread %d of the template", tid);
+    }
+    ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+    taken->threads[taken->thread_count++].tid = tid;
+    for (;;) {
+        stop seen;
+        if (wait_stop(tid, &seen, why)) return -1;
+        if (seen.kind == STOP_GONE)
+            return failed(why, 0, "a thread of the template ended while it was stopped");
+        if (seen.kind == STOP_EVENT_STOP) return 0;
+        /* A signal came first: the thread gets it, and stops for us afterwards. */
+        int pass_on = seen.kind == STOP_SIGNAL ? seen.signal : 0;
+        ptrace(PTRACE_CONT, tid, 0, (void *)(long)pass_on);
+    }
+}
+
+/* Puts the main thread first, because it runs our calls. */
 static int seize_threads(pid_t pid, snapshot *taken, failure *why) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", pid);
-    for (int found_new = 1; found_new;) { /* a thread not yet stopped may make another: go on until a pass finds nobody new */
-        found_new = 0;
+    /* A thread that has not stopped yet may create another: go on until a pass finds no new one. */
+    for (int before = -1; before != taken->thread_count;) {
+        before = taken->thread_count;
         DIR *folder = opendir(path);
         if (!folder) return failed(why, errno, "list the threads of template %d", pid);
-        for (struct dirent *entry; (entry = readdir(folder));) {
+        int result = 0;
+        for (struct dirent *entry; !result && (entry = readdir(folder));) {
             pid_t tid = atoi(entry->d_name);
-            int known = tid <= 0;
-            for (int i = 0; i < taken->thread_count; i++) known |= taken->threads[i].tid == tid;
-            if (known) continue;
-            if (taken->thread_count == MAX_THREADS) return closedir(folder), failed(why, 0, "the template has more than %d threads", MAX_THREADS);
-            if (ptrace(PTRACE_SEIZE, tid, 0, (void *)(long)TRACE_ALWAYS)) {
-                if (errno == ESRCH) continue; /* it ended meanwhile */
-                return closedir(folder), failed(why, errno, "seize thread %d of the template", tid);
-            }
-            ptrace(PTRACE_INTERRUPT, tid, 0, 0);
-            taken->threads[taken->thread_count++].tid = tid;
-            found_new = 1;
-            for (;;) {
-                stop seen;
-                if (wait_stop(tid, &seen, why)) return closedir(folder), -1;
-                if (seen.kind == STOP_GONE) return closedir(folder), failed(why, 0, "a thread of the template ended while it was stopped");
-                if (seen.kind == STOP_EVENT_STOP) break;
-                int pass_on = seen.kind == STOP_SIGNAL ? seen.signal : 0;
-                ptrace(PTRACE_CONT, tid, 0, (void *)(long)pass_on);
-            }
+            if (!is_known(taken, tid)) result = seize_thread(tid, taken, why);
         }
         closedir(folder);
+        if (result) return -1;
     }
     for (int i = 1; i < taken->thread_count; i++)
         if (taken->threads[i].tid == pid) {
@@ -70,31 +87,45 @@ static int seize_threads(pid_t pid, snapshot *taken, failure *why) {
     return 0;
 }
 
-/* The alternate stack can only be asked for by the thread itself. The template never runs again, so its registers need not be put back. */
+/* Only the thread itself can ask for its alternate stack. The template never runs again, so we need
+ * not restore its registers. */
 static int ask_alternate_stacks(snapshot *taken, failure *why) {
     long result;
-    uint64_t map[6] = {SCRATCH, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, (uint64_t)-1, 0};
-    if (inject(taken->shadow, &taken->threads[0].registers, taken->syscall_at, SYS_mmap, map, &result, NULL, why)) return -1;
+    /* A page for the answers. */
+    const uint64_t flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    uint64_t map[6] = {SCRATCH, 4096, PROT_READ | PROT_WRITE, flags, (uint64_t)-1, 0};
+    if (inject(taken->shadow, &taken->threads[0].registers, taken->syscall_at, SYS_mmap, map,
+               &result, NULL, why))
+        return -1;
     if (result != (long)SCRATCH) return failed(why, (int)-result, "map a page in the template");
     for (int i = 0; i < taken->thread_count; i++) {
         thread_state *thread = &taken->threads[i];
+        /* Sets nothing, and writes the current one to the page. */
         uint64_t ask[6] = {0, SCRATCH, 0, 0, 0, 0};
-        if (inject(thread->tid, &thread->registers, taken->syscall_at, SYS_sigaltstack, ask, &result, NULL, why)) return -1;
+        if (inject(thread->tid, &thread->registers, taken->syscall_at, SYS_sigaltstack, ask,
+                   &result, NULL, why))
+            return -1;
         if (result) return failed(why, (int)-result, "ask for the alternate stack");
-        if (read_memory(taken->shadow, SCRATCH, &thread->alternate_stack, sizeof(stack_t), why)) return -1;
+        if (read_memory(taken->shadow, SCRATCH, &thread->alternate_stack, sizeof(stack_t), why))
+            return -1;
     }
     return 0;
 }
 
-/* A registered area is inherited by every copy of the memory, and the kernel jumps to where it says when the task is resumed. In a
- * shadow it would be guest code that decides. What is thawed registers its own, once it has no power any more. */
+/* Every copy of the memory inherits a registered rseq area, and the kernel jumps to the address in
+ * that area when it resumes the task: in a shadow, code of the sandbox would choose that address. A
+ * thawed thread registers its own area again once it has dropped its capabilities. */
 static int unregister_rseq(const snapshot *taken, failure *why) {
     long result;
     const rseq_state *area = &taken->threads[0].rseq;
-    uint64_t arguments[6] = {area->address, area->length, 1 /* RSEQ_FLAG_UNREGISTER */, area->signature, 0, 0};
+    uint64_t arguments[6] = {
+        area->address, area->length, 1 /* RSEQ_FLAG_UNREGISTER */, area->signature, 0, 0};
     if (!area->address) return 0;
-    if (inject(taken->shadow, &taken->threads[0].registers, taken->syscall_at, SYS_rseq, arguments, &result, NULL, why)) return -1;
-    return result ? failed(why, (int)-result, "take the rseq area from the template") : check_no_rseq(taken->shadow, why);
+    if (inject(taken->shadow, &taken->threads[0].registers, taken->syscall_at, SYS_rseq, arguments,
+               &result, NULL, why))
+        return -1;
+    if (result) return failed(why, (int)-result, "take the rseq area from the template");
+    return check_no_rseq(taken->shadow, why);
 }
 
 int freeze_template(pid_t pid, int control, snapshot *taken, failure *why) {
@@ -111,17 +142,22 @@ int freeze_template(pid_t pid, int control, snapshot *taken, failure *why) {
         if (taken->threads[i].nice < SANDBOX_NICENESS) taken->threads[i].nice = SANDBOX_NICENESS;
     usual_scheduling = taken->threads[0];
     registers *main_registers = &taken->threads[0].registers;
-    if (arch_current_call(main_registers) != SYS_recvfrom || arch_first_argument(main_registers) != (uint64_t)control)
-        return failed(why, 0, "the template does not wait for its first cell (it is in call %ld)", arch_current_call(main_registers));
+    /* Every sandbox goes on from here, so it must be the wait for the first cell. */
+    if (arch_current_call(main_registers) != SYS_recvfrom ||
+        arch_first_argument(main_registers) != (uint64_t)control)
+        return failed(why, 0, "the template does not wait for its first cell (it is in call %ld)",
+                      arch_current_call(main_registers));
     if (find_syscall(pid, &taken->syscall_at, why)) return -1;
     for (int i = 0; i < taken->thread_count; i++)
         if (block_signals(taken->threads[i].tid, why)) return -1;
     if (ask_alternate_stacks(taken, why)) return -1;
     if (unregister_rseq(taken, why)) return -1;
-    /* From now on it holds no descriptor of anybody. */
+    /* Close every descriptor: copies inherit the table, and none may keep a pipe of the engine or a
+     * file of the host open. */
     long result;
     uint64_t all[6] = {0, ~0u, 0, 0, 0, 0};
-    if (inject(pid, main_registers, taken->syscall_at, SYS_close_range, all, &result, NULL, why)) return -1;
+    if (inject(pid, main_registers, taken->syscall_at, SYS_close_range, all, &result, NULL, why))
+        return -1;
     if (result) return failed(why, (int)-result, "close the template's descriptors");
     return set_options(pid, TRACE_ALWAYS | TRACE_CHILDREN, why);
 }

@@ -25,7 +25,10 @@ ssize_t receive_packet(int socket_fd, char *text, size_t size, int *descriptors,
         struct cmsghdr align;
     } control;
     struct iovec part = {text, size - 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
     ssize_t length;
     do {
         length = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
@@ -33,7 +36,8 @@ ssize_t receive_packet(int socket_fd, char *text, size_t size, int *descriptors,
     *count = 0;
     if (length < 0) return length;
     text[length] = 0;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header;
+         header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
         *count = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(descriptors, CMSG_DATA(header), (size_t)*count * sizeof(int));
@@ -41,7 +45,8 @@ ssize_t receive_packet(int socket_fd, char *text, size_t size, int *descriptors,
     return length;
 }
 
-ssize_t send_packet(int socket_fd, const char *text, size_t length, const int *descriptors, int count) {
+ssize_t send_packet(int socket_fd, const char *text, size_t length, const int *descriptors,
+                    int count) {
     union {
         char bytes[CMSG_SPACE(sizeof(int) * RAMET_MAX_DESCRIPTORS)];
         struct cmsghdr align;
@@ -104,7 +109,9 @@ void write_single_id_map(pid_t pid, unsigned outside_uid, unsigned outside_gid) 
     char path[64], map[64], who[16] = "self";
     if (pid) snprintf(who, sizeof who, "%d", pid);
     snprintf(path, sizeof path, "/proc/%s/setgroups", who);
-    write_text(path, "deny", 0); /* a map written without privilege over the outer namespace needs it; harmless otherwise */
+    /* The kernel demands it of a writer without privilege in the outer namespace
+     * (user_namespaces(7)); for others it is harmless. */
+    write_text(path, "deny", 0);
     snprintf(path, sizeof path, "/proc/%s/uid_map", who);
     snprintf(map, sizeof map, "0 %u 1", outside_uid);
     write_text(path, map, 1);

@@ -1,10 +1,10 @@
-/* What every part of the helper program shares: raw system calls that older C libraries lack, and one way to report a failure.
+/* Shared by all parts of the helper program: raw system calls that older C libraries lack, and one
+ * way to report a failure.
  *
- * The helper is one small program with five lives (see main.c):
+ * The helper is one small program with six commands (see main.c):
  *   launch   outside all walls, starts the engine and hands it mounts
  *   holder   pid 1 of E1, makes pods
  *   spawn    starts the interpreter that becomes a template
- *   enter    starts a program on a terminal in a pod that is in use
  *   enter    starts a program on a terminal in a pod that is in use
  *   probe    tries what this host allows (ramet doctor)
  *   network  runs a command in a network of its own (ramet doctor)
@@ -29,32 +29,33 @@
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "wire.h"
 
 /* Numbers are the same on x86-64 and arm64 (asm-generic order from 424 on). */
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
 #endif
-#define RAMET_SYS_open_tree 428
-#define RAMET_SYS_move_mount 429
-#define RAMET_SYS_fsopen 430
-#define RAMET_SYS_fsconfig 431
-#define RAMET_SYS_fsmount 432
-#define RAMET_SYS_close_range 436
-#define RAMET_SYS_openat2 437
+#define RAMET_SYS_open_tree     428
+#define RAMET_SYS_move_mount    429
+#define RAMET_SYS_fsopen        430
+#define RAMET_SYS_fsconfig      431
+#define RAMET_SYS_fsmount       432
+#define RAMET_SYS_close_range   436
+#define RAMET_SYS_openat2       437
 #define RAMET_SYS_mount_setattr 442
 
-#define RAMET_OPEN_TREE_CLONE 1
-#define RAMET_AT_RECURSIVE 0x8000
-#define RAMET_MOVE_FROM_FD 0x4 /* MOVE_MOUNT_F_EMPTY_PATH */
-#define RAMET_MOVE_TO_FD 0x40  /* MOVE_MOUNT_T_EMPTY_PATH */
+#define RAMET_OPEN_TREE_CLONE       1
+#define RAMET_AT_RECURSIVE          0x8000
+#define RAMET_MOVE_FROM_FD          0x4  /* MOVE_MOUNT_F_EMPTY_PATH */
+#define RAMET_MOVE_TO_FD            0x40 /* MOVE_MOUNT_T_EMPTY_PATH */
 #define RAMET_RESOLVE_NO_MAGICLINKS 0x02
-#define RAMET_RESOLVE_NO_SYMLINKS 0x04
-#define RAMET_RESOLVE_IN_ROOT 0x10
-#define RAMET_ATTR_RDONLY 0x1
-#define RAMET_ATTR_NOSUID 0x2
-#define RAMET_ATTR_NODEV 0x4
-#define RAMET_ATTR_NOEXEC 0x8
-#define RAMET_ATTR_IDMAP 0x00100000
+#define RAMET_RESOLVE_NO_SYMLINKS   0x04
+#define RAMET_RESOLVE_IN_ROOT       0x10
+#define RAMET_ATTR_RDONLY           0x1
+#define RAMET_ATTR_NOSUID           0x2
+#define RAMET_ATTR_NODEV            0x4
+#define RAMET_ATTR_NOEXEC           0x8
+#define RAMET_ATTR_IDMAP            0x00100000
 #ifndef CLONE_NEWCGROUP
 #define CLONE_NEWCGROUP 0x02000000
 #endif
@@ -69,33 +70,38 @@ static inline int open_tree_at(int dir, const char *path, unsigned flags) {
 static inline int move_mount_to(int mount_fd, const char *target) {
     return (int)syscall(RAMET_SYS_move_mount, mount_fd, "", AT_FDCWD, target, RAMET_MOVE_FROM_FD);
 }
-static inline int set_mount_attributes(int mount_fd, unsigned flags, struct ramet_mount_attr *attributes) {
-    return (int)syscall(RAMET_SYS_mount_setattr, mount_fd, "", AT_EMPTY_PATH | flags, attributes, sizeof *attributes);
+static inline int set_mount_attributes(int mount_fd, unsigned flags,
+                                       struct ramet_mount_attr *attributes) {
+    return (int)syscall(RAMET_SYS_mount_setattr, mount_fd, "", AT_EMPTY_PATH | flags, attributes,
+                        sizeof *attributes);
 }
 static inline void close_from(unsigned first) { syscall(RAMET_SYS_close_range, first, ~0u, 0); }
 
-#define RAMET_MAX_MESSAGE 65536
+#define RAMET_MAX_MESSAGE     WIRE_PACKET_BYTES_AT_MOST
 #define RAMET_MAX_DESCRIPTORS 64
 
-/* One packet with descriptors. Returns the length, 0 at end of file, -1 with errno. Received descriptors are close-on-exec. */
+/* Receives one packet with descriptors. Returns the length, 0 at end of file, -1 with errno. The
+ * descriptors are close-on-exec. */
 ssize_t receive_packet(int socket_fd, char *text, size_t size, int *descriptors, int *count);
-ssize_t send_packet(int socket_fd, const char *text, size_t length, const int *descriptors, int count);
+ssize_t send_packet(int socket_fd, const char *text, size_t length, const int *descriptors,
+                    int count);
 
-/* Where a failure is told: a socket that takes "error ..." packets, or standard error when it is -1. */
+/* Where `fail` reports: a socket that takes "error ..." packets, or standard error if it is -1. */
 extern int failure_socket;
-/* What the failure is about (the number of a pod), named first when set. */
+/* The subject of a failure (the number of a pod), named first when set. */
 extern const char *failure_about;
 __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...);
-/* A step that must work: names itself and the kernel's answer. */
-#define MUST(what, expression)                                                                                              \
-    ({                                                                                                                      \
-        long must_result = (long)(expression);                                                                              \
-        if (must_result < 0) fail("%s: %s", what, strerror(errno));                                                         \
-        must_result;                                                                                                        \
+/* A step that must work: else the program ends with its name and the kernel's answer. */
+#define MUST(what, expression)                                                                     \
+    ({                                                                                             \
+        long must_result = (long)(expression);                                                     \
+        if (must_result < 0) fail("%s: %s", what, strerror(errno));                                \
+        must_result;                                                                               \
     })
 
 void write_text(const char *path, const char *text, int required);
-/* Who goes first when memory runs out, of this process and its children. Never less than it is: Kubernetes sets its own. */
+/* Has the kernel end this process and its children before others when memory runs out. It never
+ * lowers the score, because Kubernetes sets its own. */
 void raise_oom_score(int wanted);
 void make_folders(const char *path);
 /* Maps only id 0 to `outside`, for user and group. `pid` 0 means the calling process. */
@@ -106,10 +112,9 @@ int holder_start(int argc, char **argv);
 int holder_main(int argc, char **argv);
 int spawn_main(int argc, char **argv);
 int enter_main(int argc, char **argv);
-int enter_main(int argc, char **argv);
 int probe_main(void);
 int network_main(char **argv);
 
 /* Exit code of a step that this host does not allow. */
-enum { EXIT_NOT_CAPABLE = 71 };
+enum { EXIT_NOT_CAPABLE = WIRE_EXIT_NOT_CAPABLE };
 #endif

@@ -1,4 +1,4 @@
-/* One file, link, fifo, socket or whiteout from one folder to another. */
+/* Copies one file, link, fifo, socket or whiteout from one folder to another. */
 #include "copytree.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -14,15 +14,20 @@ enum { DATA_BYTES = 256 * 1024, NAMES_BYTES = 65536, VALUE_BYTES = 65536, SENT_A
 
 int copy_fail(struct copy_failure *why, const char *what, const char *name) {
     why->error = errno ? errno : EIO;
-    if (name) snprintf(why->step, sizeof why->step, "%s \"%s\"", what, name);
-    else snprintf(why->step, sizeof why->step, "%s", what);
-    for (char *at = why->step; *at; at++) /* the name is a sandbox's, the message is read by people */
+    if (name)
+        snprintf(why->step, sizeof why->step, "%s \"%s\"", what, name);
+    else
+        snprintf(why->step, sizeof why->step, "%s", what);
+    /* The name comes from a sandbox, and the message is printed on terminals. */
+    for (char *at = why->step; *at; at++)
         if (*at < ' ' || *at > '~') *at = '?';
     return -1;
 }
 
 int copy_buffers_make(struct copy_buffers *buffers, struct copy_failure *why) {
-    buffers->data = malloc(DATA_BYTES), buffers->names = malloc(NAMES_BYTES), buffers->value = malloc(VALUE_BYTES);
+    buffers->data = malloc(DATA_BYTES);
+    buffers->names = malloc(NAMES_BYTES);
+    buffers->value = malloc(VALUE_BYTES);
     if (buffers->data && buffers->names && buffers->value) return 0;
     copy_buffers_free(buffers);
     errno = ENOMEM;
@@ -30,14 +35,17 @@ int copy_buffers_make(struct copy_buffers *buffers, struct copy_failure *why) {
 }
 
 void copy_buffers_free(struct copy_buffers *buffers) {
-    free(buffers->data), free(buffers->names), free(buffers->value);
+    free(buffers->data);
+    free(buffers->names);
+    free(buffers->value);
     memset(buffers, 0, sizeof *buffers);
 }
 
 int is_whiteout(const struct stat *found) { return S_ISCHR(found->st_mode) && found->st_rdev == 0; }
 
 static int open_to_read(int parent, const char *name, int flags) {
-    /* O_NONBLOCK: what was a file a moment ago may be a fifo. O_NOATIME: a copy is no use of the original. */
+    /* The sandbox may swap a file for a fifo between our look and the open: O_NONBLOCK keeps us
+     * from waiting for its other end. O_NOATIME: a copy must not change the original's times. */
     flags |= O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     int opened = openat(parent, name, flags | O_NOATIME);
     return opened >= 0 || errno != EPERM ? opened : openat(parent, name, flags);
@@ -51,7 +59,8 @@ static int copy_range(int from, int to, off_t at, off_t end, char *buffer, uint6
         size_t wanted = end - at > SENT_AT_ONCE ? SENT_AT_ONCE : (size_t)(end - at);
         off_t before = at;
         ssize_t count = sendfile(to, from, &at, wanted);
-        if (count < 0 && (errno == EINVAL || errno == ENOSYS)) { /* not every file system can be spliced from */
+        /* Not every file system can splice. */
+        if (count < 0 && (errno == EINVAL || errno == ENOSYS)) {
             count = pread(from, buffer, wanted > DATA_BYTES ? DATA_BYTES : wanted, before);
             if (count > 0) count = pwrite(to, buffer, (size_t)count, before);
             if (count > 0 && lseek(to, before + count, SEEK_SET) < 0) return -1;
@@ -59,7 +68,7 @@ static int copy_range(int from, int to, off_t at, off_t end, char *buffer, uint6
         }
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) return -1;
-        if (count == 0) return 0; /* shorter than it was */
+        if (count == 0) return 0; /* the sandbox has shortened it meanwhile */
         *bytes += (uint64_t)count;
     }
     return 0;
@@ -77,7 +86,8 @@ static int copy_content(int from, int to, const struct stat *found, char *buffer
         if (written >= 0 && written < count) errno = ENOSPC;
         return written == count ? 0 : -1;
     }
-    /* The size first lets a tmpfs take huge pages at once; in a file with holes they would fill the holes. */
+    /* A tmpfs that knows the size first takes huge pages at once; in a file with holes they would
+     * fill the holes. */
     if (dense && ftruncate(to, size)) return -1;
     while (at < size) {
         off_t start = lseek(from, at, SEEK_DATA);
@@ -98,37 +108,47 @@ static int copy_attributes(int from, int to, int overlay, struct copy_buffers *b
     for (char *name = buffers->names; name < buffers->names + length; name += strlen(name) + 1) {
         if (!overlay && !strncmp(name, OVERLAY_ATTRIBUTES, strlen(OVERLAY_ATTRIBUTES))) continue;
         ssize_t size = fgetxattr(from, name, buffers->value, VALUE_BYTES);
-        if (size < 0) continue; /* gone, or not for us to read */
-        /* A sandbox could set no other kind than user.*: what is not ours to set came from elsewhere. */
-        if (fsetxattr(to, name, buffers->value, (size_t)size, 0) && !strncmp(name, "user.", 5)) return -1;
+        if (size < 0) continue; /* it is gone, or we may not read it */
+        /* A sandbox can set only attributes named user.*; others that we cannot set are not its
+         * own.
+         */
+        if (fsetxattr(to, name, buffers->value, (size_t)size, 0) && !strncmp(name, "user.", 5))
+            return -1;
     }
     return 0;
 }
 
-static int is_other_owner(const struct stat *found) { return found->st_uid != geteuid() || found->st_gid != getegid(); }
+static int is_other_owner(const struct stat *found) {
+    return found->st_uid != geteuid() || found->st_gid != getegid();
+}
 
-static int copy_metadata(int from, int to, const struct stat *found, int overlay, struct copy_buffers *buffers) {
+static int copy_metadata(int from, int to, const struct stat *found, int overlay,
+                         struct copy_buffers *buffers) {
     const struct timespec times[2] = {found->st_atim, found->st_mtim};
     if (copy_attributes(from, to, overlay, buffers)) return -1;
     if (is_other_owner(found) && fchown(to, found->st_uid, found->st_gid)) return -1;
-    if (fchmod(to, found->st_mode & 07777)) return -1; /* after the owner: a change of owner takes set-id bits away */
+    /* After the owner, because a change of owner clears set-id bits. */
+    if (fchmod(to, found->st_mode & 07777)) return -1;
     return futimens(to, times);
 }
 
-int copy_folder_attributes(int from, int to, const struct stat *found, int overlay, struct copy_buffers *buffers,
-                           struct copy_failure *why) {
-    return copy_metadata(from, to, found, overlay, buffers) ? copy_fail(why, "set the attributes of a folder", NULL) : 0;
+int copy_folder_attributes(int from, int to, const struct stat *found, int overlay,
+                           struct copy_buffers *buffers, struct copy_failure *why) {
+    if (!copy_metadata(from, to, found, overlay, buffers)) return 0;
+    return copy_fail(why, "set the attributes of a folder", NULL);
 }
 
-static int copy_file(int from, int to, const char *name, const char *new_name, struct copy_buffers *buffers, uint64_t *bytes,
-                     int *made, struct copy_failure *why) {
+static int copy_file(int from, int to, const char *name, const char *new_name,
+                     struct copy_buffers *buffers, uint64_t *bytes, int *made,
+                     struct copy_failure *why) {
     struct stat found;
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     int source = open_to_read(from, name, 0), target = -1, result = -1;
     if (source < 0) return errno == ENOENT ? 0 : copy_fail(why, "open", name);
     if (fstat(source, &found) || !S_ISREG(found.st_mode)) {
         errno = ESTALE;
         copy_fail(why, "open", name);
-    } else if ((target = openat(to, new_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)) < 0) {
+    } else if ((target = openat(to, new_name, flags, 0600)) < 0) {
         copy_fail(why, "create", name);
     } else if (copy_content(source, target, &found, buffers->data, bytes)) {
         copy_fail(why, "copy the content of", name);
@@ -143,7 +163,8 @@ static int copy_file(int from, int to, const char *name, const char *new_name, s
     return result;
 }
 
-static int copy_node(int from, int to, const char *name, const char *new_name, const struct stat *found, struct copy_buffers *buffers) {
+static int copy_node(int from, int to, const char *name, const char *new_name,
+                     const struct stat *found, struct copy_buffers *buffers) {
     const struct timespec times[2] = {found->st_atim, found->st_mtim};
     if (S_ISLNK(found->st_mode)) {
         ssize_t length = readlinkat(from, name, buffers->data, DATA_BYTES - 1);
@@ -158,15 +179,18 @@ static int copy_node(int from, int to, const char *name, const char *new_name, c
         if (mknodat(to, new_name, found->st_mode & (S_IFMT | 0777), 0)) return -1;
         if (is_whiteout(found)) return 0;
     }
-    if (is_other_owner(found) && fchownat(to, new_name, found->st_uid, found->st_gid, AT_SYMLINK_NOFOLLOW)) return -1;
+    if (is_other_owner(found) &&
+        fchownat(to, new_name, found->st_uid, found->st_gid, AT_SYMLINK_NOFOLLOW))
+        return -1;
     if (!S_ISLNK(found->st_mode) && fchmodat(to, new_name, found->st_mode & 07777, 0)) return -1;
     return utimensat(to, new_name, times, AT_SYMLINK_NOFOLLOW);
 }
 
-int copy_entry(int from, int to, const char *name, const char *new_name, const struct stat *found, struct copy_buffers *buffers,
-               uint64_t *bytes, int *made, struct copy_failure *why) {
+int copy_entry(int from, int to, const char *name, const char *new_name, const struct stat *found,
+               struct copy_buffers *buffers, uint64_t *bytes, int *made, struct copy_failure *why) {
     *made = 0;
-    if (S_ISREG(found->st_mode)) return copy_file(from, to, name, new_name, buffers, bytes, made, why);
+    if (S_ISREG(found->st_mode))
+        return copy_file(from, to, name, new_name, buffers, bytes, made, why);
     if (copy_node(from, to, name, new_name, found, buffers)) return copy_fail(why, "make", name);
     *made = 1;
     return 0;
@@ -178,5 +202,6 @@ int is_opaque(int folder) {
 }
 
 int make_opaque(int folder, struct copy_failure *why) {
-    return fsetxattr(folder, OVERLAY_ATTRIBUTES "opaque", "y", 1, 0) ? copy_fail(why, "hide the layers below a folder", NULL) : 0;
+    if (!fsetxattr(folder, OVERLAY_ATTRIBUTES "opaque", "y", 1, 0)) return 0;
+    return copy_fail(why, "hide the layers below a folder", NULL);
 }

@@ -1,7 +1,10 @@
-/* A copy in which files have the inode numbers they had: programs with a file open may compare (SQLite does, before it writes).
+/* Makes a copy in which files have their old inode numbers: programs with a file open may compare
+ * them (SQLite does, before it writes).
  *
- * Everything is listed first, then made in the order of the numbers. Whatever is due before its folder waits in a folder of our
- * own and is moved into its place at the end. */
+ * We list everything first, and then create it in the order of the numbers. An entry whose turn
+ * comes before that of its folder waits in a folder of our own, and moves into its place at the
+ * end.
+ */
 #include "copytree.h"
 #include <dirent.h>
 #include <errno.h>
@@ -24,7 +27,8 @@ struct entry {
 };
 
 struct plan {
-    struct entry *entries, **order; /* `order`: one entry for each file, those with numbers first, ascending */
+    struct entry *entries;
+    struct entry **order; /* one entry for each file, those with numbers first, ascending */
     int count, order_count, waiting;
     uint64_t next, skips_left;
     int root;
@@ -39,7 +43,12 @@ static int add(struct plan *plan, const char *name, int parent, const struct sta
         return copy_fail(plan->why, "too many files for a copy with numbers, at", name);
     }
     struct entry *entry = &plan->entries[plan->count];
-    *entry = (struct entry){.name = strdup(name), .found = *found, .parent = parent, .same_as = -1, .from = -1, .to = -1};
+    *entry = (struct entry){.name = strdup(name),
+                            .found = *found,
+                            .parent = parent,
+                            .same_as = -1,
+                            .from = -1,
+                            .to = -1};
     if (!entry->name) return copy_fail(plan->why, "make room for names", NULL);
     plan->count++;
     return 0;
@@ -47,8 +56,11 @@ static int add(struct plan *plan, const char *name, int parent, const struct sta
 
 static int list_folder(struct plan *plan, int index) {
     struct entry *folder = &plan->entries[index];
-    if (folder->from < 0) folder->from = open_folder(plan->entries[folder->parent].from, folder->name);
-    int again = folder->from < 0 ? -1 : openat(folder->from, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOATIME);
+    if (folder->from < 0)
+        folder->from = open_folder(plan->entries[folder->parent].from, folder->name);
+    int again = folder->from < 0
+                    ? -1
+                    : openat(folder->from, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOATIME);
     DIR *listing = again < 0 ? NULL : fdopendir(again);
     int result = 0;
     if (!listing) {
@@ -59,8 +71,10 @@ static int list_folder(struct plan *plan, int index) {
     for (struct dirent *found; !result && (found = readdir(listing));) {
         struct stat about;
         if (!strcmp(found->d_name, ".") || !strcmp(found->d_name, "..")) continue;
-        if (fstatat(folder->from, found->d_name, &about, AT_SYMLINK_NOFOLLOW)) result = copy_fail(plan->why, "look at", found->d_name);
-        else result = add(plan, found->d_name, index, &about);
+        if (fstatat(folder->from, found->d_name, &about, AT_SYMLINK_NOFOLLOW))
+            result = copy_fail(plan->why, "look at", found->d_name);
+        else
+            result = add(plan, found->d_name, index, &about);
     }
     closedir(listing);
     return result;
@@ -79,7 +93,8 @@ static int by_wanted_number(const void *left, const void *right) {
     return a < b ? -1 : 1;
 }
 
-/* The source was filled in the order of the list of numbers, and its file system numbers in order, too. */
+/* The source was filled in the order of the list of numbers, and its file system counts upwards, so
+ * the order of its own numbers is that of the list. */
 static void assign_numbers(struct plan *plan, const uint64_t *numbers, size_t count) {
     struct entry **order = plan->order;
     int total = 0, files = 0;
@@ -106,14 +121,19 @@ static int make(struct plan *plan, struct entry *entry) {
     const char *name = entry->name;
     if (to < 0) {
         snprintf(place, sizeof place, "%td", entry - plan->entries);
-        to = plan->waiting, name = place, entry->waits = 1;
+        /* Its folder does not exist yet. */
+        to = plan->waiting;
+        name = place;
+        entry->waits = 1;
     }
     plan->next++;
     plan->report->entries++;
     if (!S_ISDIR(entry->found.st_mode))
-        return copy_entry(parent->from, to, entry->name, name, &entry->found, &plan->buffers, &plan->report->bytes, &made, plan->why);
+        return copy_entry(parent->from, to, entry->name, name, &entry->found, &plan->buffers,
+                          &plan->report->bytes, &made, plan->why);
     plan->report->folders++;
-    if (mkdirat(to, name, 0700) || (entry->to = open_folder(to, name)) < 0) return copy_fail(plan->why, "make folder", entry->name);
+    if (mkdirat(to, name, 0700) || (entry->to = open_folder(to, name)) < 0)
+        return copy_fail(plan->why, "make folder", entry->name);
     return 0;
 }
 
@@ -134,7 +154,8 @@ static void skip_to(struct plan *plan, uint64_t number) {
 
 static int make_all(struct plan *plan) {
     int first_any = 0, any;
-    while (first_any < plan->order_count && plan->order[first_any]->number) first_any++;
+    while (first_any < plan->order_count && plan->order[first_any]->number)
+        first_any++;
     any = first_any;
     for (int i = 0; i < first_any; i++) {
         struct entry *entry = plan->order[i];
@@ -161,13 +182,16 @@ static int put_in_place(struct plan *plan) {
         struct entry *entry = &plan->entries[i];
         if (entry->same_as < 0) continue;
         struct entry *first = &plan->entries[entry->same_as];
-        if (linkat(plan->entries[first->parent].to, first->name, plan->entries[entry->parent].to, entry->name, 0))
+        if (linkat(plan->entries[first->parent].to, first->name, plan->entries[entry->parent].to,
+                   entry->name, 0))
             return copy_fail(plan->why, "link", entry->name);
         plan->report->entries++;
     }
     for (int i = 0; i < plan->count; i++) {
         struct entry *entry = &plan->entries[i];
-        if (entry->to >= 0 && copy_folder_attributes(entry->from, entry->to, &entry->found, 1, &plan->buffers, plan->why)) return -1;
+        if (entry->to >= 0 && copy_folder_attributes(entry->from, entry->to, &entry->found, 1,
+                                                     &plan->buffers, plan->why))
+            return -1;
     }
     return 0;
 }
@@ -186,29 +210,34 @@ static int add_top(struct plan *plan, int from, int to, const char *name) {
     return 0;
 }
 
-static int run(struct plan *plan, int from, int to, const char *const *names, int name_count, const uint64_t *numbers, size_t number_count) {
+static int run(struct plan *plan, int from, int to, const char *const *names, int name_count,
+               const uint64_t *numbers, size_t number_count) {
     struct stat own;
     for (int i = 0; i < name_count; i++)
         if (add_top(plan, from, to, names[i])) return -1;
     for (int i = 0; i < plan->count; i++)
         if (S_ISDIR(plan->entries[i].found.st_mode) && list_folder(plan, i)) return -1;
     assign_numbers(plan, numbers, number_count);
-    if (mkdirat(to, WAITING, 0700) || (plan->waiting = open_folder(to, WAITING)) < 0 || fstat(plan->waiting, &own))
+    if (mkdirat(to, WAITING, 0700) || (plan->waiting = open_folder(to, WAITING)) < 0 ||
+        fstat(plan->waiting, &own))
         return copy_fail(plan->why, "make a waiting room", NULL);
     plan->next = own.st_ino + 1;
     if (make_all(plan) || put_in_place(plan)) return -1;
     return unlinkat(to, WAITING, AT_REMOVEDIR) ? copy_fail(plan->why, "tidy up", NULL) : 0;
 }
 
-int copy_numbered(int from, int to, const char *const *names, int name_count, const uint64_t *numbers, size_t number_count,
-                  uint64_t most_skipped, struct copy_report *report, struct copy_failure *why) {
-    struct plan plan = {.waiting = -1, .root = to, .skips_left = most_skipped, .report = report, .why = why};
+int copy_numbered(int from, int to, const char *const *names, int name_count,
+                  const uint64_t *numbers, size_t number_count, uint64_t most_skipped,
+                  struct copy_report *report, struct copy_failure *why) {
+    struct plan plan = {
+        .waiting = -1, .root = to, .skips_left = most_skipped, .report = report, .why = why};
     errno = 0;
     if (copy_buffers_make(&plan.buffers, why)) return -1;
     plan.entries = calloc(COPY_MAX_NUMBERED, sizeof *plan.entries);
     plan.order = calloc(COPY_MAX_NUMBERED, sizeof *plan.order);
-    int result = plan.entries && plan.order ? run(&plan, from, to, names, name_count, numbers, number_count)
-                                            : copy_fail(why, "make room for copying", NULL);
+    int result = plan.entries && plan.order
+                     ? run(&plan, from, to, names, name_count, numbers, number_count)
+                     : copy_fail(why, "make room for copying", NULL);
     for (int i = 0; i < plan.count; i++) {
         struct entry *entry = &plan.entries[i];
         if (entry->from >= 0) close(entry->from);
@@ -216,7 +245,8 @@ int copy_numbered(int from, int to, const char *const *names, int name_count, co
         free(entry->name);
     }
     if (plan.waiting >= 0) close(plan.waiting);
-    free(plan.entries), free(plan.order);
+    free(plan.entries);
+    free(plan.order);
     copy_buffers_free(&plan.buffers);
     return result;
 }

@@ -1,4 +1,5 @@
-/* A whole tree: depth first, with a stack of our own, so that nothing a sandbox nests can exhaust the real one. */
+/* Copies a whole tree, depth first, with a stack of our own: however deep a sandbox nests folders,
+ * it cannot exhaust the real one. */
 #include "copytree.h"
 #include <dirent.h>
 #include <errno.h>
@@ -11,9 +12,9 @@
 struct level {
     DIR *from;
     int to;
-    struct stat found;  /* of the folder in the source; of that in the target when it was there before */
+    struct stat found; /* of the folder in the source; in the target when it was there before */
     int was_there;
-    int opaque_after;   /* layers below this one do not show in it */
+    int opaque_after; /* layers below this one do not show in it */
 };
 
 struct walk {
@@ -30,13 +31,14 @@ static int note_number(struct copy_report *report, uint64_t number, struct copy_
         size_t room = report->number_room ? report->number_room * 2 : 256;
         uint64_t *more = realloc(report->numbers, room * sizeof *more);
         if (!more) return copy_fail(why, "make room for numbers", NULL);
-        report->numbers = more, report->number_room = room;
+        report->numbers = more;
+        report->number_room = room;
     }
     report->numbers[report->number_count++] = number;
     return 0;
 }
 
-/* Takes both descriptors, also when it fails. */
+/* Owns both descriptors from now on, also when it fails. */
 static int enter(struct walk *walk, int from, int to, const char *name, int was_there) {
     struct level *level = &walk->levels[walk->depth];
     memset(level, 0, sizeof *level);
@@ -65,9 +67,11 @@ static int leave(struct walk *walk) {
     if (level->was_there && walk->fill) {
         const struct timespec times[2] = {level->found.st_atim, level->found.st_mtim};
         if (level->opaque_after) result = make_opaque(level->to, walk->why);
-        if (!result && futimens(level->to, times)) result = copy_fail(walk->why, "set the times of a folder", NULL);
+        if (!result && futimens(level->to, times))
+            result = copy_fail(walk->why, "set the times of a folder", NULL);
     } else {
-        result = copy_folder_attributes(dirfd(level->from), level->to, &level->found, 1, &walk->buffers, walk->why);
+        result = copy_folder_attributes(dirfd(level->from), level->to, &level->found, 1,
+                                        &walk->buffers, walk->why);
     }
     closedir(level->from);
     close(level->to);
@@ -88,22 +92,28 @@ static int copy_folder(struct walk *walk, int from, int to, const char *name) {
     return note_number(walk->report, walk->levels[walk->depth - 1].found.st_ino, walk->why);
 }
 
-/* The first name of a file with several is linked into a folder of our own, under its number, where the others find it. */
-static int copy_other(struct walk *walk, int from, int to, const char *name, const struct stat *found) {
+/* A file with several names: we link its first copy into a folder of our own, under its number, and
+ * find it there for the other names. */
+static int copy_other(struct walk *walk, int from, int to, const char *name,
+                      const struct stat *found) {
     char number[24];
     int made, many = found->st_nlink > 1 && !is_whiteout(found);
     snprintf(number, sizeof number, "%llx", (unsigned long long)found->st_ino);
     if (many && !linkat(walk->links, number, to, name, 0)) return 0;
     if (many && errno != ENOENT) return copy_fail(walk->why, "link", name);
-    if (copy_entry(from, to, name, name, found, &walk->buffers, &walk->report->bytes, &made, walk->why)) return -1;
+    if (copy_entry(from, to, name, name, found, &walk->buffers, &walk->report->bytes, &made,
+                   walk->why))
+        return -1;
     if (!made) return 0;
     if (many && linkat(to, name, walk->links, number, 0)) return copy_fail(walk->why, "link", name);
     walk->links_used |= many;
     return note_number(walk->report, is_whiteout(found) ? 0 : found->st_ino, walk->why);
 }
 
-/* Something of an upper layer has this name already: it hides the one below, or two folders become one. */
-static int fill_in(struct walk *walk, int from, int to, const char *name, const struct stat *found, const struct stat *above) {
+/* An entry of an upper layer has this name already: it hides the one below, or two folders become
+ * one. */
+static int fill_in(struct walk *walk, int from, int to, const char *name, const struct stat *found,
+                   const struct stat *above) {
     if (!S_ISDIR(above->st_mode)) return 0;
     int target = open_folder(to, name);
     if (target < 0) return copy_fail(walk->why, "open folder", name);
@@ -112,7 +122,8 @@ static int fill_in(struct walk *walk, int from, int to, const char *name, const 
         return 0;
     }
     if (S_ISDIR(found->st_mode)) return enter(walk, open_folder(from, name), target, name, 1);
-    int result = make_opaque(target, walk->why); /* nothing below the file in between may show in the folder above it */
+    /* Nothing below the file in between may show in the folder above it. */
+    int result = make_opaque(target, walk->why);
     close(target);
     return result;
 }
@@ -122,10 +133,13 @@ static int copy_name(struct walk *walk, const char *name) {
     int from = dirfd(level->from), to = level->to;
     struct stat found, above;
     if (!strcmp(name, ".") || !strcmp(name, "..")) return 0;
-    if (fstatat(from, name, &found, AT_SYMLINK_NOFOLLOW)) return errno == ENOENT ? 0 : copy_fail(walk->why, "look at", name);
+    if (fstatat(from, name, &found, AT_SYMLINK_NOFOLLOW))
+        return errno == ENOENT ? 0 : copy_fail(walk->why, "look at", name);
     walk->report->entries++;
-    if (walk->fill && !fstatat(to, name, &above, AT_SYMLINK_NOFOLLOW)) return fill_in(walk, from, to, name, &found, &above);
-    return S_ISDIR(found.st_mode) ? copy_folder(walk, from, to, name) : copy_other(walk, from, to, name, &found);
+    if (walk->fill && !fstatat(to, name, &above, AT_SYMLINK_NOFOLLOW))
+        return fill_in(walk, from, to, name, &found, &above);
+    return S_ISDIR(found.st_mode) ? copy_folder(walk, from, to, name)
+                                  : copy_other(walk, from, to, name, &found);
 }
 
 static int remove_links(struct walk *walk) {
@@ -137,19 +151,24 @@ static int remove_links(struct walk *walk) {
     return 0;
 }
 
-int copy_tree(int from, int to, int links, int fill, struct copy_report *report, struct copy_failure *why) {
+int copy_tree(int from, int to, int links, int fill, struct copy_report *report,
+              struct copy_failure *why) {
     struct walk walk = {.links = links, .fill = fill, .report = report, .why = why};
     int result = -1;
     errno = 0;
     if (copy_buffers_make(&walk.buffers, why)) return -1;
     walk.levels = calloc(COPY_MAX_DEPTH + 1, sizeof *walk.levels);
-    if (!walk.levels) copy_fail(why, "make room for copying", NULL);
-    else result = enter(&walk, open_folder(from, "."), open_folder(to, "."), ".", fill);
+    if (!walk.levels)
+        copy_fail(why, "make room for copying", NULL);
+    else
+        result = enter(&walk, open_folder(from, "."), open_folder(to, "."), ".", fill);
     while (!result && walk.depth) {
         errno = 0;
         struct dirent *entry = readdir(walk.levels[walk.depth - 1].from);
-        if (entry) result = copy_name(&walk, entry->d_name);
-        else result = errno ? copy_fail(why, "read a folder", NULL) : leave(&walk);
+        if (entry)
+            result = copy_name(&walk, entry->d_name);
+        else
+            result = errno ? copy_fail(why, "read a folder", NULL) : leave(&walk);
     }
     while (walk.depth > 0) { /* after a failure */
         struct level *level = &walk.levels[--walk.depth];

@@ -1,18 +1,25 @@
-/* enter: starts a program on a terminal inside a pod that is in use, beside its REPL and behind the same walls.
+/* enter: starts a program on a terminal inside a pod that is in use, beside its REPL and behind the
+ * same walls.
  *
- * Arguments: POD_PIDFD FILTER_FD REQUEST_FD TERMINAL_FD REPORT_FD [--group DOOR_FD]... [--limit KIND SOFT HARD]...
+ * Arguments: POD_PIDFD FILTER_FD REQUEST_FD TERMINAL_FD REPORT_FD
+ *            [--group DOOR_FD]... [--limit KIND SOFT HARD]...
  *
  *   engine (E0)
- *   ├─ enter    joins the pod's namespaces and groups, but is not in its pid namespace: nobody in the pod sees it
- *   └─ child    born in the pod; the engine's child, so that the engine learns how it ends; the leader of the terminal's session
+ *   ├─ enter    joins the pod's namespaces and groups, but is not in its pid namespace: no process
+ *   │           of the pod sees it
+ *   └─ child    born in the pod; the engine's child, so that the engine learns how it ends; the
+ *               leader of the terminal's session
  *
- * The pod is hostile ground: its files, its other processes, the other end of the terminal. So until the child has no power left
- * no path is looked up in the pod, and nothing of it is read or run. The terminal was opened by the engine. The child holds the
- * pod's capabilities for a few calls while others in the pod can see it. They can kill or stop it, which the engine bears; they
- * cannot look into it or take its descriptors, because it is not dumpable and its memory belongs to E0.
+ * The pod is hostile ground: its files, its other processes, the other end of the terminal. So the
+ * child looks up no path in the pod, and reads and runs nothing of it, before it has dropped all
+ * capabilities. The engine has opened the terminal. For a few calls the child holds the pod's
+ * capabilities while other processes of the pod can see it. They can kill or stop it, and the
+ * engine copes with that. They cannot look into it or take its descriptors, because it is not
+ * dumpable and its memory belongs to E0.
  *
- * Packets on REPORT: "pid N" of the child in the engine's numbering; "ready" when it has no power left, upon which it waits for
- * a word from the engine, which looks at it meanwhile; "error ...". The end of the socket: the program runs, or the child is dead.
+ * Packets on REPORT: "pid N" of the child in the engine's numbering; "ready" when it has dropped
+ * its capabilities: then it waits for a byte from the engine, which checks it meanwhile; "error
+ * ...". The end of the socket: the program runs, or the child is dead.
  */
 #include "common.h"
 #include <linux/capability.h>
@@ -22,11 +29,11 @@
 #include <sys/resource.h>
 
 enum { MAX_REQUEST = 4 * 1024 * 1024, MAX_DOORS = 8, REPORT = 3 };
-enum { NICENESS = 5, NO_ROOT_LOCKED = 0x2f }; /* as a thaw gives them to the REPL: SANDBOX_NICENESS and SECUREBITS_NO_ROOT_LOCKED */
 
 extern char **environ;
 
-/* What to run, as strings with a NUL after each: folder (empty: the usual one), number of arguments, arguments, environment. */
+/* The program to run, as strings with a NUL after each: folder (empty: the usual one), number of
+ * arguments, arguments, environment. */
 struct request {
     char *folder, **arguments;
 };
@@ -34,15 +41,19 @@ struct request {
 static void read_request(struct request *request, int descriptor) {
     struct stat found;
     MUST("look at the request", fstat(descriptor, &found));
-    if (found.st_size < 4 || found.st_size > MAX_REQUEST) fail("enter: a request of %lld bytes", (long long)found.st_size);
+    if (found.st_size < 4 || found.st_size > MAX_REQUEST)
+        fail("enter: a request of %lld bytes", (long long)found.st_size);
     char *text = malloc((size_t)found.st_size + 1);
-    if (!text || pread(descriptor, text, (size_t)found.st_size, 0) != found.st_size) fail("enter: cannot read the request");
+    if (!text || pread(descriptor, text, (size_t)found.st_size, 0) != found.st_size)
+        fail("enter: cannot read the request");
     text[found.st_size] = 0;
     int count = 0, at = 0;
-    for (char *seen = text; seen < text + found.st_size; seen++) count += !*seen;
+    for (char *seen = text; seen < text + found.st_size; seen++)
+        count += !*seen;
     char **strings = calloc((size_t)count + 1, sizeof *strings);
     if (!strings) fail("enter: no memory");
-    for (char *seen = text; at < count; seen += strlen(seen) + 1) strings[at++] = seen;
+    for (char *seen = text; at < count; seen += strlen(seen) + 1)
+        strings[at++] = seen;
     int wanted = count > 2 ? atoi(strings[1]) : 0;
     if (wanted < 1 || wanted > count - 2) fail("enter: a request without arguments");
     request->folder = strings[0];
@@ -55,7 +66,8 @@ static void read_request(struct request *request, int descriptor) {
 static void drop_all_power(const struct sock_fprog *program) {
     struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[2] = {{0}};
-    MUST("lock the secure bits", prctl(PR_SET_SECUREBITS, NO_ROOT_LOCKED, 0, 0, 0));
+    /* The same as a thaw does for the REPL. First what takes a capability itself. */
+    MUST("lock the secure bits", prctl(PR_SET_SECUREBITS, WIRE_SECURE_BITS, 0, 0, 0));
     for (unsigned long number = 0; prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; number++)
         MUST("empty the bounding set", prctl(PR_CAPBSET_DROP, number, 0, 0, 0));
     MUST("capset", syscall(SYS_capset, &version, none));
@@ -63,31 +75,40 @@ static void drop_all_power(const struct sock_fprog *program) {
     MUST("seccomp", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, program));
 }
 
-/* Child, inside the pod, holding every capability of the pod's user namespace until drop_all_power. */
+/* Child, inside the pod, with every capability of the pod's user namespace until drop_all_power. */
 static void run_child(const struct request *request, const struct sock_fprog *program) {
     char word;
+    /* Only the leader of a session can take a terminal. */
     setsid();
     MUST("take the terminal", ioctl(0, TIOCSCTTY, 0));
     drop_all_power(program);
     if (send_packet(REPORT, "ready", 5, NULL, 0) < 0 || read(REPORT, &word, 1) != 1) _exit(1);
-    /* From here on it is as anybody in the pod. */
-    if (*request->folder) MUST("go to the folder", chdir(request->folder));
-    else if (chdir("/root")) MUST("go to the root folder", chdir("/"));
+    /* From here on it has no more rights than any process of the pod. */
+    if (*request->folder)
+        MUST("go to the folder", chdir(request->folder));
+    else if (chdir("/root"))
+        MUST("go to the root folder", chdir("/"));
     execvp(request->arguments[0], request->arguments);
     fail("run: %s", strerror(errno));
 }
 
-/* Still in E0. What the child inherits, and what it must not have to look for in the pod. */
+/* Still in E0, with the engine's capabilities until setns. Sets what the child inherits and must
+ * not have to look for in the pod. */
 static void prepare(int pod, int terminal, int report, const int *doors, int door_count) {
-    raise_oom_score(door_count ? 500 : 1000); /* as for templates: a sandbox goes before the engine and its owner */
+    /* As for templates: the kernel ends sandboxes before the engine and its owner. */
+    raise_oom_score(door_count ? 500 : 1000);
+    /* Before the pod's processes can see anything of us. */
     MUST("stay undumpable", prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
-    /* Before the clone: where the pod has no process left to give, it is the clone that fails. */
+    /* Before the clone, so that the child counts there from its first moment: where the pod may
+     * have no more processes, the clone fails. */
     for (int i = 0; i < door_count; i++)
         if (write(doors[i], "0", 1) != 1) fail("enter the pod's groups: %s", strerror(errno));
-    MUST("enter the pod",
-         setns(pod, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP));
-    /* All that the child will have: the terminal three times, and its line to the engine until it runs the program. */
-    for (int standard = 0; standard < 3; standard++) MUST("dup2", dup2(terminal, standard));
+    MUST("enter the pod", setns(pod, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET |
+                                         CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP));
+    /* All descriptors of the child: the terminal three times, and its socket to the engine until it
+     * runs the program. */
+    for (int standard = 0; standard < 3; standard++)
+        MUST("dup2", dup2(terminal, standard));
     MUST("dup3", dup3(report, REPORT, O_CLOEXEC));
     failure_socket = REPORT;
     close_from(REPORT + 1);
@@ -95,13 +116,16 @@ static void prepare(int pod, int terminal, int report, const int *doors, int doo
 
 static void set_limits(int count, char **arguments) {
     for (int i = 0; i < count; i += 4) {
-        if (i + 3 >= count || strcmp(arguments[i], "--limit")) fail("enter: cannot take %s", arguments[i]);
-        struct rlimit limit = {strtoull(arguments[i + 2], NULL, 10), strtoull(arguments[i + 3], NULL, 10)};
+        if (i + 3 >= count || strcmp(arguments[i], "--limit"))
+            fail("enter: cannot take %s", arguments[i]);
+        struct rlimit limit = {strtoull(arguments[i + 2], NULL, 10),
+                               strtoull(arguments[i + 3], NULL, 10)};
         MUST("set a limit", setrlimit(atoi(arguments[i + 1]), &limit));
     }
     struct rlimit no_core = {1, 1}; /* 1, not 0, as in spawn.c */
     MUST("set a limit", setrlimit(RLIMIT_CORE, &no_core));
-    if (getpriority(PRIO_PROCESS, 0) < NICENESS) MUST("yield to the engine", setpriority(PRIO_PROCESS, 0, NICENESS));
+    if (getpriority(PRIO_PROCESS, 0) < WIRE_SANDBOX_NICENESS)
+        MUST("yield to the engine", setpriority(PRIO_PROCESS, 0, WIRE_SANDBOX_NICENESS));
 }
 
 int enter_main(int argc, char **argv) {
@@ -109,7 +133,9 @@ int enter_main(int argc, char **argv) {
     struct request request;
     int given[5], doors[MAX_DOORS], door_count = 0, next = 5;
     if (argc < 5) fail("enter: wrong arguments");
-    for (int i = 4; i >= 0; i--) { /* the report first: it tells of the other failures; all out of the way of the final numbers */
+    /* The report's socket first, because it reports the other failures. All of them move out of the
+     * way of the child's final numbers. */
+    for (int i = 4; i >= 0; i--) {
         given[i] = (int)MUST("dup", fcntl(atoi(argv[i]), F_DUPFD_CLOEXEC, 100));
         failure_socket = given[4];
     }
@@ -121,11 +147,13 @@ int enter_main(int argc, char **argv) {
     read_request(&request, given[2]);
     prepare(given[0], given[3], given[4], doors, door_count);
     set_limits(argc - next, argv + next);
-    for (int number = 1; number <= 64; number++) signal(number, SIG_DFL);
+    for (int number = 1; number <= 64; number++)
+        signal(number, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     umask(022);
+    /* PARENT: the child is the engine's, which reaps it. */
     pid_t child = (pid_t)MUST("clone", syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0));
     if (!child) run_child(&request, &program);
     char answer[32];

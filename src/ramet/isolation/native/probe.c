@@ -1,9 +1,13 @@
-/* probe: tries on this host each thing that walls are made of, and says what came back. One line a try:
- *   ok NAME          or          no NAME REASON          or          untried NAME WHAT-IT-NEEDS
+/* probe: tries on this host each thing that walls are made of, and reports the result, a line each:
+ *
+ *   ok NAME
+ *   no NAME REASON
+ *   untried NAME WHAT-IT-NEEDS
+ *
  * Each try runs in a process of its own, so that none can spoil the next.
  *
- * network: runs a command in a network of its own, for the try of packet rules. It is this program that makes the namespaces: a
- * host may allow them to it alone (AppArmor). */
+ * network: runs a command in a network of its own, to try packet rules. This program makes the
+ * namespaces, because a host may allow them to it alone (AppArmor). */
 #include "common.h"
 #include <linux/filter.h>
 #include <linux/kcmp.h>
@@ -42,8 +46,10 @@ static void try_mount(void) { enter_tmpfs(); }
 
 static void try_tree(void) {
     enter_tmpfs();
-    int tree = (int)MUST("open_tree", open_tree_at(AT_FDCWD, "/usr", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
-    struct ramet_mount_attr attributes = {.attr_set = RAMET_ATTR_RDONLY | RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV};
+    int tree = (int)MUST(
+        "open_tree", open_tree_at(AT_FDCWD, "/usr", RAMET_OPEN_TREE_CLONE | RAMET_AT_RECURSIVE));
+    struct ramet_mount_attr attributes = {.attr_set = RAMET_ATTR_RDONLY | RAMET_ATTR_NOSUID |
+                                                      RAMET_ATTR_NODEV};
     MUST("mount_setattr", set_mount_attributes(tree, RAMET_AT_RECURSIVE, &attributes));
     MUST("mkdir", mkdir("/tmp/usr", 0755));
     MUST("move_mount", move_mount_to(tree, "/tmp/usr"));
@@ -68,25 +74,35 @@ static void try_proc(void) {
     if (waitpid(child, &status, 0) != child || status) _exit(1);
 }
 
-/* As pod.c makes them: some profiles allow mount and not these calls, and "volatile" is newer than overlays for users. */
+/* With the same calls as pod.c: some profiles allow mount and refuse these, and "volatile" is newer
+ * than overlays in user namespaces. */
 static void try_overlay(void) {
-    static const char *const folders[] = {"/tmp/lower", "/tmp/lower/folder", "/tmp/upper", "/tmp/work", "/tmp/merged"};
-    static const char *const options[][2] = {{"lowerdir", "/tmp/lower"}, {"upperdir", "/tmp/upper"}, {"workdir", "/tmp/work"},
-                                             {"userxattr", NULL}, {"volatile", NULL}};
+    static const char *const folders[] = {"/tmp/lower", "/tmp/lower/folder", "/tmp/upper",
+                                          "/tmp/work", "/tmp/merged"};
+    static const char *const options[][2] = {{"lowerdir", "/tmp/lower"},
+                                             {"upperdir", "/tmp/upper"},
+                                             {"workdir", "/tmp/work"},
+                                             {"userxattr", NULL},
+                                             {"volatile", NULL}};
     char step[64];
     enter_tmpfs();
-    for (int i = 0; i < 5; i++) MUST(folders[i], mkdir(folders[i], 0755));
+    for (int i = 0; i < 5; i++)
+        MUST(folders[i], mkdir(folders[i], 0755));
     int context = (int)MUST("fsopen overlay", syscall(RAMET_SYS_fsopen, "overlay", 1));
     for (int i = 0; i < 5; i++) {
         snprintf(step, sizeof step, "fsconfig %s", options[i][0]);
-        MUST(step, syscall(RAMET_SYS_fsconfig, context, options[i][1] ? 1 : 0, options[i][0], options[i][1], 0));
+        MUST(step, syscall(RAMET_SYS_fsconfig, context, options[i][1] ? 1 : 0, options[i][0],
+                           options[i][1], 0));
     }
-    MUST("fsconfig: create an overlay on tmpfs", syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
-    int mounted = (int)MUST("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1, RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV));
+    MUST("fsconfig: create an overlay on tmpfs",
+         syscall(RAMET_SYS_fsconfig, context, 6, NULL, NULL, 0));
+    int mounted = (int)MUST("fsmount overlay", syscall(RAMET_SYS_fsmount, context, 1,
+                                                       RAMET_ATTR_NOSUID | RAMET_ATTR_NODEV));
     MUST("move_mount", move_mount_to(mounted, "/tmp/merged"));
 }
 
-/* Without extended attributes on the upper layer a folder of the lower one cannot be marked as removed. */
+/* Without extended attributes on the upper layer a folder of the lower one cannot be marked as
+ * removed. */
 static void try_overlay_folders(void) {
     try_overlay();
     MUST("rmdir in an overlay", rmdir("/tmp/merged/folder"));
@@ -108,7 +124,7 @@ static void try_hostname(void) {
     MUST("sethostname", sethostname("sandbox", 7));
 }
 
-/* A process in namespaces of its own (0: in ours), that waits and ends with us. */
+/* Starts a process in namespaces of its own (0: in ours) that waits, and ends with us. */
 static pid_t start_other(int namespaces) {
     int ready[2];
     char byte;
@@ -118,15 +134,18 @@ static pid_t start_other(int namespaces) {
         prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         if (namespaces) MUST("unshare in another process", unshare(namespaces));
         if (write(ready[1], "x", 1) != 1) _exit(1);
-        for (;;) pause();
+        for (;;)
+            pause();
     }
     close(ready[1]);
-    if (read(ready[0], &byte, 1) != 1) _exit(1); /* it has told why */
+    if (read(ready[0], &byte, 1) != 1) _exit(1); /* it has reported why */
     close(ready[0]);
     return other;
 }
 
-static int open_other(pid_t other) { return (int)MUST("pidfd_open", syscall(SYS_pidfd_open, other, 0)); }
+static int open_other(pid_t other) {
+    return (int)MUST("pidfd_open", syscall(SYS_pidfd_open, other, 0));
+}
 
 static void try_join(void) {
     enter_user_namespace(0);
@@ -171,7 +190,8 @@ static void try_thread_ids(void) {
     pid_t child = (pid_t)MUST("fork", fork());
     if (!child) {
         pid_t wanted = 4321;
-        struct clone_args arguments = {.exit_signal = SIGCHLD, .set_tid = (uint64_t)&wanted, .set_tid_size = 1};
+        struct clone_args arguments = {
+            .exit_signal = SIGCHLD, .set_tid = (uint64_t)&wanted, .set_tid_size = 1};
         long made = MUST("clone3(set_tid)", syscall(SYS_clone3, &arguments, sizeof arguments));
         _exit(made && made != wanted);
     }
@@ -201,7 +221,7 @@ static const struct {
 };
 enum { TRIES = sizeof tries / sizeof *tries };
 
-/* The first thing that it needs, or that those need, which did not work. */
+/* The first of its requirements, and of theirs, that did not work. */
 static const char *find_missing(const int *failed, const char *needs) {
     for (int i = 0; needs && i < TRIES; i++) {
         if (strcmp(tries[i].name, needs)) continue;
@@ -226,7 +246,8 @@ int probe_main(void) {
         pid_t child = (pid_t)MUST("fork", fork());
         if (!child) {
             dup2(pipe_ends[1], 2);
-            close(pipe_ends[0]), close(pipe_ends[1]);
+            close(pipe_ends[0]);
+            close(pipe_ends[1]);
             tries[i].run();
             _exit(0);
         }
@@ -237,8 +258,11 @@ int probe_main(void) {
         text[length > 0 ? length : 0] = 0;
         text[strcspn(text, "\n")] = 0;
         const char *reason = strncmp(text, "ramet-pod: ", 11) ? text : text + 11;
-        if (status) dprintf(1, "no %s %s\n", tries[i].name, *reason ? reason : "it ended without saying why");
-        else dprintf(1, "ok %s\n", tries[i].name);
+        if (status)
+            dprintf(1, "no %s %s\n", tries[i].name,
+                    *reason ? reason : "it ended without saying why");
+        else
+            dprintf(1, "ok %s\n", tries[i].name);
         failed[i] = status != 0;
         all |= status;
     }

@@ -1,4 +1,5 @@
-/* ramet.isolation._files: what the engine does with the files of a sandbox that it forks. Every call leaves the interpreter running. */
+/* ramet.isolation._files: copies and compares the files of sandboxes for the engine. Every long
+ * call releases the GIL. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include "../copytree.h"
@@ -17,7 +18,7 @@ enum { SET_STRING = 1, CREATE = 6, CLOEXEC = 1, ATTR_RDONLY = 1, ATTR_NOSUID = 2
 static PyObject *failed(const struct copy_failure *why) {
     char text[512];
     snprintf(text, sizeof text, "%s: %s", why->step, strerror(why->error));
-    /* Names are a sandbox's bytes: whatever they are, they must make a string. */
+    /* Names are bytes that a sandbox has chosen: any bytes must make a string. */
     PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
     PyObject *arguments = message ? Py_BuildValue("(iN)", why->error, message) : NULL;
     if (arguments) {
@@ -39,11 +40,12 @@ static PyObject *make_tmpfs(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS;
     int context = (int)syscall(SYS_FSOPEN, "tmpfs", CLOEXEC);
     if (context >= 0) {
-        /* Where the kernel has no huge pages, small ones do. */
+        /* It may fail: a kernel without huge pages uses small ones. */
         syscall(SYS_FSCONFIG, context, SET_STRING, "huge", "within_size", 0);
         if (!syscall(SYS_FSCONFIG, context, SET_STRING, "size", size_text, 0) &&
             !syscall(SYS_FSCONFIG, context, SET_STRING, "nr_inodes", inode_text, 0) &&
-            !syscall(SYS_FSCONFIG, context, SET_STRING, "mode", "700", 0) && !syscall(SYS_FSCONFIG, context, CREATE, NULL, NULL, 0))
+            !syscall(SYS_FSCONFIG, context, SET_STRING, "mode", "700", 0) &&
+            !syscall(SYS_FSCONFIG, context, CREATE, NULL, NULL, 0))
             mounted = (int)syscall(SYS_FSMOUNT, context, CLOEXEC, ATTR_NOSUID | ATTR_NODEV);
     }
     why.error = errno;
@@ -55,21 +57,26 @@ static PyObject *make_tmpfs(PyObject *self, PyObject *args) {
 static PyObject *seal(PyObject *self, PyObject *args) {
     (void)self;
     int mount;
-    struct { uint64_t set, clear, propagation, user_namespace; } attributes = {.set = ATTR_RDONLY};
+    struct {
+        uint64_t set, clear, propagation, user_namespace;
+    } attributes = {.set = ATTR_RDONLY};
     struct copy_failure why = {0, "seal a layer"};
     if (!PyArg_ParseTuple(args, "i", &mount)) return NULL;
-    if (!syscall(SYS_MOUNT_SETATTR, mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes)) Py_RETURN_NONE;
+    if (!syscall(SYS_MOUNT_SETATTR, mount, "", AT_EMPTY_PATH, &attributes, sizeof attributes))
+        Py_RETURN_NONE;
     why.error = errno;
     return failed(&why);
 }
 
 static PyObject *copied(struct copy_report *report, int result, const struct copy_failure *why) {
     PyObject *answer = NULL;
-    if (result) failed(why);
+    if (result)
+        failed(why);
     else
-        answer = Py_BuildValue("(KKKy#)", (unsigned long long)report->bytes, (unsigned long long)report->entries,
-                               (unsigned long long)report->folders, report->numbers ? (char *)report->numbers : "",
-                               (Py_ssize_t)(report->number_count * sizeof *report->numbers));
+        answer = Py_BuildValue(
+            "(KKKy#)", (unsigned long long)report->bytes, (unsigned long long)report->entries,
+            (unsigned long long)report->folders, report->numbers ? (char *)report->numbers : "",
+            (Py_ssize_t)(report->number_count * sizeof *report->numbers));
     free(report->numbers);
     return answer;
 }
@@ -95,7 +102,9 @@ static PyObject *copy_numbered_(PyObject *self, PyObject *args) {
     const char *list[64];
     struct copy_failure why = {0};
     struct copy_report report = {0};
-    if (!PyArg_ParseTuple(args, "iiO!y*K", &from, &to, &PyTuple_Type, &names, &numbers, &most_skipped)) return NULL;
+    if (!PyArg_ParseTuple(args, "iiO!y*K", &from, &to, &PyTuple_Type, &names, &numbers,
+                          &most_skipped))
+        return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(names);
     if (count > 64) {
         PyBuffer_Release(&numbers);
@@ -110,7 +119,8 @@ static PyObject *copy_numbered_(PyObject *self, PyObject *args) {
         }
     }
     Py_BEGIN_ALLOW_THREADS;
-    result = copy_numbered(from, to, list, (int)count, numbers.buf, (size_t)numbers.len / sizeof(uint64_t), most_skipped, &report, &why);
+    result = copy_numbered(from, to, list, (int)count, numbers.buf,
+                           (size_t)numbers.len / sizeof(uint64_t), most_skipped, &report, &why);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&numbers);
     return copied(&report, result, &why);
@@ -128,9 +138,12 @@ static PyObject *copy_file_(PyObject *self, PyObject *args) {
     const char *text = PyBytes_AS_STRING(name);
     Py_BEGIN_ALLOW_THREADS;
     errno = 0;
-    if (fstatat(from, text, &found, AT_SYMLINK_NOFOLLOW)) result = copy_fail(&why, "look at", text);
-    else if (S_ISDIR(found.st_mode)) errno = EISDIR, result = copy_fail(&why, "copy", text);
-    else if (!(result = copy_buffers_make(&buffers, &why)))
+    if (fstatat(from, text, &found, AT_SYMLINK_NOFOLLOW))
+        result = copy_fail(&why, "look at", text);
+    else if (S_ISDIR(found.st_mode)) {
+        errno = EISDIR;
+        result = copy_fail(&why, "copy", text);
+    } else if (!(result = copy_buffers_make(&buffers, &why)))
         result = copy_entry(from, to, text, text, &found, &buffers, &bytes, &made, &why);
     copy_buffers_free(&buffers);
     Py_END_ALLOW_THREADS;
@@ -147,19 +160,30 @@ static PyObject *copy_top_(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "ii", &from, &to)) return NULL;
     Py_BEGIN_ALLOW_THREADS;
     errno = 0;
-    if (fstat(from, &found)) result = copy_fail(&why, "look at a folder", NULL);
-    else if (!(result = copy_buffers_make(&buffers, &why))) result = copy_folder_attributes(from, to, &found, 0, &buffers, &why);
+    if (fstat(from, &found))
+        result = copy_fail(&why, "look at a folder", NULL);
+    else if (!(result = copy_buffers_make(&buffers, &why)))
+        result = copy_folder_attributes(from, to, &found, 0, &buffers, &why);
     copy_buffers_free(&buffers);
     Py_END_ALLOW_THREADS;
     if (result) return failed(&why);
     Py_RETURN_NONE;
 }
 
-enum { SYS_OPENAT2 = 437, NO_XDEV = 0x01, NO_MAGICLINKS = 0x02, NO_SYMLINKS = 0x04, BENEATH = 0x08, BLOCK = 65536 };
+enum {
+    SYS_OPENAT2 = 437,
+    NO_XDEV = 0x01,
+    NO_MAGICLINKS = 0x02,
+    NO_SYMLINKS = 0x04,
+    BENEATH = 0x08,
+    BLOCK = 65536
+};
 
 static int open_regular(int folder, const char *name, struct stat *found) {
-    struct { uint64_t flags, mode, resolve; } how = {O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0,
-                                                     NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH};
+    struct {
+        uint64_t flags, mode, resolve;
+    } how = {O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0,
+             NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH};
     if (fstatat(folder, name, found, AT_SYMLINK_NOFOLLOW) || !S_ISREG(found->st_mode)) return -1;
     int file = (int)syscall(SYS_OPENAT2, folder, name, &how, sizeof how);
     if (file >= 0 && !fstat(file, found) && S_ISREG(found->st_mode)) return file;
@@ -169,7 +193,7 @@ static int open_regular(int folder, const char *name, struct stat *found) {
 
 enum verdict { UNREAD = -1, DIFFERENT = 0, SAME = 1 };
 
-/* What one comparison may cost. `stop` is another thread's to set: it is read anew each time. */
+/* The bounds of one comparison. Another thread sets `stop`: volatile, to be read each time. */
 struct bounds {
     const volatile char *stop;
     double until; /* of CLOCK_MONOTONIC */
@@ -188,30 +212,36 @@ static off_t next_data(int file, off_t at, off_t size) {
     return found < 0 || found > size ? size : found; /* ENXIO: nothing but a hole from here on */
 }
 
-/* Where a range that begins at `at`, and is a hole or is data throughout, ends. `data`: where the next data of the file begins. */
+/* Where a range that begins at `at`, and is a hole or is data throughout, ends. `data`: where the
+ * next data of the file begins. */
 static off_t end_of_range(int file, off_t at, off_t data, off_t size) {
     if (data > at) return data;
     off_t end = lseek(file, at, SEEK_HOLE);
     return end < 0 || end > size ? size : end;
 }
 
-/* Both are of the same size. A hole is equal to a hole of any length without being read, so that the time depends on what is there:
- * a file of 2^60 bytes costs a sandbox nothing. */
+/* Both are of the same size. A hole is equal to a hole of any length without being read, so that
+ * the time depends on what is there: a file of 2^60 bytes costs a sandbox nothing. */
 static enum verdict compare_contents(int one, int other, off_t size, struct bounds *bounds) {
     char mine[BLOCK], theirs[BLOCK];
     for (off_t at = 0;;) {
         off_t my_data = next_data(one, at, size), their_data = next_data(other, at, size);
         at = my_data < their_data ? my_data : their_data;
         if (at >= size) return SAME;
-        off_t my_end = end_of_range(one, at, my_data, size), their_end = end_of_range(other, at, their_data, size);
+        off_t my_end = end_of_range(one, at, my_data, size),
+              their_end = end_of_range(other, at, their_data, size);
         off_t end = my_end < their_end ? my_end : their_end;
-        if (end <= at) end = at + 1; /* the sandbox made a hole there meanwhile: go on all the same */
+        /* The sandbox has made a hole there meanwhile: the loop must make progress all the same. */
+        if (end <= at) end = at + 1;
         while (at < end) {
             size_t wanted = end - at > BLOCK ? BLOCK : (size_t)(end - at);
             if (is_over(bounds)) return UNREAD;
             ssize_t count = pread(one, mine, wanted, at), same = pread(other, theirs, wanted, at);
-            if (count <= 0 || count != same || memcmp(mine, theirs, (size_t)count)) return DIFFERENT;
-            bounds->bytes_left -= (unsigned long long)count < bounds->bytes_left ? (unsigned long long)count : bounds->bytes_left;
+            if (count <= 0 || count != same || memcmp(mine, theirs, (size_t)count))
+                return DIFFERENT;
+            bounds->bytes_left -= (unsigned long long)count < bounds->bytes_left
+                                      ? (unsigned long long)count
+                                      : bounds->bytes_left;
             at += count;
         }
     }
@@ -225,7 +255,8 @@ static PyObject *compare_files_(PyObject *self, PyObject *args) {
     Py_buffer stop;
     struct stat mine, theirs;
     struct bounds bounds = {0};
-    if (!PyArg_ParseTuple(args, "iiO&Kdw*", &one, &other, PyUnicode_FSConverter, &name, &bounds.bytes_left, &bounds.until, &stop))
+    if (!PyArg_ParseTuple(args, "iiO&Kdw*", &one, &other, PyUnicode_FSConverter, &name,
+                          &bounds.bytes_left, &bounds.until, &stop))
         return NULL;
     if (stop.len < 1) {
         PyBuffer_Release(&stop);
@@ -251,21 +282,29 @@ static PyObject *compare_files_(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"make_tmpfs", make_tmpfs, METH_VARARGS, "make_tmpfs(size_bytes, inodes): a tmpfs that is mounted nowhere, as a descriptor."},
+    {"make_tmpfs", make_tmpfs, METH_VARARGS,
+     "make_tmpfs(size_bytes, inodes): a tmpfs that is mounted nowhere, as a descriptor."},
     {"seal", seal, METH_VARARGS, "seal(mount): nobody can write through this mount any more."},
     {"copy_tree", copy_tree_, METH_VARARGS,
-     "copy_tree(from, to, links, fill, numbers): bytes, entries, folders, inode numbers; see native/copytree.h."},
+     "copy_tree(from, to, links, fill, numbers): bytes, entries, folders, inode numbers; see "
+     "native/copytree.h."},
     {"copy_numbered", copy_numbered_, METH_VARARGS,
-     "copy_numbered(from, to, names, numbers, most_skipped): bytes, entries, folders, nothing; see native/copytree.h."},
-    {"copy_file", copy_file_, METH_VARARGS, "copy_file(from, to, name): bytes of one file, copied from one folder to another."},
+     "copy_numbered(from, to, names, numbers, most_skipped): bytes, entries, folders, nothing; see "
+     "native/copytree.h."},
+    {"copy_file", copy_file_, METH_VARARGS,
+     "copy_file(from, to, name): bytes of one file, copied from one folder to another."},
     {"copy_top", copy_top_, METH_VARARGS,
-     "copy_top(from, to): attributes of a folder, except those by which overlays join and hide layers."},
+     "copy_top(from, to): attributes of a folder, except those by which overlays join and hide "
+     "layers."},
     {"compare_files", compare_files_, METH_VARARGS,
-     "compare_files(one, other, name, most_bytes, until, stop): whether both folders have a regular file of that name, with the same "
-     "mode and content (1, 0, or -1 where that would have taken too long), and how many bytes were read of each."},
+     "compare_files(one, other, name, most_bytes, until, stop): whether both folders have a "
+     "regular file of that name, with the same "
+     "mode and content (1, 0, or -1 where that would have taken too long), and how many bytes were "
+     "read of each."},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "ramet.isolation._files", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "ramet.isolation._files", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__files(void) { return PyModule_Create(&definition); }
