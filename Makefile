@@ -53,7 +53,7 @@ mutants: .venv/installed .venv/test  ## break the product in many ways, one at a
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 .PHONY: fix
-fix: .venv/installed .venv/test  ## format the code, mend what the linter can, generate the blocking SDK from the asynchronous one
+fix: .venv/installed .venv/test  ## format the code, mend what the linter can, generate the blocking SDK
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python tools/generate-sync

@@ -6,8 +6,8 @@
         sandbox.run_code("x = 6")
         print(sandbox.run_code("print(x * 7)").stdout)
 
-Everything public is here and in ``ramet.errors``. Inside the package only the doors that are users like any other
-(``gateway``, ``mcp``, ``integrations``) import this module.
+Public are ``ramet``, ``ramet.errors`` and ``ramet.integrations``; every other path may change with any release. Inside
+the package only those who use Ramet as everybody does (``gateway``, ``mcp``, ``integrations``) import this module.
 """
 
 from ramet.client.arguments import Mount, Template

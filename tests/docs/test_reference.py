@@ -8,6 +8,9 @@ import pytest
 
 import ramet
 from ramet import errors
+from ramet.protocol.options import options_of
+from ramet.protocol.requests import SandboxOptions
+from ramet.server import openapi
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -36,6 +39,21 @@ def test_every_argument_of_a_sandbox_is_in_the_reference() -> None:
     arguments = [name for name in inspect.signature(ramet.Sandbox).parameters if name != "self"]
     missing = [name for name in arguments if f"| `{name}` |" not in page("sdk.md")]
     assert not missing
+
+
+@pytest.mark.parametrize("kind", [ramet.Sandbox, ramet.AsyncSandbox])
+def test_the_arguments_of_a_sandbox_are_its_options_and_explained_as_these_are(kind: type) -> None:
+    options = {name: option for name, option in options_of(SandboxOptions).items() if option.keyword}
+    assert set(inspect.signature(kind).parameters) - {"tools", "url", "api_key"} == set(options)
+    explained = " ".join(inspect.getdoc(kind).split())  # type: ignore[union-attr]
+    missing = [name for name, option in options.items() if f" {name}: {option.help} " not in explained]
+    assert not missing
+
+
+def test_every_field_of_a_new_sandbox_is_in_the_reference() -> None:
+    (row,) = [line for line in page("http.md").splitlines() if line.startswith("| POST `/v1/sandboxes` |")]
+    fields = openapi.document()["components"]["schemas"]["NewSandbox"]["properties"]
+    assert set(re.findall(r"`(\w+)`", row)) == set(fields)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_more_than_an_owner_may_have_is_refused_wherever_it_is_asked_for(line: L
     with pytest.raises(NotPermitted):
         _ask(line, calls.THAW, thaw, little)
     line.ask(calls.CLOSE, sandbox=sandbox)
-    resumed = {"space": sandbox, "lifetime": None, "persistent": False, "network": thaw["network"], "secrets": []}
+    resumed = {"space": sandbox, "lifetime": None, "persistent": False, "network": thaw["network"], "secrets": {}}
     with pytest.raises(NotPermitted):
         _ask(line, calls.RESUME, resumed, little)
     again = _ask(line, calls.RESUME, resumed, enough)["id"]

@@ -15,7 +15,7 @@ from ramet.client.operations import cells, files, forks, sandboxes
 from ramet.client.operations.cells import CellOrder
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.transport.http.address import read_address
 from ramet.transport.http.call import Call
 from ramet.transport.http.server import Server
@@ -254,12 +254,12 @@ def test_creating_is_done_again_under_the_same_key(perform: Perform) -> None:
         peer.wait_until_closed()
 
     with serving(note, note, make) as server:
-        assert perform(server.url, sandboxes.create(SandboxRequest(cpus=1))) == "sbx_1"
+        assert perform(server.url, sandboxes.create(SandboxOptions(cpus=1))) == "sbx_1"
     keys = {request.headers[b"idempotency-key"] for request in seen}
     assert (len(seen), len(keys)) == (3, 1)
     assert [request.frames[0].header for request in seen] == [{"cpus": 1}] * 3
     with serving(make) as server:
-        perform(server.url, sandboxes.create(SandboxRequest()))
+        perform(server.url, sandboxes.create(SandboxOptions()))
     assert seen[-1].headers[b"idempotency-key"] not in keys
     with serving(note) as server:
         with pytest.raises(OutcomeUnknown):

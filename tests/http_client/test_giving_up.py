@@ -16,7 +16,7 @@ from ramet.client.operations.cells import CellOrder
 from ramet.client.operations.steps import Operation
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.transport.http.janitor import janitor
 from ramet.transport.http.remote import remote_engine
 from tests.http_client.servers import DONE, FORTY_TWO, WAIT_SECONDS, Peer, chunked, serving
@@ -117,7 +117,7 @@ def test_a_task_that_is_cancelled_cancels_the_cell() -> None:
 def test_a_sandbox_whose_creation_was_given_up_is_closed() -> None:
     async def give_up(url: str) -> None:
         task = asyncio.create_task(
-            asynchronous.perform(remote_engine(url, None), sandboxes.create(SandboxRequest(cpus=1)))
+            asynchronous.perform(remote_engine(url, None), sandboxes.create(SandboxOptions(cpus=1)))
         )
         assert await asyncio.to_thread(script.asked.wait, WAIT_SECONDS)
         task.cancel()

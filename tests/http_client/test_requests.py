@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.protocol.specs import Lifetime, MountSpec
 from ramet.transport.resolving import resolve
 
-EVERYTHING = SandboxRequest(
+EVERYTHING = SandboxOptions(
     template="mine",
     preload=("json", "os.path"),
     python="/usr/bin/python3",
@@ -30,18 +30,18 @@ EVERYTHING = SandboxRequest(
 )
 
 
-@pytest.mark.parametrize("request_", [SandboxRequest(), EVERYTHING])
-def test_a_request_survives_its_header(request_: SandboxRequest) -> None:
-    assert SandboxRequest.read(json.loads(json.dumps(request_.header()))) == request_
+@pytest.mark.parametrize("request_", [SandboxOptions(), EVERYTHING])
+def test_a_request_survives_its_header(request_: SandboxOptions) -> None:
+    assert SandboxOptions.read(json.loads(json.dumps(request_.header()))) == request_
 
 
 def test_what_is_not_asked_for_is_not_sent() -> None:
-    assert SandboxRequest().header() == {}
+    assert SandboxOptions().header() == {}
 
 
 def test_null_means_the_usual_where_it_may() -> None:
     nothing = dict.fromkeys(["preload", "python", "cwd", "memory_mib", "pids", "cpus", "disk_mib", "timeout_seconds"])
-    assert SandboxRequest.read(nothing) == SandboxRequest()
+    assert SandboxOptions.read(nothing) == SandboxOptions()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_null_means_the_usual_where_it_may() -> None:
 )
 def test_a_wrong_field_is_named(field: str, value: Any) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        SandboxRequest.read({field: value})
+        SandboxOptions.read({field: value})
     assert refused.value.argument == field
     assert field in refused.value.message
 
@@ -83,11 +83,11 @@ def test_the_environment_is_not_shown() -> None:
 
 
 def test_a_resolved_request_has_an_interpreter_limits_and_an_owner() -> None:
-    spec = resolve(SandboxRequest(memory_mib=100, timeout_seconds=60), owner="key_1")
+    spec = resolve(SandboxOptions(memory_mib=100, timeout_seconds=60), owner="key_1")
     assert spec.template.python == sys.executable
     assert spec.limits.memory_bytes == 100 << 20
     assert (spec.owner, spec.lifetime) == ("key_1", Lifetime(60, None))
-    again = resolve(SandboxRequest(template="mine", preload=("json",)), spec.template.interpreter)
+    again = resolve(SandboxOptions(template="mine", preload=("json",)), spec.template.interpreter)
     assert (again.template.name, again.template.preload, again.template.builtin) == ("mine", ("json",), False)
 
 
@@ -108,5 +108,5 @@ def test_a_resolved_request_has_an_interpreter_limits_and_an_owner() -> None:
 )
 def test_a_request_that_makes_no_sense_is_not_resolved(argument: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        resolve(SandboxRequest(**fields))
+        resolve(SandboxOptions(**fields))
     assert refused.value.argument == argument

@@ -11,7 +11,7 @@ import pytest
 
 from ramet.errors import InvalidArgument
 from ramet.protocol import calls
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.protocol.specs import MountSpec
 from ramet.transport.resolving import resolve
 from tests.server import engines
@@ -174,7 +174,7 @@ def test_an_idempotency_key_is_ones_own(server: Server, keys: dict[str, str], al
 def test_the_engine_of_a_server_mounts_no_folder_of_the_host(server: Server, tmp_path: Path) -> None:
     (tmp_path / "id_ed25519").write_text("private")
     mount = MountSpec(str(tmp_path), "/mnt/host", writable=True)
-    wish = resolve(SandboxRequest())
+    wish = resolve(SandboxOptions())
     template = wish.template
     shown = replace(template.interpreter, trees=(*template.interpreter.trees, str(tmp_path)))
     with engines.connect(server.state) as connection:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet.server.exposed_links import Place, moved, moved_header
@@ -144,6 +144,8 @@ _PARTS = st.sampled_from(
 )  # fmt: skip
 
 
+@example("%2e;")
+@example("../%2e%2e;")
 @given(st.lists(_PARTS, max_size=12).map("".join))
 def test_no_reference_gets_a_client_that_follows_it_out_of_the_prefix(reference: str) -> None:
     base = f"http://sandboxes.example:7070{PREFIX.decode()}/app/page"

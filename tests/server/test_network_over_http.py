@@ -14,7 +14,7 @@ import trustme
 
 from ramet.protocol import calls
 from ramet.protocol.network_requests import read_network
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from tests.network.routes import http_serving
 from tests.server.running import Server, running_server
 from tests.server.talking import Answer, Client
@@ -100,7 +100,7 @@ def test_a_change_that_means_nothing_is_refused(client: Client, body: dict[str, 
 
 
 def test_frames_ask_and_change_as_json_does(client: Client) -> None:
-    request = SandboxRequest(network=read_network("network", ["api.example"])).header()
+    request = SandboxOptions(network=read_network("network", ["api.example"])).header()
     (created,) = client.call(calls.CREATE, request).frames
     sandbox_id = created.header["id"]
     header = {"sandbox": sandbox_id, "allow": ["b.example"], "deny": []}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ramet.protocol import calls, fields
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.transport import keeper
 from ramet.transport.builds import build
 from ramet.transport.resolving import resolve
@@ -86,7 +86,7 @@ def engine_answers(server: Server) -> bool:
 def make_sandbox(server: Server) -> str:
     """One that remembers something."""
     with connect(server.state) as connection:
-        made = ask(connection, calls.CREATE, resolve(SandboxRequest()).header())
+        made = ask(connection, calls.CREATE, resolve(SandboxOptions()).header())
         sandbox_id = fields.text(made.header, "id")
         assert run(server, sandbox_id, "x = 41") == ""
     return sandbox_id

@@ -153,7 +153,7 @@ async def test_a_restore_and_a_merge_leave_the_lifetime_of_the_id(engine: Engine
 
 async def test_a_merged_sandbox_does_not_end_its_successor(engine: Engine) -> None:
     parent, _ = await engine.used()
-    spec = lasting(timeout=SHORT)
+    spec = lasting(timeout=10 * SHORT)  # not over before the merge, on a busy machine either
     winner = await engine.create(spec)
     await engine.merge(parent, winner)
     await others_end(engine, spec)

@@ -10,7 +10,7 @@ import trustme
 from ramet.errors import InvalidArgument
 from ramet.protocol.network import NetworkSpec, SecretSpec, read_rules
 from ramet.protocol.network_requests import network_request, read_network, read_secrets
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.protocol.rules import parse_rule
 from ramet.transport.resolving import resolve
 
@@ -131,7 +131,7 @@ def test_secrets_are_read_with_their_hosts() -> None:
 )
 def test_no_error_about_a_secret_shows_its_value(written: object) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        resolve(SandboxRequest.read({"network": ["api.example"], "secrets": written}))
+        resolve(SandboxOptions.read({"network": ["api.example"], "secrets": written}))
     error = caught.value
     assert error.argument == "secrets"
     assert VALUE not in f"{error} {error!r} {error.details}"
@@ -140,7 +140,7 @@ def test_no_error_about_a_secret_shows_its_value(written: object) -> None:
 def test_a_secret_needs_a_network() -> None:
     secrets = {"KEY": {"value": VALUE, "hosts": ["api.example"]}}
     with pytest.raises(InvalidArgument, match="KEY in secrets needs a sandbox with a network"):
-        resolve(SandboxRequest.read({"secrets": secrets}))
+        resolve(SandboxOptions.read({"secrets": secrets}))
 
 
 def test_a_request_survives_its_header_and_hides_what_it_carries() -> None:
@@ -149,8 +149,8 @@ def test_a_request_survives_its_header_and_hides_what_it_carries() -> None:
         "network": {"rules": ["api.example"], "total_bytes": 1000},
         "secrets": {"KEY": {"value": VALUE, "hosts": ["api.example"]}},
     }
-    request = SandboxRequest.read(header)
-    assert SandboxRequest.read(request.header()) == request
+    request = SandboxOptions.read(header)
+    assert SandboxOptions.read(request.header()) == request
     assert VALUE not in repr(request)
     spec = resolve(request)
     assert spec.network == request.network
@@ -159,7 +159,7 @@ def test_a_request_survives_its_header_and_hides_what_it_carries() -> None:
 
 
 def test_a_request_without_a_network_says_nothing_of_one() -> None:
-    assert SandboxRequest().header() == {}
+    assert SandboxOptions().header() == {}
 
 
 def test_a_secret_that_is_no_object_is_told_what_it_is_and_what_is_expected() -> None:

@@ -274,7 +274,7 @@ async def test_closing_cancels_what_runs_and_what_waits(sandbox: Sandbox, body: 
 
 
 async def test_a_folder_that_does_not_exist_is_a_bad_argument(body: ScriptedBody) -> None:
-    spec = SandboxSpec(SPEC.template, SPEC.limits, (), (("A", "x\udc80"),), "/nowhere")
+    spec = SandboxSpec(SPEC.template, SPEC.limits, (), (("A", "x\udc80"),), cwd="/nowhere")
     sandbox = Sandbox("sbx_test", spec, body, QUICK)
     configuring = asyncio.create_task(sandbox.configure())
     frame = await body.next_frame()

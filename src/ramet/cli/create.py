@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from ramet.cli.making import Lifetime, add_sandbox_options, make_sandbox
+from ramet.cli.making import add_sandbox_options, make_sandbox
 from ramet.cli.output import progress
 from ramet.cli.place import add_server_option, find_snapshot, keep, server
 from ramet.errors import InvalidArgument
@@ -34,17 +34,8 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
-    add_sandbox_options(parser, mounts=False)
+    add_sandbox_options(parser, "create")
     parser.add_argument("--snapshot", metavar="ID", help="start in the state of this snapshot instead of a template")
-    parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="close it after this time (default: the server's)"
-    )
-    parser.add_argument(
-        "--idle-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="close it after this time without use (default: the server's)",
-    )
     parser.add_argument("--json", action="store_true", help="print a JSON object with the id")
     parser.set_defaults(run=run)
 
@@ -54,7 +45,7 @@ def run(chosen: argparse.Namespace) -> int:
         raise InvalidArgument("--snapshot and --template cannot be given together", hint="leave one of them out")
     with server(chosen) as url, progress("starting a sandbox"):
         source = None if chosen.snapshot is None else find_snapshot(url, chosen.snapshot)
-        sandbox = make_sandbox(chosen, url, Lifetime(chosen.timeout, chosen.idle_timeout), source)
+        sandbox = make_sandbox(chosen, url, source)
         keep(sandbox)
     print(json.dumps({"id": sandbox.id}) if chosen.json else sandbox.id)
     return 0

@@ -5,77 +5,74 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any
 
 from ramet.cli.networking import add_network_options, chosen_network
 from ramet.client.arguments import Mount
 from ramet.client.blocking.forks import Snapshot
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
+from ramet.protocol.options import CommandLine, options_of
+from ramet.protocol.requests import SandboxOptions
 
 
-class Lifetime(NamedTuple):
-    """Of a sandbox at a server, in seconds. None: what the server does by default."""
-
-    timeout_seconds: float | None = None
-    idle_timeout_seconds: float | None = None
-
-
-def add_sandbox_options(parser: argparse.ArgumentParser, mounts: bool = True) -> None:
-    parser.add_argument("--template", metavar="NAME", help="template of a new sandbox (default: default)")
-    parser.add_argument("--memory-mib", type=int, metavar="N", help="memory limit of a new sandbox, in MiB")
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="variable of a new sandbox; without =VALUE the one of this command. May be given again. Code in the "
-        "sandbox sees the value: for keys use --secret",
-    )
-    if mounts:
-        parser.add_argument(
-            "--mount",
-            action="append",
-            default=[],
-            metavar="HOST:SANDBOX[:rw]",
-            help="show a folder of this machine in a new sandbox, read-only unless :rw follows; not at a server. "
-            "May be given again",
-        )
+def add_sandbox_options(parser: argparse.ArgumentParser, command: str) -> None:
+    """Those that ``SandboxOptions`` describes for this command, and those of the network."""
+    known = options_of(SandboxOptions)
+    for name, option in _offered().items():
+        if command not in option.commands:
+            continue
+        if option.repeated:
+            parser.add_argument(
+                option.flag, dest=name, action="append", default=[], metavar=option.metavar, help=option.help
+            )
+        else:
+            parser.add_argument(
+                option.flag, dest=name, type=known[name].kind.parse, metavar=option.metavar, help=option.help
+            )
     add_network_options(parser)
-
-
-_DEFAULT_LIFETIME = Lifetime()
 
 
 def make_sandbox(
     chosen: argparse.Namespace,
     url: str | None,
-    lifetime: Lifetime = _DEFAULT_LIFETIME,
     snapshot: Snapshot | None = None,
+    more: Mapping[str, float] | None = None,
 ) -> Sandbox:
-    """A new sandbox as the options say. Everything is checked before anything starts."""
+    """A new sandbox as the options say, with more of them. Everything is checked before anything starts."""
     network, secrets = chosen_network(chosen)
+    given: dict[str, Any] = {name: getattr(chosen, name, None) for name in _offered()}
+    template = given.pop("template")
+    given["env"] = chosen_environment(given["env"]) or None
+    given["mounts"] = _mounts(given["mounts"] or [], url) or None
     return Sandbox(
-        snapshot or chosen.template or "default",
-        memory_mib=chosen.memory_mib,
-        env=chosen_environment(chosen.env) or None,
-        mounts=_mounts(getattr(chosen, "mount", []), url) or None,
+        snapshot or template or "default",
+        **{**given, **(more or {})},
         network=network,
         secrets=secrets,
         url="" if url is None else url,
-        **lifetime._asdict(),
     )
 
 
 def check_exists(chosen: argparse.Namespace) -> None:
     """Options for a new sandbox do nothing to one that exists: say so instead of ignoring them."""
-    for name in ("template", "memory_mib", "env", "mount", "network", "secret", "secret_in"):
+    flags = {name: option.flag for name, option in _offered().items()}
+    for name, flag in {**flags, **_NETWORK_FLAGS}.items():
         if getattr(chosen, name, None):
             raise InvalidArgument(
-                f"--{name.replace('_', '-')} is for a new sandbox",
+                f"{flag} is for a new sandbox",
                 hint="leave out the sandbox's id, or the option",
-                details={"argument": name},
+                details={"argument": flag.removeprefix("--").replace("-", "_")},
             )
+
+
+_NETWORK_FLAGS = {"network": "--network", "secret": "--secret", "secret_in": "--secret-in"}
+
+
+def _offered() -> dict[str, CommandLine]:
+    """Options of the command line, by the names of the arguments of ``Sandbox``."""
+    found = options_of(SandboxOptions).items()
+    return {name: option.command_line for name, option in found if option.command_line is not None}
 
 
 def chosen_environment(given: list[str]) -> dict[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from ramet.errors import InvalidArgument
+from ramet.protocol.options import options_of
+from ramet.protocol.requests import SandboxOptions
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']{1,100})'")
 
@@ -67,11 +69,13 @@ def in_words_of_options(error: InvalidArgument, options: Collection[str]) -> Inv
 
 # SDK arguments that have other names on the command line.
 _OTHER_NAMES = {
-    "mounts": "--mount",
-    "timeout_seconds": "--timeout",
-    "idle_timeout_seconds": "--idle-timeout",
     "n": "--count",
     "secrets": "--secret",
+    **{
+        name: option.command_line.flag
+        for name, option in options_of(SandboxOptions).items()
+        if option.command_line is not None
+    },
 }
 # Replacements for hints of the SDK that refer to Python.
 _HINTS = {

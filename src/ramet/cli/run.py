@@ -76,7 +76,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop the code after this time; exit code 124")
     parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox of a server, and leave it running")
-    add_sandbox_options(parser)
+    add_sandbox_options(parser, "run")
     parser.add_argument("--keep", action="store_true", help="do not close the sandbox; print its id to standard error")
     parser.add_argument(
         "--upload",

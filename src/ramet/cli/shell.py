@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ramet.cli.making import Lifetime, add_sandbox_options, check_exists, make_sandbox
+from ramet.cli.making import add_sandbox_options, check_exists, make_sandbox
 from ramet.cli.output import coloured, print_error, print_note, progress
 from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.cli.run import clear_line, write
@@ -44,8 +44,7 @@ made, Ctrl-D or `exit` leaves. `!command`, `%magics`, `name?` and top-level `awa
 """
 
 # A person thinks longer than a program, so a new sandbox at a server waits this long.
-_IDLE_SECONDS = 3600.0
-_LIFE_SECONDS = 24 * 3600.0
+_LIFETIME = {"timeout_seconds": 24 * 3600.0, "idle_timeout_seconds": 3600.0}
 _PATIENT_INTERRUPTS = 3  # one more Ctrl-C abandons the cell
 _HISTORY_NAME = "shell_history"
 _SANDBOX_ENDED = -1
@@ -66,7 +65,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
             "sandbox", nargs="?", metavar="SANDBOX", help="sandbox of a server: its id, or the beginning of it"
         )
     )
-    add_sandbox_options(parser)
+    add_sandbox_options(parser, "shell")
     parser.add_argument(
         "--output",
         metavar="DIR",
@@ -102,7 +101,7 @@ def _sandbox(chosen: argparse.Namespace) -> Iterator[Sandbox]:
         yield find(url, chosen.sandbox)
         return
     with progress("starting a sandbox"):
-        sandbox = make_sandbox(chosen, url, Lifetime() if url is None else Lifetime(_LIFE_SECONDS, _IDLE_SECONDS))
+        sandbox = make_sandbox(chosen, url, more=None if url is None else _LIFETIME)
     if chosen.keep:
         keep(sandbox)
         yield sandbox

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
+from typing import Any
 
 from ramet.client.handle import snapshot_handle
 from ramet.client.network import network_spec, secret_specs
 from ramet.protocol import checks
-from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
-from ramet.protocol.network import NetworkSpec, SecretSpec
+from ramet.protocol.checks import BUILTIN_TEMPLATES
+from ramet.protocol.options import options_of
 from ramet.protocol.refusing import kind_of, must, wrong_argument
-from ramet.protocol.requests import SandboxRequest
-from ramet.protocol.specs import Lifetime, MountSpec, SandboxSpec, ThawSpec
-from ramet.transport import resolving
+from ramet.protocol.requests import MountSpec, SandboxOptions
+from ramet.protocol.specs import SandboxSpec, ThawSpec
 from ramet.transport.embedded import default_engine, saved_templates
-from ramet.transport.resolving import resolve
+from ramet.transport.resolving import resolve, resolve_thaw
 from ramet.transport.seam import Engine
 
 
@@ -93,44 +93,22 @@ def engine_for(template: object) -> Engine:
 
 
 def sandbox_spec(
-    template: object,
-    python: str | PathLike[str] | None,
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    mounts: Mounts | None,
-    memory_mib: int | None,
-    pids: int | None,
-    cpus: float | None,
-    disk_mib: int | None,
-    timeout_seconds: float | None = None,
-    idle_timeout_seconds: float | None = None,
-    network: object = None,
-    secrets: object = None,
-    server: Engine | None = None,
-) -> SandboxSpec | ThawSpec | SandboxRequest:
-    """What an engine is asked with these arguments, or InvalidArgument. A server resolves a request itself."""
-    options = _Options(
-        env,
-        cwd,
-        mounts,
-        memory_mib,
-        pids,
-        cpus,
-        disk_mib,
-        timeout_seconds,
-        idle_timeout_seconds,
-        network_spec(network),
-        secrets,
-        server is not None,
-    )
-    if server is not None and python is not None:
-        raise wrong_argument("python", "python is for embedded sandboxes only; a server uses its own Python")
+    template: object, server: Engine | None = None, **given: object
+) -> SandboxSpec | ThawSpec | SandboxOptions:
+    """What an engine is asked for with these arguments of ``Sandbox``. A server resolves options itself.
+
+    Raises InvalidArgument.
+    """
+    remote = server is not None
+    if remote:
+        _check_remote(given)
+    options = _options(given)
     if hasattr(template, "_snapshot") or (isinstance(template, str) and _is_saved(template, server)):
-        return _thaw_spec(template, python, options)
-    request = _request(template, python, options, server)
-    if server is not None:
-        options.check_limits()
-    spec = resolve(request) if server is None else request
+        return _thaw_spec(template, options, remote)
+    options = _with_template(options, template, server)
+    if remote:
+        options.check()
+    spec = options if remote else resolve(options)
     if isinstance(template, Template):
         _known.setdefault(template.name, template)
     return spec
@@ -143,66 +121,36 @@ def check_new_name(engine: Engine, name: object) -> None:
         raise must("name", "be one that no template has yet", name)
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The arguments that have nothing to do with the template."""
+def _check_remote(given: Mapping[str, object]) -> None:
+    for name, option in options_of(SandboxOptions).items():
+        if option.embedded_only and given.get(name) is not None:
+            if name == "python":
+                raise wrong_argument(name, "python is for embedded sandboxes only; a server uses its own Python")
+            hint = "send files with files.write or upload" if name == "mounts" else None
+            raise wrong_argument(name, f"{name} are for embedded sandboxes only", hint=hint)
 
-    env: object
-    cwd: object
-    mounts: object
-    memory_mib: int | None
-    pids: int | None
-    cpus: float | None
-    disk_mib: int | None
-    timeout_seconds: float | None
-    idle_timeout_seconds: float | None
-    network: NetworkSpec | None
-    secrets: object
-    remote: bool
 
-    def check_limits(self) -> None:
-        """Those that are given; what is not given is decided where the sandbox is made."""
-        if self.memory_mib is not None:
-            (checks if self.remote else resolving).check_memory_mib(self.memory_mib)
-        if self.pids is not None:
-            checks.check_pids(self.pids)
-        if self.cpus is not None:
-            checks.check_cpus(self.cpus)
-        if self.disk_mib is not None:
-            checks.check_disk_mib(self.disk_mib)
+def _options(given: Mapping[str, object]) -> SandboxOptions:
+    """The arguments as options, which can travel. None: not asked for."""
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name, convert in _CONVERTED.items():
+        if name in values:
+            values[name] = convert(values[name])
+    secrets = secret_specs(values.get("secrets"), values.get("network"), dict(values.get("env", ())))
+    return SandboxOptions(**{**values, "secrets": secrets})
 
-    def checked_lifetime(self) -> Lifetime:
-        lifetime = Lifetime(self.timeout_seconds, self.idle_timeout_seconds)
-        checks.check_lifetime(lifetime)
-        return lifetime
 
-    def checked_cwd(self) -> str | None:
-        if self.cwd is not None:
-            checks.check_path(self.cwd, "cwd")
-        return None if self.cwd is None else str(self.cwd)
+def _environment(env: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(env, Mapping):
+        raise must("env", "be a mapping of names to strings", kind_of(env))
+    checks.check_environment(env)
+    return tuple(env.items())
 
-    def checked_environment(self) -> tuple[tuple[str, str], ...]:
-        if self.env is None:
-            return ()
-        if not isinstance(self.env, Mapping):
-            raise must("env", "be a mapping of names to strings", kind_of(self.env))
-        checks.check_environment(self.env)
-        return tuple(self.env.items())
 
-    def checked_secrets(self) -> tuple[SecretSpec, ...]:
-        return secret_specs(self.secrets, self.network, self.env if isinstance(self.env, Mapping) else ())
-
-    def checked_mounts(self) -> tuple[MountSpec, ...]:
-        mounts = self.mounts
-        if mounts is None:
-            return ()
-        if self.remote:
-            raise wrong_argument(
-                "mounts", "mounts are for embedded sandboxes only", hint="send files with files.write or upload"
-            )
-        if not isinstance(mounts, Mapping):
-            raise must("mounts", "be a mapping of paths in the sandbox to host folders", kind_of(mounts))
-        return tuple(_mount(target, source) for target, source in mounts.items())
+def _mounts(mounts: object) -> tuple[MountSpec, ...]:
+    if not isinstance(mounts, Mapping):
+        raise must("mounts", "be a mapping of paths in the sandbox to host folders", kind_of(mounts))
+    return tuple(_mount(target, source) for target, source in mounts.items())
 
 
 def _is_saved(name: str, server: Engine | None) -> bool:
@@ -212,62 +160,19 @@ def _is_saved(name: str, server: Engine | None) -> bool:
     return name in server.saved_templates or (name not in BUILTIN_TEMPLATES and name not in _known)
 
 
-def _thaw_spec(template: object, python: object, options: _Options) -> ThawSpec:
+def _thaw_spec(template: object, options: SandboxOptions, remote: bool) -> ThawSpec:
     """What is not given stays as the frozen sandbox had it."""
-    if python is not None:
+    if options.python is not None:
         raise wrong_argument("python", "python cannot be given with a snapshot, which has its own")
     if isinstance(template, str):
         checks.check_template_name(template, "template")
-    options.check_limits()
-    mounts = None if options.mounts is None else options.checked_mounts()
-    for mount in mounts or ():
-        checks.check_mount(mount)
-    lifetime = options.checked_lifetime()
-    return ThawSpec(
-        snapshot=None if isinstance(template, str) else snapshot_handle(template, "template").open(),
-        name=template if isinstance(template, str) else None,
-        memory_bytes=None if options.memory_mib is None else options.memory_mib * MIB,
-        pids=options.pids,
-        cpus=None if options.cpus is None else float(options.cpus),
-        disk_bytes=None if options.disk_mib is None else options.disk_mib * MIB,
-        mounts=mounts,
-        environment=options.checked_environment(),
-        cwd=options.checked_cwd(),
-        lifetime=None if lifetime == Lifetime() else lifetime,
-        network=options.network,
-        secrets=options.checked_secrets(),
-    )
+        return resolve_thaw(options, None, template, elsewhere=remote)
+    return resolve_thaw(options, snapshot_handle(template, "template").open(), None, elsewhere=remote)
 
 
-def _request(
-    template: object, python: str | PathLike[str] | None, options: _Options, server: Engine | None
-) -> SandboxRequest:
-    name, preload, python = _template(template, python, server)
-    options.checked_lifetime()
-    if python is not None:
-        python = _host_path(python, "python", "the path of a Python interpreter, 3.11 or newer")
-    return SandboxRequest(
-        template=name,
-        preload=preload,
-        python=python,
-        env=options.checked_environment(),
-        cwd=options.checked_cwd(),
-        mounts=options.checked_mounts(),
-        memory_mib=options.memory_mib,
-        pids=options.pids,
-        cpus=options.cpus,
-        disk_mib=options.disk_mib,
-        timeout_seconds=options.timeout_seconds,
-        idle_timeout_seconds=options.idle_timeout_seconds,
-        network=options.network,
-        secrets=options.checked_secrets(),
-    )
-
-
-def _template(
-    template: object, python: str | PathLike[str] | None, server: Engine | None
-) -> tuple[str, tuple[str, ...] | None, str | PathLike[str] | None]:
-    """Its name, what it preloads if it is not built in, and the interpreter."""
+def _with_template(options: SandboxOptions, template: object, server: Engine | None) -> SandboxOptions:
+    """Adds its name, what it preloads if it is not built in, and the interpreter."""
+    python = options.python
     saved = saved_templates() if server is None else server.saved_templates
     name: object = template.name if isinstance(template, Template) else template
     if not isinstance(name, str):
@@ -279,7 +184,7 @@ def _template(
             hint=f"use it as Sandbox({name!r}), or choose another name",
         )
     if name in BUILTIN_TEMPLATES:
-        return name, None, python
+        return replace(options, template=name)
     chosen = template if isinstance(template, Template) else _known.get(name)
     if chosen is None:
         names = ", ".join(map(repr, [*BUILTIN_TEMPLATES, *_known, *sorted(saved)]))
@@ -294,9 +199,15 @@ def _template(
             "a template with python= is for embedded sandboxes only",
             hint="give Template(name, preload=[...])",
         )
-    if chosen.python is not None and python is not None and os.fspath(chosen.python) != os.fspath(python):
+    if chosen.python is not None and python is not None and _interpreter(chosen.python) != python:
         raise wrong_argument("python", f"python must be that of the template {name!r}, or be left out")
-    return name, tuple(chosen.preload), python if python is not None else chosen.python
+    if python is None and chosen.python is not None:
+        python = _interpreter(chosen.python)
+    return replace(options, template=name, preload=tuple(chosen.preload), python=python)
+
+
+def _interpreter(python: object) -> str:
+    return _host_path(python, "python", "the path of a Python interpreter, 3.11 or newer")
 
 
 def _mount(target: object, source: object) -> MountSpec:
@@ -314,3 +225,12 @@ def _host_path(path: object, argument: str, allowed: str) -> str:
     text = os.fspath(path)
     checks.check_path(text, argument)
     return os.path.abspath(text)
+
+
+# Arguments that are written in another way than they travel.
+_CONVERTED: Mapping[str, Callable[[Any], object]] = {
+    "network": network_spec,
+    "python": _interpreter,
+    "env": _environment,
+    "mounts": _mounts,
+}

@@ -62,7 +62,8 @@ class CellQueue:
             self._early.hold(cell, after)
             return
         self._enqueue(cell, "run a cell")
-        self._follow(cell)
+        if self._early:
+            self._follow(cell)
 
     def turn(self, needs_repl: bool) -> Turn:
         """A turn between two cells, now or when those before it are over. Raises SandboxClosed or LimitReached."""

@@ -22,7 +22,8 @@ class FolderRefresh:
 
     @property
     def needed(self) -> bool:
-        return any(not mount.writable for mount in self._spec().mounts)
+        mounts = self._spec().mounts
+        return bool(mounts) and any(not mount.writable for mount in mounts)  # asked for each cell; most have none
 
     async def now(self) -> None:
         if self.needed:

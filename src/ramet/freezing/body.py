@@ -94,7 +94,7 @@ class Body:
         # Freezes under way, each done when it is over. Closing waits for them, and so do terminals that are to be
         # opened: a program that enters during a freeze would neither be stopped nor copied.
         self._freezes: set[asyncio.Future[None]] = set()
-        self.prepared: Prepared | None = None  # until somebody takes it
+        self.prepared: Prepared | None = None  # until its first user takes it
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
         self._closing: asyncio.Task[None] | None = None
         self._shared_memory: SharedMemoryWatch | None = None
@@ -276,11 +276,11 @@ class Body:
         return session
 
     async def listen(self, name: str, backlog: int) -> socket.socket | None:
-        """A unix socket at an abstract name in the pod's own network. None: somebody in there has the name."""
+        """A unix socket at an abstract name in the pod's own network. None: the name is taken there."""
         return await self.pod.listen(name, backlog)
 
     async def listen_tcp(self, port: int, backlog: int) -> socket.socket | None:
-        """A TCP socket that listens on the pod's loopback. None: somebody in there has the port."""
+        """A TCP socket that listens on the pod's loopback. None: the port is taken there."""
         return await self.pod.listen_tcp(port, backlog)
 
     async def bind_udp(self, port: int) -> socket.socket | None:

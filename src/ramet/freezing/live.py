@@ -50,7 +50,7 @@ class Subject:
     init: int
     terminals: tuple[tuple[int, int], ...]  # leaders of their sessions, the engine's children like the REPL; pidfds
     syscall_at: int
-    timed_calls: bytes  # what the pause before this one told
+    timed_calls: bytes  # found by the pause before this one
     pod: Pod
     lines: Lines
 

@@ -127,7 +127,7 @@ async def boot_template(
         undo.push_async_callback(pod.close)
         ends = Ends.make()
         always.callback(ends.close)
-        # A caller that is cancelled waits for the thread: an interpreter that it starts would be nobody's.
+        # A caller that is cancelled waits for the thread: an interpreter that it starts would have no owner.
         pid = await finish(asyncio.to_thread(_spawn, spec, holder, pod, ends, cpus), _end_spawned)
         pidfd = os.pidfd_open(pid)
         always.callback(os.close, pidfd)
@@ -258,7 +258,7 @@ async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
     try:
         async with asyncio.timeout(_BOOT_SECONDS):
             while True:
-                # The line ends with the interpreter: nobody else holds its other end.
+                # The line ends with the interpreter: no other process holds its other end.
                 data = await loop.sock_recv(ends.control, 65536)
                 if not data:
                     with contextlib.suppress(TimeoutError):

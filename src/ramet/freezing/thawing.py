@@ -100,14 +100,14 @@ class Thawer:
             raise ForkFailed("the snapshot was closed")
         work = asyncio.get_running_loop().run_in_executor(self._tracer, plan.carry_out, frozen.snapshot)
         try:
-            # A caller that is cancelled waits for the thread all the same: processes that it makes would be nobody's.
+            # A caller that is cancelled waits for the thread all the same: processes that it makes would have no owner.
             thawed = await finish(work, end_thawed)
         except _core.FreezeError as error:
             raise frozen.recipes.failure(error) from error
         return self.life(frozen, plan, thawed)
 
     def life(self, frozen: Frozen, plan: Plan, thawed: Thawed) -> Life:
-        """The processes of a copy, from now on somebody's. Their pod's init drops its copies of their lines."""
+        """The processes of a copy, now the caller's. The init of their pod drops its copies of their lines."""
         self.last_microseconds = thawed.microseconds
         plan.pod.let_go()
         return Life(

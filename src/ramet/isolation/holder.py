@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -193,7 +194,7 @@ class Holder:
         self._tree_turn = asyncio.Lock()
         self._tree_answer: asyncio.Future[str] | None = None
         # Detachments that did not fit into the socket buffer; the next request sends them first.
-        self._to_detach: list[int] = []
+        self._to_detach: deque[int] = deque()
         self._pods: dict[str, asyncio.Future[PodHandle]] = {}
         self._pod_numbers = itertools.count(1)
         self._layouts: dict[Interpreter, asyncio.Task[Layout]] = {}
@@ -394,14 +395,20 @@ class Holder:
         self._send_detachments()
 
     def _send_detachments(self) -> None:
+        # Several threads may be here at once. Each takes a number off before it sends it, so that no two send the same
+        # one and then remove one that was not sent.
         while self._to_detach:
             try:
-                send_packet(self._channel, f"untree {self._to_detach[0]}")
+                number = self._to_detach.popleft()
+            except IndexError:
+                return
+            try:
+                send_packet(self._channel, f"untree {number}")
             except BlockingIOError:
+                self._to_detach.appendleft(number)
                 return  # the socket buffer is full: the next request sends the rest
             except OSError:
                 pass  # the holder is gone, and its trees with it
-            self._to_detach.pop(0)
 
     async def _attach(self, mount: int, asking: str = "") -> Tree:
         """Attach a mount under a new number; takes the descriptor.

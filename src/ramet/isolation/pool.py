@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 EXPECTED_SECONDS = 60.0
-UNUSED_SECONDS = 60.0  # a kind that nobody asked for in this time is closed, except for the last one
+UNUSED_SECONDS = 60.0  # a kind that was not asked for in this time is closed, except for the last one
 CROWDED_SECONDS = 10.0  # after the host had no room, nothing is made ahead for this long
 REFILL_AFTER_SECONDS = 0.01  # a caller that took a pod is about to use it: making the next at once would slow that down
 
@@ -173,7 +173,7 @@ class Pool(Generic[K, T]):
     async def _fill(self, kind: K, shelf: _Shelf[T], after_seconds: float) -> None:
         if after_seconds:
             await asyncio.sleep(after_seconds)
-        # An error here reaches nobody: the next caller makes its own and gets the error.
+        # An error has no caller here: the next caller makes its own and gets the error.
         with contextlib.suppress(Exception):
             while self._shelves.get(kind) is shelf and len(shelf.ready) < self._wanted(shelf) and not self._closed:
                 if self.load.crowded or not self._room_for(shelf):
@@ -200,7 +200,7 @@ class Pool(Generic[K, T]):
     # Closing
 
     async def _tidy(self) -> None:
-        """Close kinds that nobody asks for any more, until only the last is left, with its usual number."""
+        """Close kinds that are not asked for any more, until only the last is left, with its usual number."""
         loop = asyncio.get_running_loop()
         while len(self._shelves) > 1 or any(shelf.expected for shelf in self._shelves.values()):
             await asyncio.sleep(min(UNUSED_SECONDS, EXPECTED_SECONDS) / 4)

@@ -154,13 +154,13 @@ class Entering:
         with contextlib.ExitStack() as sent:
             sent.callback(self._theirs.close)
             doors = self._pod.group.open_doors() if self._pod.group is not None else []
+            for door in doors:
+                sent.callback(os.close, door)
             files = []
             for name, data in (("filter", compile_filter(self._pod.uncounted)), ("request", self._command.encode())):
                 files.append(os.memfd_create(name, os.MFD_CLOEXEC))
                 sent.callback(os.close, files[-1])
                 os.write(files[-1], data)
-            for door in doors:
-                sent.callback(os.close, door)
             given = [self._pod.handle.init_pidfd, *files, slave, self._theirs.fileno(), *doors]
             command = [str(HELPER), "enter", *map(str, given[:5])]
             for door in doors:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array  # noqa: F401 - send_fds imports it late, when there is no file to be read any more
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -70,9 +71,14 @@ class Channel:
             return
         data = json.dumps(message, separators=(",", ":")).encode()
         # Duplicates, because the packet may wait in the queue. Raises OSError when descriptors run out.
-        own = [os.dup(descriptor) for descriptor in descriptors]
+        own: list[int] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(close_all, own)
+            own += [_in_memory(data)] if len(data) > _SENT_BYTES_AT_MOST else []
+            for descriptor in descriptors:
+                own.append(os.dup(descriptor))
+            undo.pop_all()
         if len(data) > _SENT_BYTES_AT_MOST:
-            own.insert(0, _in_memory(data))
             data = json.dumps({"memfd": len(data)}).encode()
         self._waiting.append((data, own))
         # With more in the queue, a writer or a timer is already registered and keeps the order.

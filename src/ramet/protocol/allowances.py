@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ramet.protocol import fields
 from ramet.protocol.network import NetworkSpec
-from ramet.protocol.specs import network_header, network_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Allowance:
             "sandboxes": self.sandboxes,
             "memory_bytes": self.memory_bytes,
             "templates": self.templates,
-            "network": network_header(self.network),
+            "network": None if self.network is None else self.network.header(),
             "all_sandboxes": self.all_sandboxes,
             "all_memory_bytes": self.all_memory_bytes,
         }
@@ -42,11 +41,12 @@ class Allowance:
         given = fields.optional_mapping(header, "allowance")
         if given is None:
             return cls()
+        network = fields.optional_mapping(given, "network")
         return cls(
             sandboxes=fields.optional_whole(given, "sandboxes"),
             memory_bytes=fields.optional_whole(given, "memory_bytes"),
             templates=fields.optional_whole(given, "templates"),
-            network=network_in(given),
+            network=None if network is None else NetworkSpec.read(network),
             all_sandboxes=fields.optional_whole(given, "all_sandboxes"),
             all_memory_bytes=fields.optional_whole(given, "all_memory_bytes"),
         )

@@ -10,12 +10,13 @@ import math
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ramet.protocol.frames import TO_GUEST
-from ramet.protocol.network import check_network, check_secrets
 from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
-from ramet.protocol.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
+
+if TYPE_CHECKING:
+    from ramet.protocol.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
 
 Language = Literal["python", "bash"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -32,6 +33,8 @@ MEMORY_MIB_AT_LEAST = 64
 # The REPL, a shell and a command; with fewer not even `!ls` runs.
 PIDS_AT_LEAST = 4
 PIDS_AT_MOST = 4_194_304  # PID_MAX_LIMIT of Linux
+CPUS_AT_LEAST = 0.01
+CPUS_AT_MOST = 4096
 TIMEOUT_SECONDS_AT_MOST = 366 * 24 * 3600.0
 ENVIRONMENT_BYTES_AT_MOST = 1 * MIB
 CHILDREN_AT_MOST = 256
@@ -40,7 +43,7 @@ PATH_BYTES_AT_MOST = 4095  # PATH_MAX without its final NUL
 
 # Folders of the pod itself: a mount over or below one of them would remove a wall or the interpreter.
 _RESERVED_TARGETS = ("/proc", "/dev", "/sys", "/usr")
-_TEMPLATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+TEMPLATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_code(code: object) -> bytes:
@@ -118,7 +121,7 @@ def check_path(path: object, argument: str = "path") -> None:
 
 
 def check_count(n: object) -> None:
-    _check_whole("n", n, 1, CHILDREN_AT_MOST)
+    check_whole("n", n, 1, CHILDREN_AT_MOST)
 
 
 def check_flag(value: object, argument: str) -> None:
@@ -141,11 +144,11 @@ def check_compared_paths(paths: object) -> tuple[str, ...] | None:
 
 
 def check_chunk(chunk: object) -> None:
-    _check_whole("chunk", chunk, 1, TO_GUEST.blob_bytes)
+    check_whole("chunk", chunk, 1, TO_GUEST.blob_bytes)
 
 
 def check_template_name(name: object, argument: str = "name") -> None:
-    if not isinstance(name, str) or not _TEMPLATE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not TEMPLATE_NAME.fullmatch(name):
         raise must(argument, "be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or digit", name)
 
 
@@ -205,29 +208,21 @@ def check_mount(mount: MountSpec) -> None:
 
 
 def check_limits(limits: Limits) -> None:
-    _check_whole("memory_mib", limits.memory_bytes // MIB, MEMORY_MIB_AT_LEAST, 2**43)
-    _check_whole("pids", limits.pids, PIDS_AT_LEAST, PIDS_AT_MOST)
-    _check_whole("disk_mib", limits.disk_bytes // MIB, 1, 2**43)
+    check_whole("memory_mib", limits.memory_bytes // MIB, MEMORY_MIB_AT_LEAST, 2**43)
+    check_whole("pids", limits.pids, PIDS_AT_LEAST, PIDS_AT_MOST)
+    check_whole("disk_mib", limits.disk_bytes // MIB, 1, 2**43)
     check_cpus(limits.cpus)
 
 
 def check_memory_mib(memory_mib: object) -> None:
-    _check_whole("memory_mib", memory_mib, MEMORY_MIB_AT_LEAST, 2**43)
-
-
-def check_pids(pids: object) -> None:
-    _check_whole("pids", pids, PIDS_AT_LEAST, PIDS_AT_MOST)
-
-
-def check_disk_mib(disk_mib: object) -> None:
-    _check_whole("disk_mib", disk_mib, 1, 2**43)
+    check_whole("memory_mib", memory_mib, MEMORY_MIB_AT_LEAST, 2**43)
 
 
 def check_cpus(cpus: object) -> None:
     if isinstance(cpus, bool) or not isinstance(cpus, int | float):
         raise must("cpus", "be a number", cpus)
-    if not math.isfinite(cpus) or not 0.01 <= cpus <= 4096:
-        raise must("cpus", "be from 0.01 to 4096", cpus)
+    if not math.isfinite(cpus) or not CPUS_AT_LEAST <= cpus <= CPUS_AT_MOST:
+        raise must("cpus", f"be from {CPUS_AT_LEAST} to {CPUS_AT_MOST}", cpus)
 
 
 def check_sandbox(spec: SandboxSpec) -> None:
@@ -236,8 +231,6 @@ def check_sandbox(spec: SandboxSpec) -> None:
     check_limits(spec.limits)
     check_environment(dict(spec.environment))
     check_lifetime(spec.lifetime)
-    if spec.cwd is not None:
-        check_path(spec.cwd, "cwd")
     targets: set[str] = set()
     for mount in spec.mounts:
         check_mount(mount)
@@ -245,29 +238,17 @@ def check_sandbox(spec: SandboxSpec) -> None:
         if target in targets:
             raise must("mounts", "be given once", Words(f"{target!r:.100} twice"), subject="each target in mounts")
         targets.add(target)
-    if spec.network is not None:
-        check_network(spec.network)
-    check_secrets(spec.secrets, spec.network)
+    spec.check_carried()
 
 
 def check_thaw(spec: ThawSpec, frozen: SandboxSpec) -> SandboxSpec:
     """Return the whole spec of a sandbox that is thawed from a ``frozen`` one."""
-    whole = SandboxSpec(
-        frozen.template,
-        spec.limits(frozen.limits),
-        frozen.mounts if spec.mounts is None else spec.mounts,
-        tuple({**dict(frozen.environment), **dict(spec.environment)}.items()),
-        frozen.cwd if spec.cwd is None else spec.cwd,
-        frozen.lifetime if spec.lifetime is None else spec.lifetime,
-        frozen.owner,
-        network=spec.network,
-        secrets=spec.secrets,
-    )
+    whole = spec.whole(frozen)
     check_sandbox(whole)
     return whole
 
 
-def _check_whole(argument: str, value: object, least: int, most: int) -> None:
+def check_whole(argument: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise must(argument, "be a whole number", value)
     if not least <= value <= most:

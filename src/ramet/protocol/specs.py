@@ -8,6 +8,21 @@ from dataclasses import asdict, dataclass
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.network import NetworkSpec, SecretSpec
+from ramet.protocol.network_requests import read_network, read_secrets
+from ramet.protocol.options import options_of, read_options, write_options
+from ramet.protocol.requests import CarriedOptions, MountSpec
+
+__all__ = [
+    "Interpreter",
+    "Lifetime",
+    "Limits",
+    "MountSpec",
+    "SandboxSpec",
+    "TemplateSpec",
+    "ThawSpec",
+    "network_in",
+    "secrets_in",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +92,6 @@ class TemplateSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class MountSpec:
-    """A host folder shown in a sandbox."""
-
-    source: str  # absolute path on the host
-    target: str  # absolute path in the sandbox
-    writable: bool
-
-    @classmethod
-    def read(cls, header: Mapping[str, object]) -> MountSpec:
-        return cls(
-            source=fields.text(header, "source"),
-            target=fields.text(header, "target"),
-            writable=fields.flag(header, "writable"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """What a sandbox may use at most."""
 
@@ -128,19 +126,19 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxSpec:
-    """All that is asked for when a sandbox is created. ``repr`` hides the environment: its values may be secrets."""
+class SandboxSpec(CarriedOptions):
+    """All that the engine makes a sandbox from. ``repr`` hides the environment: its values may be secrets.
+
+    Beside the options that it inherits, those that a machine had to decide about, and the owner.
+    """
 
     template: TemplateSpec
     limits: Limits
     mounts: tuple[MountSpec, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
-    cwd: str | None = None
     lifetime: Lifetime = Lifetime()
     owner: str = ""  # whose it is, where an engine serves several; its forks and snapshots are too
     persistent: bool = False  # its state is kept when it ends
-    network: NetworkSpec | None = None  # None: loopback only
-    secrets: tuple[SecretSpec, ...] = ()
 
     def __repr__(self) -> str:
         return f"<SandboxSpec {self.template.name}, {len(self.mounts)} mounts, {len(self.environment)} variables>"
@@ -151,12 +149,10 @@ class SandboxSpec:
             "limits": asdict(self.limits),
             "mounts": [asdict(mount) for mount in self.mounts],
             "environment": dict(self.environment),
-            "cwd": self.cwd,
             "lifetime": asdict(self.lifetime),
             "owner": self.owner,
             "persistent": self.persistent,
-            "network": network_header(self.network),
-            "secrets": [secret.header() for secret in self.secrets],
+            **write_options(CarriedOptions, self),
         }
 
     @classmethod
@@ -166,18 +162,20 @@ class SandboxSpec:
             limits=Limits.read(fields.mapping(header, "limits")),
             mounts=tuple(_mount(value) for value in fields.array(header, "mounts")),
             environment=tuple(fields.text_mapping(header, "environment").items()),
-            cwd=fields.optional_text(header, "cwd"),
             lifetime=Lifetime.read(fields.mapping(header, "lifetime")),
             owner=fields.text(header, "owner"),
             persistent=fields.flag(header, "persistent"),
-            network=network_in(header),
-            secrets=secrets_in(header),
+            **read_options(CarriedOptions, header, strict=False),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class ThawSpec:
-    """A sandbox from a snapshot, by its id, or from a saved template, by its name. None: as the frozen one had it."""
+class ThawSpec(CarriedOptions):
+    """A sandbox from a snapshot, by its id, or from a saved template, by its name. None: as the frozen one had it.
+
+    Network and secrets are not as the frozen one had them: what may be reached, and with which secrets, is said each
+    time.
+    """
 
     snapshot: str | None
     name: str | None
@@ -187,11 +185,7 @@ class ThawSpec:
     disk_bytes: int | None = None
     mounts: tuple[MountSpec, ...] | None = None
     environment: tuple[tuple[str, str], ...] = ()
-    cwd: str | None = None
     lifetime: Lifetime | None = None
-    # Not as the frozen one had them: what is to be reached, and with which secrets, is said each time.
-    network: NetworkSpec | None = None
-    secrets: tuple[SecretSpec, ...] = ()
 
     def __repr__(self) -> str:
         return f"<ThawSpec {self.name or self.snapshot}, {len(self.environment)} variables>"
@@ -204,6 +198,22 @@ class ThawSpec:
             default.disk_bytes if self.disk_bytes is None else self.disk_bytes,
         )
 
+    def whole(self, frozen: SandboxSpec) -> SandboxSpec:
+        """The spec of a sandbox that is thawed from one that was ``frozen``. Nothing is checked."""
+        carried = {
+            name: getattr(self if option.said_each_time or getattr(self, name) != option.default else frozen, name)
+            for name, option in options_of(CarriedOptions).items()
+        }
+        return SandboxSpec(
+            frozen.template,
+            self.limits(frozen.limits),
+            frozen.mounts if self.mounts is None else self.mounts,
+            tuple({**dict(frozen.environment), **dict(self.environment)}.items()),
+            frozen.lifetime if self.lifetime is None else self.lifetime,
+            frozen.owner,
+            **carried,
+        )
+
     def header(self) -> dict[str, object]:
         return {
             "snapshot": self.snapshot,
@@ -214,10 +224,8 @@ class ThawSpec:
             "disk_bytes": self.disk_bytes,
             "mounts": None if self.mounts is None else [asdict(mount) for mount in self.mounts],
             "environment": dict(self.environment),
-            "cwd": self.cwd,
             "lifetime": None if self.lifetime is None else asdict(self.lifetime),
-            "network": network_header(self.network),
-            "secrets": [secret.header() for secret in self.secrets],
+            **write_options(CarriedOptions, self),
         }
 
     @classmethod
@@ -233,10 +241,8 @@ class ThawSpec:
             disk_bytes=fields.optional_whole(header, "disk_bytes"),
             mounts=None if mounts is None else tuple(_mount(value) for value in mounts),
             environment=tuple(fields.text_mapping(header, "environment").items()),
-            cwd=fields.optional_text(header, "cwd"),
             lifetime=None if lifetime is None else Lifetime.read(lifetime),
-            network=network_in(header),
-            secrets=secrets_in(header),
+            **read_options(CarriedOptions, header, strict=False),
         )
 
 
@@ -246,23 +252,11 @@ def _mount(value: object) -> MountSpec:
     return MountSpec.read(value)
 
 
-def network_header(network: NetworkSpec | None) -> dict[str, object] | None:
-    return None if network is None else network.header()
-
-
 def network_in(header: Mapping[str, object]) -> NetworkSpec | None:
-    """From a header in which it may be missing."""
-    given = fields.optional_mapping(header, "network")
-    return None if given is None else NetworkSpec.read(given)
+    """From a header in which it may be missing. Raises InvalidArgument."""
+    return read_network("network", header.get("network"))
 
 
 def secrets_in(header: Mapping[str, object]) -> tuple[SecretSpec, ...]:
-    """From a header in which they may be missing."""
-    given = fields.array(header, "secrets") if header.get("secrets") is not None else []
-    return tuple(_secret(value) for value in given)
-
-
-def _secret(value: object) -> SecretSpec:
-    if not isinstance(value, dict):
-        raise ProtocolError("field 'secrets' of a frame header holds something that is not an object")
-    return SecretSpec.read(value)
+    """From a header in which they may be missing. Raises InvalidArgument."""
+    return read_secrets("secrets", header.get("secrets"))

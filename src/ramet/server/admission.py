@@ -11,11 +11,13 @@ from ramet.errors import ExecutionUnknown, SandboxClosed
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.checks import BUILTIN_TEMPLATES
 from ramet.protocol.network import NetworkSpec, SecretSpec, check_network, check_secrets
+from ramet.protocol.network_requests import network_request, secrets_request
+from ramet.protocol.options import options_of
 from ramet.protocol.refusing import must, wrong_argument
-from ramet.protocol.requests import SandboxRequest
-from ramet.protocol.specs import Interpreter, Lifetime, ThawSpec, network_header, network_in, secrets_in
+from ramet.protocol.requests import SandboxOptions
+from ramet.protocol.specs import Interpreter, Lifetime, ThawSpec, network_in, secrets_in
 from ramet.server.settings import ServerSettings
-from ramet.transport.resolving import check_memory_mib, resolve
+from ramet.transport.resolving import check_memory_mib, resolve, resolve_thaw
 
 _SANDBOX_ID = re.compile(r"sbx_[0-9a-f]{32}")
 _EXECUTION_ID = re.compile(r"exe_[0-9a-f]{32}")
@@ -91,59 +93,32 @@ class Creation:
         self._interpreter = interpreter
         self._lifetime = Lifetime(settings.timeout_seconds, settings.idle_timeout_seconds)
 
-    def create(self, request: SandboxRequest, owner: str) -> tuple[int, dict[str, object]]:
+    def create(self, options: SandboxOptions, owner: str) -> tuple[int, dict[str, object]]:
         """Kind and header of the engine's call. The name of a saved snapshot is thawed."""
-        if request.python is not None:
-            raise _only_embedded("python")
-        if request.mounts:
-            raise _only_embedded("mounts")
-        lifetime = self._lifetime_of(request.timeout_seconds, request.idle_timeout_seconds)
-        request = replace(
-            request,
+        options = self._lasting(options)
+        if options.template in BUILTIN_TEMPLATES or options.preload is not None:
+            return calls.CREATE, resolve(options, interpreter=self._interpreter, owner=owner).header()
+        checks.check_template_name(options.template, "template")
+        return calls.THAW, {**resolve_thaw(options, None, options.template).header(), "owner": owner}
+
+    def thaw(self, options: SandboxOptions, snapshot: str, owner: str) -> dict[str, object]:
+        options = self._lasting(options)
+        if options.preload is not None:
+            raise wrong_argument("preload", "preload cannot be given with a snapshot, which has its own")
+        checks.check_template_name(options.template, "template")
+        return {**resolve_thaw(options, snapshot, None).header(), "owner": owner}
+
+    def _lasting(self, options: SandboxOptions) -> SandboxOptions:
+        """With the lifetime that sandboxes of this server have, and without what only embedded ones may have."""
+        for name, option in options_of(SandboxOptions).items():
+            if option.embedded_only and getattr(options, name):
+                raise _only_embedded(name)
+        lifetime = self._lifetime_of(options.timeout_seconds, options.idle_timeout_seconds)
+        return replace(
+            options,
+            mounts=None,
             timeout_seconds=lifetime.timeout_seconds,
             idle_timeout_seconds=lifetime.idle_timeout_seconds,
-        )
-        if request.template not in BUILTIN_TEMPLATES and request.preload is None:
-            return calls.THAW, {**self._thaw_spec(request, None, request.template).header(), "owner": owner}
-        return calls.CREATE, resolve(request, interpreter=self._interpreter, owner=owner).header()
-
-    def thaw(self, request: SandboxRequest, snapshot: str, owner: str) -> dict[str, object]:
-        if request.python is not None:
-            raise _only_embedded("python")
-        if request.mounts:
-            raise _only_embedded("mounts")
-        if request.preload is not None:
-            raise wrong_argument("preload", "preload cannot be given with a snapshot, which has its own")
-        return {**self._thaw_spec(request, snapshot, None).header(), "owner": owner}
-
-    def _thaw_spec(self, request: SandboxRequest, snapshot: str | None, name: str | None) -> ThawSpec:
-        checks.check_template_name(request.template, "template")
-        if request.memory_mib is not None:
-            check_memory_mib(request.memory_mib)
-        for check, value in (
-            (checks.check_pids, request.pids),
-            (checks.check_cpus, request.cpus),
-            (checks.check_disk_mib, request.disk_mib),
-        ):
-            if value is not None:
-                check(value)
-        environment = dict(request.env)
-        checks.check_environment(environment)
-        if request.cwd is not None:
-            checks.check_path(request.cwd, "cwd")
-        check_secrets(request.secrets, request.network)
-        return ThawSpec(
-            snapshot=snapshot,
-            name=name,
-            memory_bytes=None if request.memory_mib is None else request.memory_mib * checks.MIB,
-            pids=request.pids,
-            cpus=request.cpus,
-            disk_bytes=None if request.disk_mib is None else request.disk_mib * checks.MIB,
-            environment=tuple(environment.items()),
-            cwd=request.cwd,
-            lifetime=self._lifetime_of(request.timeout_seconds, request.idle_timeout_seconds),
-            network=request.network,
-            secrets=request.secrets,
         )
 
     def thaw_header(self, header: Mapping[str, object], owner: str) -> dict[str, object]:
@@ -168,8 +143,8 @@ class Creation:
             "space": fields.text(header, "space"),
             "lifetime": asdict(whole),
             "persistent": fields.flag(header, "persistent"),
-            "network": network_header(network),
-            "secrets": [secret.header() for secret in secrets],
+            "network": None if network is None else network_request(network),
+            "secrets": secrets_request(secrets),
             "owner": owner,
         }
 

@@ -17,6 +17,7 @@ from ramet.protocol.tool_frames import VALUE_BYTES_AT_MOST
 from ramet.protocol.tools import TOOLS_BYTES_AT_MOST
 from ramet.protocol.values import INLINE_BYTES
 from ramet.server import admission, errors, idempotency, making, operating, outcomes, ports
+from ramet.server import openapi_parts as api
 from ramet.server.audit import CALL_ACTIONS
 from ramet.server.departures import ask, ends_with_client, tells_of_departure
 from ramet.server.errors import Headers
@@ -57,6 +58,32 @@ _BODY_BYTES = {
 }
 
 
+@api.operation(
+    "call",
+    "server",
+    "One call of the engine, as frames; this is how the SDK talks",
+    {
+        200: api.answer(
+            "The frames of the answer, as they come. After ten seconds of silence a HEARTBEAT frame.",
+            api.BINARY,
+            kind=FRAMES_TYPE,
+            headers={"Ramet-Execution": api.header("Execution")},
+        ),
+        **dict.fromkeys(
+            (*api.USUAL_ERRORS, 422),
+            api.answer(
+                "The status of the error. The body is one ERROR frame if the engine was asked, JSON if it was not.",
+                api.BINARY,
+                kind=FRAMES_TYPE,
+                others=api.content(api.ref("Error")),
+            ),
+        ),
+    },
+    help="The layout of a frame is drawn in `src/ramet/protocol/frames.py`. Not meant for people.",
+    body=api.body(api.BINARY, kind=FRAMES_TYPE),
+    parameters=[api.parameter("IdempotencyKey")],
+    errors=(),
+)
 async def call(exchange: Exchange) -> None:
     """Answer the request with the engine's answer."""
     body = _Body(exchange)

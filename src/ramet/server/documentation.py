@@ -8,10 +8,12 @@ import re
 from functools import cache
 from importlib import resources
 
+from ramet.server import openapi_parts as api
 from ramet.server.errors import Headers
 from ramet.server.exchange import JSON, Exchange, Route
 from ramet.server.openapi import document_bytes
 
+_PAGE = api.answer("A page.", api.text(), kind="text/html")
 _INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
@@ -40,16 +42,32 @@ def page_headers() -> Headers:
     ]
 
 
+@api.operation(
+    "page",
+    "server",
+    "The page that lists these routes, with a form to try each",
+    {200: _PAGE},
+    errors=(),
+    public=True,
+)
 async def _page(exchange: Exchange) -> None:
     await exchange.respond(200, page_headers(), page())
 
 
+@api.operation("docs", "server", "The same page", {200: _PAGE}, errors=(), public=True)
+async def _docs(exchange: Exchange) -> None:
+    await _page(exchange)
+
+
+@api.operation(
+    "openapi", "server", "This document", {200: api.answer("OpenAPI 3.1.", api.mapping())}, errors=(), public=True
+)
 async def _document(exchange: Exchange) -> None:
     await exchange.respond(200, [*JSON, (b"cache-control", b"no-cache")], document_bytes())
 
 
 ROUTES: list[Route] = [
     ("GET", "/", _page),
-    ("GET", "/docs", _page),
+    ("GET", "/docs", _docs),
     ("GET", "/v1/openapi.json", _document),
 ]

@@ -16,6 +16,7 @@ from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.refusing import must
 from ramet.protocol.results import RichResult, json_forms
 from ramet.server import admission, outcomes
+from ramet.server import openapi_parts as api
 from ramet.server.answers import answer_json
 from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers
@@ -30,6 +31,25 @@ _REPLAYED_EVENTS = 1000
 _SHOWN = frozenset((calls.OUTPUT, calls.RICH, calls.CLEARED))
 
 
+@api.operation(
+    "exec",
+    "cells",
+    "Run a cell",
+    {
+        200: api.answer(
+            (
+                "Events, a line each, as they happen; an empty line after ten seconds of silence. With "
+                '`"format": "json"` one object in the end.'
+            ),
+            api.ref("Event"),
+            {"type": "stdout", "data": "42", "seq": 0, "ts": 1776510028036},
+            kind=api.LINES,
+            headers={"Ramet-Execution": api.header("Execution")},
+            others={**api.content(api.ref("Result"))},
+        )
+    },
+    body=api.body(api.ref("Cell"), {"code": "print(6 * 7)", "format": "json"}),
+)
 async def _execute(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/exec"""
     body = await exchange.read_fields(exchange.settings.code_body_bytes)
@@ -154,6 +174,27 @@ def _final(frame: Frame) -> Frame:
 # Executions by their id
 
 
+@api.operation(
+    "execution",
+    "cells",
+    "A cell by its id: its state, and its result once it has one",
+    {
+        200: api.answer(
+            "What is known of it.",
+            api.record(
+                {
+                    "execution_id": api.text(),
+                    "state": api.choice("waiting", "running", "finished"),
+                    "result": api.ref("Result"),
+                    "dropped_bytes": api.whole("Of its output, no longer kept."),
+                },
+                required=("execution_id", "state"),
+            ),
+            {"execution_id": api.EXECUTION_ID, "state": "running"},
+        )
+    },
+    parameters=[api.query("wait", "Answer when it has ended.", api.flag())],
+)
 async def _execution(exchange: Exchange, sandbox_id: str, execution_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/executions/{execution_id}"""
     execution = admission.check_known_execution(execution_id)
@@ -198,6 +239,17 @@ def _wait(query: Mapping[str, str]) -> bool:
     return value in ("", "1", "true")
 
 
+@api.operation(
+    "cancel",
+    "cells",
+    "Drop a waiting cell, or interrupt a running one",
+    {
+        200: api.answer(
+            "Whether there was anything to cancel.", api.record({"cancelled": api.flag()}), {"cancelled": True}
+        )
+    },
+    body=api.EMPTY_BODY,
+)
 async def _cancel(exchange: Exchange, sandbox_id: str, execution_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/executions/{execution_id}/cancel"""
     (await exchange.read_fields()).done()
@@ -207,6 +259,13 @@ async def _cancel(exchange: Exchange, sandbox_id: str, execution_id: str) -> Non
     await answer_json(exchange, {"cancelled": fields.flag(answer.header, "cancelled")})
 
 
+@api.operation(
+    "interrupt",
+    "cells",
+    "Interrupt the running cell, as Ctrl-C does",
+    {200: api.answer("Whether one was running.", api.record({"interrupted": api.flag()}), {"interrupted": True})},
+    body=api.EMPTY_BODY,
+)
 async def _interrupt(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/interrupt"""
     (await exchange.read_fields()).done()
@@ -214,6 +273,19 @@ async def _interrupt(exchange: Exchange, sandbox_id: str) -> None:
     await answer_json(exchange, {"interrupted": fields.flag(answer.header, "interrupted")})
 
 
+@api.operation(
+    "replay",
+    "cells",
+    "The last 1000 events of all cells",
+    {
+        200: api.answer(
+            "As `exec` gave them.",
+            api.ref("Event"),
+            {"type": "stdout", "data": "42", "seq": 0, "ts": 1776510028036},
+            kind=api.LINES,
+        )
+    },
+)
 async def _replay(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/replay: the last 1000 events, as lines."""
     header = exchange.gate.header(exchange, {"sandbox": sandbox_id})

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from ramet.errors import LimitReached, RametError, SandboxClosed, Unreachable
 from ramet.server import exposed_heads
+from ramet.server import openapi_parts as api
 from ramet.server.dialling import dial
 from ramet.server.errors import Refused
 from ramet.server.exchange import ClientGone, Connection, Exchange
@@ -255,3 +256,37 @@ class Relay:
             for task in waiting:
                 task.cancel()
             connection.close()
+
+
+def _described(method: str) -> tuple[str, str, api.Operation]:
+    return (
+        method,
+        TEMPLATE,
+        api.Operation(
+            f"exposed{method.capitalize()}",
+            "network",
+            "A server in a sandbox",
+            {
+                "default": api.answer(
+                    (
+                        "Whatever the server in the sandbox answers. Cookies and headers about the whole address "
+                        "are taken out, and pages get an origin of their own (`Content-Security-Policy: "
+                        "sandbox`)."
+                    ),
+                    {},
+                    kind="*/*",
+                )
+            },
+            help=(
+                "Any method is passed on, also those that are not listed here, both ways as streams; so "
+                "are websockets. The token is the key: `Authorization` and cookies are not passed on."
+            ),
+            body=api.body(api.BINARY, required=False, kind=api.BYTES) if method in ("POST", "PUT") else None,
+            errors=(400, 404, 410, 429, 501, 502, 503, 504),
+            public=True,
+        ),
+    )
+
+
+# Not in the table of routes, since any method is passed on: these stand for all.
+DESCRIBED = [_described(method) for method in ("GET", "POST", "PUT", "DELETE")]

@@ -140,6 +140,9 @@ def _resolved(place: Place, path: bytes) -> bytes:
         # Browsers decode dots before they look for dot segments.
         plain = segment.lower().replace(b"%2e", b".")
         last = at == len(segments) - 1
+        if last:
+            # Python's urljoin drops an empty parameter at the end: it makes a dot segment of `%2e%2e;`.
+            plain = plain.removesuffix(b";")
         if plain == b"..":
             del kept[-1:]
         if plain not in (b".", b".."):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from email.utils import formatdate
 
 from ramet.errors import FileForbidden, FileIsFolder, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.results import FileInfo
+from ramet.server import openapi_parts as api
 from ramet.server.answers import ENTRY_BYTES, QUICK_ITEMS, answer_json, answer_long_json, answer_nothing
 from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers, Refused
@@ -18,6 +19,12 @@ from ramet.server.link import EngineCall
 from ramet.server.queries import Query
 from ramet.server.ranges import Part, Unsatisfiable, asked_part
 
+# Headers of an answer with the bytes of a file.
+_HEADERS: Mapping[str, api.Schema] = {
+    "Content-Length": {"schema": api.whole()},
+    "Accept-Ranges": {"schema": api.text()},
+    "Last-Modified": {"schema": api.text()},
+}
 # A browser must not take a file of a sandbox for a page of this server.
 _AS_PLAIN_BYTES: Headers = [
     (b"content-type", b"application/octet-stream"),
@@ -51,6 +58,36 @@ async def _stat(exchange: Exchange, sandbox_id: str, path: str) -> FileInfo:
 # Contents
 
 
+@api.operation(
+    "download",
+    "files",
+    "The bytes of a file",
+    {
+        200: api.answer(
+            "All of it.",
+            api.BINARY,
+            kind=api.BYTES,
+            headers=_HEADERS,
+        ),
+        206: api.answer(
+            "The part that was asked for.",
+            api.BINARY,
+            kind=api.BYTES,
+            headers={**_HEADERS, "Content-Range": {"schema": api.text(), "example": "bytes 0-9/100"}},
+        ),
+    },
+    parameters=[
+        api.parameter("Path"),
+        api.query(
+            "Range",
+            "One range: `bytes=0-99`, `bytes=100-`, `bytes=-50`. Several are answered with the whole file.",
+            api.text(),
+            place="header",
+            example="bytes=0-99",
+        ),
+    ],
+    errors=(*api.USUAL_ERRORS, 416),
+)
 async def download(exchange: Exchange, sandbox_id: str) -> None:
     path = _path(exchange)
     info = await _stat(exchange, sandbox_id, path)
@@ -104,6 +141,17 @@ async def _relay(exchange: Exchange, call: EngineCall, status: int, headers: Hea
         await exchange.write(b"", more=False)
 
 
+@api.operation(
+    "look",
+    "files",
+    "Size and time of a file",
+    {
+        200: api.answer("As GET would say, without the bytes.", headers=_HEADERS),
+        **dict.fromkeys(api.USUAL_ERRORS, api.answer("As for GET, without a body.")),
+    },
+    parameters=[api.parameter("Path")],
+    errors=(),
+)
 async def look(exchange: Exchange, sandbox_id: str) -> None:
     """HEAD: the headers of a GET of the whole file."""
     path = _path(exchange)
@@ -116,6 +164,18 @@ async def look(exchange: Exchange, sandbox_id: str) -> None:
     await exchange.write(b"", more=False)
 
 
+@api.operation(
+    "upload",
+    "files",
+    "Write a file; folders above it are made",
+    {204: api.DONE},
+    help=(
+        "A body of any length is written as it comes, with or without Content-Length. If the "
+        "connection breaks, what had come by then stays."
+    ),
+    body=api.body(api.BINARY, kind=api.BYTES),
+    parameters=[api.parameter("Path")],
+)
 async def upload(exchange: Exchange, sandbox_id: str) -> None:
     path = _path(exchange)
     length = exchange.header(b"content-length")
@@ -170,6 +230,25 @@ async def _final(call: EngineCall) -> Frame:
 # Folders and names
 
 
+@api.operation(
+    "listFolder",
+    "files",
+    "The entries of a folder, by name",
+    {
+        200: api.answer(
+            "Links are not followed.",
+            api.record({"entries": api.array(api.ref("FileInfo"))}),
+            {
+                "entries": [
+                    {"name": "data.csv", "type": "file", "size_bytes": 8, "mode": 420, "modified_seconds": 1776510028.5}
+                ]
+            },
+        )
+    },
+    parameters=[
+        api.query("path", "Default: the folder /root.", api.text(minLength=1, maxLength=4095), example="/root")
+    ],
+)
 async def list_folder(exchange: Exchange, sandbox_id: str) -> None:
     query = _query(exchange)
     path = query.optional_text("path")
@@ -196,11 +275,40 @@ def _name(entry: object) -> str:
     return fields.text(entry, "name") if isinstance(entry, dict) else ""
 
 
+@api.operation(
+    "stat",
+    "files",
+    "What is at a path",
+    {
+        200: api.answer(
+            "Links are followed.",
+            api.ref("FileInfo"),
+            {"name": "data.csv", "type": "file", "size_bytes": 8, "mode": 420, "modified_seconds": 1776510028.5},
+        )
+    },
+    parameters=[api.parameter("Path")],
+)
 async def stat(exchange: Exchange, sandbox_id: str) -> None:
     frame = await ask(exchange, calls.STAT, _header(exchange, sandbox_id, _path(exchange)))
     await answer_json(exchange, frame.header)
 
 
+@api.operation(
+    "makeFolder",
+    "files",
+    "Make a folder",
+    {204: api.DONE},
+    body=api.body(
+        api.record(
+            {
+                "path": api.text(minLength=1, maxLength=4095),
+                "parents": api.flag("Make those above it too, and take one that is there. Default: true.", null=True),
+            },
+            required=("path",),
+        ),
+        {"path": "out/deep"},
+    ),
+)
 async def make_folder(exchange: Exchange, sandbox_id: str) -> None:
     body = await exchange.read_fields()
     path, parents = body.text("path"), body.flag("parents", True)
@@ -210,6 +318,16 @@ async def make_folder(exchange: Exchange, sandbox_id: str) -> None:
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "rename",
+    "files",
+    "Rename or move a file or a folder",
+    {204: api.DONE},
+    body=api.body(
+        api.record({"path": api.text(minLength=1, maxLength=4095), "new_path": api.text(minLength=1, maxLength=4095)}),
+        {"path": "a.txt", "new_path": "b.txt"},
+    ),
+)
 async def rename(exchange: Exchange, sandbox_id: str) -> None:
     body = await exchange.read_fields()
     path, new_path = body.text("path"), body.text("new_path")
@@ -220,6 +338,13 @@ async def rename(exchange: Exchange, sandbox_id: str) -> None:
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "remove",
+    "files",
+    "Remove a file or a folder",
+    {204: api.DONE},
+    parameters=[api.parameter("Path"), api.query("recursive", "Also a folder with all that is in it.", api.flag())],
+)
 async def remove(exchange: Exchange, sandbox_id: str) -> None:
     query = _query(exchange)
     path, recursive = query.text("path"), query.flag("recursive")

@@ -6,20 +6,53 @@ They need no key, and say nothing about anybody's sandboxes.
 from __future__ import annotations
 
 from ramet.protocol.checks import MIB
+from ramet.server import openapi_parts as api
 from ramet.server.answers import encode
 from ramet.server.errors import Headers, retry_headers
 from ramet.server.exchange import JSON, Exchange, Route
 from ramet.server.queries import Query
 from ramet.transport import resolving
 
+_READY = api.record(
+    {
+        "ready": api.flag(),
+        "engine": api.flag("There is an engine."),
+        "stopping": api.flag("The server was told to stop."),
+        "room": api.flag("Its bounds leave room for one more sandbox."),
+    }
+)
 _TEXT: Headers = [(b"content-type", b"text/plain; charset=utf-8")]
 
 
+@api.operation(
+    "livez",
+    "server",
+    "Whether the server answers at all",
+    {200: api.answer("It does, with or without an engine.", api.text(), "ok", kind="text/plain")},
+    errors=(),
+    public=True,
+)
 async def _live(exchange: Exchange) -> None:
     """GET /v1/livez: answers even without an engine, because restarting the server would not bring one back sooner."""
     await exchange.respond(200, _TEXT, b"ok")
 
 
+@api.operation(
+    "healthz",
+    "server",
+    "Whether the server answers, and has an engine",
+    {
+        200: api.answer("It does.", api.text(), "ok", kind="text/plain"),
+        503: api.answer(
+            "It answers, but its engine ended or is being started.",
+            api.text(),
+            "the engine is not running; a new one is being started",
+            kind="text/plain",
+        ),
+    },
+    errors=(),
+    public=True,
+)
 async def _health(exchange: Exchange) -> None:
     """GET /v1/healthz"""
     up = exchange.link.up
@@ -27,6 +60,22 @@ async def _health(exchange: Exchange) -> None:
     await exchange.respond(200 if up else 503, _TEXT, said)
 
 
+@api.operation(
+    "readyz",
+    "server",
+    "Whether the server takes work",
+    {
+        200: api.answer("It does.", _READY, {"ready": True, "engine": True, "stopping": False, "room": True}),
+        503: api.answer(
+            "It has no engine at the moment, or is about to stop, or has no room if that was asked for.",
+            _READY,
+            {"ready": False, "engine": False, "stopping": False, "room": True},
+        ),
+    },
+    parameters=[api.query("room", "Count a server without room for one more sandbox as not ready.", api.flag())],
+    errors=(400,),
+    public=True,
+)
 async def _ready(exchange: Exchange) -> None:
     """GET /v1/readyz
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ramet.errors import EngineLost, RametError, error_from_code
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.transport import keeper
 from ramet.transport.builds import build
 from ramet.transport.locking import holder
@@ -89,7 +89,7 @@ class EngineLink:
 
     async def warm_up(self) -> None:
         """Boot the default template and fill its pool before the first caller asks for a sandbox."""
-        made = await self.ask(calls.CREATE, resolve(SandboxRequest()).header())
+        made = await self.ask(calls.CREATE, resolve(SandboxOptions()).header())
         await self.ask(calls.CLOSE, {"sandbox": fields.text(made.header, "id")})
 
     async def ended(self) -> None:

@@ -10,7 +10,7 @@ from ramet.errors import RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.checks import MIB
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.server.departures import ends_with_client
 from ramet.server.exchange import Exchange
 
@@ -35,7 +35,7 @@ def from_frame(exchange: Exchange, frame: Frame) -> Making:
     """The call that a frame of the SDK asks for."""
     header, creation = frame.header, exchange.application.creation
     if frame.kind == calls.CREATE:
-        return creating(exchange, SandboxRequest.read(header))
+        return creating(exchange, SandboxOptions.read(header))
     if frame.kind == calls.THAW:
         return Making(calls.THAW, creation.thaw_header(header, exchange.owner))
     if frame.kind == calls.RESUME:
@@ -48,12 +48,12 @@ def from_frame(exchange: Exchange, frame: Frame) -> Making:
     return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets)
 
 
-def creating(exchange: Exchange, request: SandboxRequest) -> Making:
-    return Making(*exchange.application.creation.create(request, exchange.owner))
+def creating(exchange: Exchange, options: SandboxOptions) -> Making:
+    return Making(*exchange.application.creation.create(options, exchange.owner))
 
 
-def thawing(exchange: Exchange, request: SandboxRequest, snapshot: str) -> Making:
-    return Making(calls.THAW, exchange.application.creation.thaw(request, snapshot, exchange.owner))
+def thawing(exchange: Exchange, options: SandboxOptions, snapshot: str) -> Making:
+    return Making(calls.THAW, exchange.application.creation.thaw(options, snapshot, exchange.owner))
 
 
 def resuming(exchange: Exchange, header: Mapping[str, object]) -> Making:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from ramet.errors import RametError
 from ramet.protocol import calls, fields
+from ramet.server import openapi_parts as api
 from ramet.server.answers import answer_json
 from ramet.server.departures import ask
 from ramet.server.errors import Refused
@@ -161,6 +162,21 @@ def _whole(values: Mapping[str, object], name: str) -> int:
     return value if type(value) is int else 0
 
 
+@api.operation(
+    "metrics",
+    "server",
+    "Counters and histograms, for Prometheus",
+    {
+        200: api.answer(
+            "The text format of Prometheus.",
+            api.text(),
+            'ramet_sandboxes{key="ci",state="idle"} 3.0\n',
+            kind="text/plain",
+        )
+    },
+    help="For callers without a key on loopback, and for keys of the scope `metrics`.",
+    errors=(401, 403),
+)
 async def _exposition(exchange: Exchange) -> None:
     if exchange.key is not None and exchange.key.scope == "sandboxes":
         raise Refused(
@@ -176,6 +192,12 @@ async def _exposition(exchange: Exchange) -> None:
     await exchange.respond(200, [(b"content-type", CONTENT_TYPE.encode("ascii"))], body)
 
 
+@api.operation(
+    "sandboxMetrics",
+    "sandboxes",
+    "What one sandbox uses",
+    {200: api.answer("Memory, processor time, processes.", api.ref("SandboxMetrics"))},
+)
 async def _of_one(exchange: Exchange, sandbox_id: str) -> None:
     info = (await ask(exchange, calls.INFO, {"sandbox": sandbox_id, "owner": exchange.owner})).header
     await answer_json(exchange, {name: info.get(name) for name in ("id", "state", "waiting", "usage", "limits")})

@@ -9,6 +9,7 @@ from ramet.protocol.network import NetworkSpec, read_rules
 from ramet.protocol.network_requests import rule_texts
 from ramet.protocol.refusing import wrong_argument
 from ramet.server import answers, making
+from ramet.server import openapi_parts as api
 from ramet.server.bodies import Body
 from ramet.server.departures import ask
 from ramet.server.exchange import Exchange, Route
@@ -16,6 +17,44 @@ from ramet.server.exchange import Exchange, Route
 _RULES = "an array of rules, such as 'api.example' or '*.example:443'"
 
 
+@api.operation(
+    "network",
+    "network",
+    "What a sandbox may reach, and what it has tried to",
+    {
+        200: api.answer(
+            "Rules, and the connections that were tried.",
+            api.ref("Network"),
+            {
+                "rules": ["api.example"],
+                "denied": [],
+                "addresses": {},
+                "connections": 256,
+                "bytes_per_second": None,
+                "total_bytes": None,
+                "attempts": [
+                    {
+                        "time": 1776510028.036,
+                        "kind": "connect",
+                        "host": "api.example",
+                        "port": 443,
+                        "allowed": True,
+                        "rule": "api.example",
+                        "reason": None,
+                        "address": "203.0.113.7",
+                        "sent_bytes": 512,
+                        "received_bytes": 20480,
+                        "open": False,
+                    }
+                ],
+                "dropped": 0,
+                "raw_tcp": None,
+                "closed": None,
+            },
+        )
+    },
+    errors=(400, 401, 403, 404, 410, 429, 503),
+)
 async def _look(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/network"""
     answer = await ask(exchange, calls.NETWORK, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
@@ -30,6 +69,39 @@ async def _look(exchange: Exchange, sandbox_id: str) -> None:
     await answers.answer_long_json(exchange, told, attempts)
 
 
+@api.operation(
+    "changeNetwork",
+    "network",
+    "Allow and deny rules from now on",
+    {
+        200: api.answer(
+            "The rules as they are now.",
+            api.ref("NetworkRules"),
+            {
+                "rules": ["api.example", "data.example"],
+                "denied": [],
+                "addresses": {},
+                "connections": 256,
+                "bytes_per_second": None,
+                "total_bytes": None,
+            },
+        )
+    },
+    help=(
+        "For connections to come, and for those that are open and not allowed any more. A "
+        "sandbox that was made without a network cannot be given one."
+    ),
+    body=api.body(
+        api.record(
+            {
+                "allow": api.any_of(api.ref("Rules"), {"type": "null"}),
+                "deny": api.any_of(api.ref("Rules"), {"type": "null"}),
+            },
+            required=(),
+        ),
+        {"allow": ["data.example"], "deny": []},
+    ),
+)
 async def _change(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/network"""
     body = await exchange.read_fields()

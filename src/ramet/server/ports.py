@@ -9,12 +9,20 @@ from ramet.protocol import calls
 from ramet.protocol.network import OWN_PORTS
 from ramet.protocol.refusing import must
 from ramet.server import answers
+from ramet.server import openapi_parts as api
 from ramet.server.admission import check_sandbox_id
 from ramet.server.departures import ask
 from ramet.server.dialling import dial
 from ramet.server.exchange import Exchange, Route
 from ramet.server.exposed import PREFIX
 from ramet.server.records import Exposure
+
+_EXAMPLE = {
+    "port": 8000,
+    "url": f"http://127.0.0.1:7070/v1/exposed/{api.TOKEN}/",
+    "path": f"/v1/exposed/{api.TOKEN}/",
+    "token": api.TOKEN,
+}
 
 
 async def expose(exchange: Exchange, sandbox_id: str, port: int) -> Exposure:
@@ -72,6 +80,20 @@ def _told(exchange: Exchange, exposure: Exposure) -> dict[str, object]:
     return {"port": exposure.port, "url": url, "path": path, "token": exposure.token}
 
 
+@api.operation(
+    "expose",
+    "network",
+    "A URL for a server in a sandbox",
+    {
+        201: api.answer(
+            "Where it can be reached.",
+            api.ref("Exposed"),
+            _EXAMPLE,
+        )
+    },
+    help="It may be started later. The same port has the same URL; it is open until the sandbox ends.",
+    body=api.body(api.record({"port": api.whole(minimum=1, maximum=65535)}), {"port": 8000}),
+)
 async def _open(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/ports"""
     body = await exchange.read_fields()
@@ -80,6 +102,19 @@ async def _open(exchange: Exchange, sandbox_id: str) -> None:
     await answers.answer_json(exchange, _told(exchange, await expose(exchange, sandbox_id, port)), status=201)
 
 
+@api.operation(
+    "exposedPorts",
+    "network",
+    "Ports of a sandbox that have URLs",
+    {
+        200: api.answer(
+            "By port.",
+            api.record({"ports": api.array(api.ref("Exposed"))}),
+            {"ports": [_EXAMPLE]},
+        )
+    },
+    errors=(400, 401, 403, 404, 410, 429, 503),
+)
 async def _list(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/ports"""
     await _check_sandbox(exchange, sandbox_id)
@@ -87,6 +122,14 @@ async def _list(exchange: Exchange, sandbox_id: str) -> None:
     await answers.answer_json(exchange, {"ports": rows})
 
 
+@api.operation(
+    "unexpose",
+    "network",
+    "Take a URL back",
+    {204: api.answer("It leads nowhere any more.")},
+    help="Also of a port that has none. Who is connected through it is cut off.",
+    errors=(400, 401, 403, 404, 410, 429, 503),
+)
 async def _close(exchange: Exchange, sandbox_id: str, port: str) -> None:
     """DELETE /v1/sandboxes/{sandbox_id}/ports/{port}: succeeds even if the port is not exposed."""
     if not port.isdecimal() or len(port) > 5:

@@ -3,51 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
-from ramet.protocol.network_requests import read_network, read_secrets, rule_texts
+from ramet.protocol.network_requests import network_request, read_network, read_secrets, rule_texts, secrets_request
+from ramet.protocol.options import options_of, read_option
 from ramet.protocol.refusing import kind_of, must, unknown_field, wrong_argument
-from ramet.protocol.requests import SandboxRequest
-from ramet.protocol.specs import Lifetime, network_header
+from ramet.protocol.requests import SandboxOptions
+from ramet.protocol.specs import Lifetime
 from ramet.server import answers, bodies, idempotency, operating
+from ramet.server import openapi_parts as api
 from ramet.server.departures import ask
 from ramet.server.exchange import JSON, Exchange, Route
 from ramet.server.idempotency import StoredAnswer
 from ramet.server.making import EngineSaid, Making, creating, forking, make, resuming, thawing
+from ramet.server.openapi_schemas import option_schema
 
 _MIB_PER_GB = 1024
-_FIELDS_OF_REQUESTS = (
-    "template", "preload", "env", "cwd", "memory_mib", "pids", "cpus", "disk_mib",
-    "timeout_seconds", "idle_timeout_seconds", "persistent", "secrets",
-)  # fmt: skip
-# Refused with a message of their own, because embedded sandboxes have them.
-_ONLY_EMBEDDED = frozenset(("python", "mounts"))
+# By the names that the fields have over HTTP. Those for embedded sandboxes only are refused with words of their own.
+_OPTIONS = {option.http_name or name: name for name, option in options_of(SandboxOptions).items()}
 
 
 # Making
 
 
+@api.operation(
+    "create",
+    "sandboxes",
+    "Make a sandbox",
+    {201: api.answer("It is ready for cells.", api.ref("Created"), {"id": api.SANDBOX_ID, "state": "ready"})},
+    body=api.body(
+        api.ref("NewSandbox"), {"template": "default", "timeout_seconds": 1800, "memory_mib": 512}, required=False
+    ),
+    parameters=[api.parameter("IdempotencyKey")],
+    errors=(400, 401, 403, 404, 409, 410, 413, 422, 429, 503),
+)
 async def _create(exchange: Exchange) -> None:
     """POST /v1/sandboxes"""
     data = await exchange.read_body(2 * exchange.settings.body_bytes)
     asked = bodies.parse_object(data)
     snapshot = asked.pop("snapshot", None)
-    request = _sandbox_request(asked)
+    options = _sandbox_options(asked)
     if snapshot is None:
-        making = creating(exchange, request)
+        making = creating(exchange, options)
     elif isinstance(snapshot, str):
-        making = thawing(exchange, request, snapshot)
+        making = thawing(exchange, options, snapshot)
     else:
         raise must("snapshot", "be the id of a snapshot, a string", kind_of(snapshot))
-    await _make(exchange, making, data, persistent=request.persistent)
+    await _make(exchange, making, data, persistent=options.persistent)
 
 
-def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
+def _sandbox_options(asked: dict[str, object]) -> SandboxOptions:
     """Our fields, and the published client's names for them. A field that is null counts as missing."""
     given = {name: value for name, value in asked.items() if value is not None}
-    network = read_network("egress", given.pop("egress", None))
     for theirs, ours, factor in (("ram_mib", "memory_mib", 1), ("rootfs_gb", "disk_mib", _MIB_PER_GB)):
         if theirs not in given:
             continue
@@ -57,11 +66,13 @@ def _sandbox_request(asked: dict[str, object]) -> SandboxRequest:
         if type(value) not in (int, float) or value != value or abs(float(value)) > 2**40:  # type: ignore[arg-type]
             raise must(theirs, "be a number", value)
         given[ours] = int(value * factor)  # type: ignore[operator]
-    unknown = given.keys() - set(_FIELDS_OF_REQUESTS) - _ONLY_EMBEDDED
+    unknown = given.keys() - _OPTIONS.keys()
+    known = options_of(SandboxOptions)
     if unknown:
-        usable = [name for name in _FIELDS_OF_REQUESTS if name not in ("python", "mounts")]  # refused over HTTP
-        raise unknown_field(min(unknown), ("snapshot", "ram_mib", "rootfs_gb", "egress", *usable))
-    return replace(SandboxRequest.read(given), network=network)
+        usable = [field for field, name in _OPTIONS.items() if not known[name].embedded_only]
+        raise unknown_field(min(unknown), ("snapshot", "ram_mib", "rootfs_gb", *usable))
+    values = {_OPTIONS[field]: read_option(known[_OPTIONS[field]], field, value) for field, value in given.items()}
+    return SandboxOptions(**values)
 
 
 async def _make(
@@ -95,6 +106,49 @@ def _children(answer: Frame) -> dict[str, object]:
     return {"children": ids, "info": answer.header.get("info")}
 
 
+@api.operation(
+    "fork",
+    "forks",
+    "Copies of a running sandbox, with all its memory and files",
+    {
+        201: api.answer(
+            "The copies.",
+            api.record(
+                {
+                    "children": api.array(api.text()),
+                    "info": api.mapping(
+                        help="What the fork cost: pause_seconds, total_seconds, unique_bytes, file_bytes_copied.",
+                        null=True,
+                    ),
+                },
+                required=("children",),
+            ),
+            {"children": ["sbx_fedcba9876543210fedcba9876543210"]},
+        )
+    },
+    body=api.body(
+        api.record(
+            {
+                "n": api.whole(null=True, minimum=1, maximum=256),
+                "reseed": api.flag(
+                    (
+                        "Random generators of the copies go on differently. Default: false, they go on as those "
+                        "of the sandbox."
+                    ),
+                    null=True,
+                ),
+                "inherit_secrets": api.flag(
+                    "The copies may use the secrets of the sandbox, with placeholders of their own. Default: false.",
+                    null=True,
+                ),
+            },
+            required=(),
+        ),
+        {"n": 3},
+        required=False,
+    ),
+    parameters=[api.parameter("IdempotencyKey")],
+)
 async def _fork(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/fork"""
     data = await exchange.read_body()
@@ -107,6 +161,24 @@ async def _fork(exchange: Exchange, sandbox_id: str) -> None:
     await _make(exchange, forking(exchange, sandbox_id, count, reseed, inherit_secrets), data, children=True)
 
 
+@api.operation(
+    "mergeInto",
+    "forks",
+    "The state of `winner_id` takes the place of this sandbox's",
+    {204: api.DONE},
+    help="Afterwards the winner's id is gone.",
+    body=api.EMPTY_BODY,
+    parameters=[
+        api.query(
+            "winner_id",
+            "The sandbox whose state goes on.",
+            api.text(pattern="^sbx_[0-9a-f]{32}$"),
+            place="path",
+            required=True,
+            example="sbx_fedcba9876543210fedcba9876543210",
+        )
+    ],
+)
 async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/merge_into/{winner_id}: the winner's state gets the other's id."""
     (await exchange.read_fields()).done()
@@ -117,6 +189,27 @@ async def _merge(exchange: Exchange, sandbox_id: str, winner_id: str) -> None:
     await answers.answer_nothing(exchange)
 
 
+@api.operation(
+    "resume",
+    "forks",
+    "A new sandbox from what a persistent one was when it ended",
+    {201: api.answer("It is ready for cells.", api.ref("Created"), {"id": api.SANDBOX_ID, "state": "ready"})},
+    body=api.body(
+        api.record(
+            {
+                "timeout_seconds": option_schema("timeout_seconds"),
+                "idle_timeout_seconds": option_schema("idle_timeout_seconds"),
+                "persistent": option_schema("persistent", ""),
+                "egress": option_schema("network", "As for a new sandbox: it is not what the ended one had."),
+                "secrets": option_schema("secrets", "As for a new sandbox."),
+            },
+            required=(),
+        ),
+        {},
+        required=False,
+    ),
+    parameters=[api.parameter("IdempotencyKey")],
+)
 async def _resume(exchange: Exchange, space_id: str) -> None:
     """POST /v1/spaces/{space_id}/resume"""
     data = await exchange.read_body()
@@ -130,12 +223,15 @@ async def _resume(exchange: Exchange, space_id: str) -> None:
         "space": space_id,
         "lifetime": asdict(lifetime),
         "persistent": persistent,
-        "network": network_header(network),
-        "secrets": [secret.header() for secret in read_secrets("secrets", secrets)],
+        "network": None if network is None else network_request(network),
+        "secrets": secrets_request(read_secrets("secrets", secrets)),
     }
     await _make(exchange, resuming(exchange, header), data, persistent=persistent)
 
 
+@api.operation(
+    "discard", "forks", "Forget what was kept of a persistent sandbox", {204: api.DONE}, errors=(401, 403, 503)
+)
 async def _discard(exchange: Exchange, space_id: str) -> None:
     """DELETE /v1/spaces/{space_id}"""
     await ask(exchange, calls.DISCARD, exchange.gate.header(exchange, {"space": space_id}))
@@ -145,6 +241,34 @@ async def _discard(exchange: Exchange, space_id: str) -> None:
 # Looking
 
 
+@api.operation(
+    "listSandboxes",
+    "sandboxes",
+    "Your sandboxes; with an operator's key those of all",
+    {
+        200: api.answer(
+            "All there are.",
+            api.record({"sandboxes": api.array(api.ref("SandboxRow"))}),
+            {
+                "sandboxes": [
+                    {
+                        "id": api.SANDBOX_ID,
+                        "state": "idle",
+                        "template": "default",
+                        "created_ms": 1776510028036,
+                        "expires_ms": 1776511828036,
+                        "idle_expires_ms": 1776510328036,
+                        "parent": None,
+                        "waiting": 0,
+                        "memory_limit_bytes": 536870912,
+                        "persistent": False,
+                    }
+                ]
+            },
+        )
+    },
+    errors=(401, 403, 503),
+)
 async def _list(exchange: Exchange) -> None:
     """GET /v1/sandboxes"""
     if exchange.operates:
@@ -160,6 +284,12 @@ def _row(row: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in row.items() if name not in ("owner", "key")}
 
 
+@api.operation(
+    "info",
+    "sandboxes",
+    "One sandbox: its state, limits, use and walls",
+    {200: api.answer("All that is known of it.", api.ref("SandboxInfo"))},
+)
 async def _info(exchange: Exchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}"""
     operating.note(exchange, sandbox_id)
@@ -171,6 +301,29 @@ async def _info(exchange: Exchange, sandbox_id: str) -> None:
 # Lifetime
 
 
+@api.operation(
+    "extend",
+    "sandboxes",
+    "Let a sandbox live longer",
+    {
+        200: api.answer(
+            "When it will end.",
+            api.record({"expires_ms": api.whole(null=True), "idle_expires_ms": api.whole(null=True)}, open=True),
+            {"expires_ms": 1776511828036, "idle_expires_ms": 1776510328036},
+        )
+    },
+    help="`timeout_seconds` counts from now; `idle_timeout_seconds` takes the place of the old one.",
+    body=api.body(
+        api.record(
+            {
+                "timeout_seconds": option_schema("timeout_seconds", ""),
+                "idle_timeout_seconds": option_schema("idle_timeout_seconds", ""),
+            },
+            required=(),
+        ),
+        {"timeout_seconds": 3600},
+    ),
+)
 async def _extend(exchange: Exchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/extend"""
     body = await exchange.read_fields()
@@ -184,6 +337,14 @@ async def _extend(exchange: Exchange, sandbox_id: str) -> None:
     await answers.answer_json(exchange, told)
 
 
+@api.operation(
+    "close",
+    "sandboxes",
+    "Close a sandbox",
+    {204: api.DONE},
+    help="Also of one that ended, never was, or is another's: it is not there afterwards.",
+    errors=(401, 403, 409, 503),
+)
 async def _close(exchange: Exchange, sandbox_id: str) -> None:
     """DELETE /v1/sandboxes/{sandbox_id}: succeeds even if there is no such sandbox, so that it can be repeated."""
     row = exchange.link.rows.get(sandbox_id)
@@ -197,6 +358,37 @@ async def _close(exchange: Exchange, sandbox_id: str) -> None:
 # The server itself
 
 
+@api.operation(
+    "whoami",
+    "server",
+    "Who the server takes you for",
+    {
+        200: api.answer(
+            "The owner of what you make, and the key's limits.",
+            api.record(
+                {
+                    "owner": api.text(),
+                    "key": api.text("The name of the key.", null=True),
+                    "scope": api.choice("sandboxes", "operator", "metrics"),
+                    "limits": api.mapping(null=True),
+                    "network": api.array(
+                        api.text(), 'The most that its sandboxes may reach: rules, "open", or nothing.'
+                    ),
+                    "expires_ms": api.whole("When the key expires; null: never.", null=True),
+                }
+            ),
+            {
+                "owner": "key_0123456789abcdef",
+                "key": "ci",
+                "scope": "sandboxes",
+                "limits": {"sandboxes": 100, "memory_mib": None, "concurrent_cells": 64, "templates": 8},
+                "network": ["api.example"],
+                "expires_ms": 1784286028036,
+            },
+        )
+    },
+    errors=(401, 403),
+)
 async def _whoami(exchange: Exchange) -> None:
     """GET /v1/whoami"""
     key = exchange.key

@@ -9,6 +9,7 @@ from ramet.errors import SandboxClosed
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import encode
 from ramet.server import making
+from ramet.server import openapi_parts as api
 from ramet.server.answers import ENTRY_BYTES, answer_json, answer_long_json, answer_nothing
 from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Refused
@@ -16,12 +17,26 @@ from ramet.server.exchange import Exchange, Route
 from ramet.server.queries import Query
 
 
+@api.operation(
+    "takeSnapshot",
+    "forks",
+    "Freeze what a sandbox is now",
+    {201: api.answer("The snapshot.", api.record({"id": api.text()}), {"id": api.SNAPSHOT_ID})},
+    body=api.EMPTY_BODY,
+)
 async def take(exchange: Exchange, sandbox_id: str) -> None:
     (await exchange.read_fields()).done()
     frame = await ask(exchange, calls.SNAPSHOT, {"sandbox": sandbox_id, "owner": exchange.owner})
     await answer_json(exchange, {"id": fields.text(frame.header, "id")}, status=201)
 
 
+@api.operation(
+    "restore",
+    "forks",
+    "Put a sandbox back to what a snapshot is",
+    {204: api.DONE},
+    body=api.body(api.record({"snapshot": api.text()}), {"snapshot": api.SNAPSHOT_ID}),
+)
 async def restore(exchange: Exchange, sandbox_id: str) -> None:
     body = await exchange.read_fields()
     snapshot_id = body.text("snapshot")
@@ -32,6 +47,19 @@ async def restore(exchange: Exchange, sandbox_id: str) -> None:
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "listSnapshots",
+    "forks",
+    "Your snapshots",
+    {
+        200: api.answer(
+            "All there are.",
+            api.record({"snapshots": api.array(api.record({"id": api.text()}))}),
+            {"snapshots": [{"id": api.SNAPSHOT_ID}]},
+        )
+    },
+    errors=(400, 401, 403, 503),
+)
 async def list_snapshots(exchange: Exchange) -> None:
     Query(exchange.scope["query_string"]).done()
     # The first event of a subscription lists everything. Leaving the call ends the subscription.
@@ -46,6 +74,16 @@ async def list_snapshots(exchange: Exchange) -> None:
     await answer_json(exchange, {"snapshots": mine})
 
 
+@api.operation(
+    "saveSnapshot",
+    "forks",
+    "Make a snapshot a template, by a name",
+    {204: api.DONE},
+    body=api.body(
+        api.record({"name": api.text(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")}), {"name": "with-my-data"}
+    ),
+    errors=(400, 401, 403, 404, 409, 413, 429, 503),
+)
 async def save(exchange: Exchange, snapshot_id: str) -> None:
     body = await exchange.read_fields()
     name = body.text("name")
@@ -57,6 +95,14 @@ async def save(exchange: Exchange, snapshot_id: str) -> None:
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "dropSnapshot",
+    "forks",
+    "Let go of a snapshot",
+    {204: api.DONE},
+    help="Sandboxes and templates made from it stay. Also of one that is not there.",
+    errors=(401, 403, 503),
+)
 async def drop(exchange: Exchange, snapshot_id: str) -> None:
     """Drop a snapshot. Succeeds even if there is no such snapshot, so that it can be repeated."""
     try:
@@ -66,6 +112,46 @@ async def drop(exchange: Exchange, snapshot_id: str) -> None:
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "diff",
+    "forks",
+    "What differs in another sandbox, or has changed since a snapshot: files and names",
+    {
+        200: api.answer(
+            "What would have to change here to make it the other.",
+            api.ref("Diff"),
+            {
+                "files": [
+                    {
+                        "path": "/root/a.txt",
+                        "change": "added",
+                        "before": None,
+                        "after": {"type": "file", "size_bytes": 3, "mode": 420, "digest": None, "target": None},
+                    }
+                ],
+                "names": [],
+                "uncompared": [],
+            },
+        )
+    },
+    parameters=[
+        api.query(
+            "other_id",
+            "The other sandbox; or a snapshot, for what has changed in this one since.",
+            api.text(pattern="^(sbx|snp)_[0-9a-f]{32}$"),
+            place="path",
+            required=True,
+            example="sbx_fedcba9876543210fedcba9876543210",
+        ),
+        api.query(
+            "path",
+            "Compare only what is here; may be given several times.",
+            api.array(api.text(minLength=1, maxLength=4095), maxItems=1000),
+            style="form",
+            explode=True,
+        ),
+    ],
+)
 async def diff(exchange: Exchange, sandbox_id: str, other_id: str) -> None:
     query = Query(exchange.scope["query_string"])
     paths = query.texts("path")

@@ -17,6 +17,7 @@ from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.refusing import must, wrong_argument
 from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, READ_BYTES_AT_MOST, TerminalInfo, check_size
 from ramet.server import bodies
+from ramet.server import openapi_parts as api
 from ramet.server.answers import answer_json, answer_nothing
 from ramet.server.departures import ask, ends_with_client
 from ramet.server.errors import Headers
@@ -39,6 +40,23 @@ def _header(exchange: Exchange, sandbox_id: str, **more: object) -> dict[str, ob
 # Sessions
 
 
+@api.operation(
+    "openTerminal",
+    "terminals",
+    "A program in a terminal, and what it prints",
+    {
+        200: api.answer(
+            (
+                "Events, a line each, as long as the program runs: `pty_ready`, `pty_data`, `pty_exit` "
+                "or `pty_error`. The program goes on when the connection breaks."
+            ),
+            api.ref("TerminalEvent"),
+            {"type": "pty_ready", "session_id": api.TERMINAL_ID},
+            kind=api.LINES,
+        )
+    },
+    body=api.body(api.ref("NewTerminal"), {"shellCmd": "bash -i", "cols": 80, "rows": 24}),
+)
 async def open_terminal(exchange: Exchange, sandbox_id: str) -> None:
     asked = bodies.parse_object(await exchange.read_body())
     argv = _argv(asked.pop("shellCmd", None), asked.pop("argv", None))
@@ -54,6 +72,26 @@ async def open_terminal(exchange: Exchange, sandbox_id: str) -> None:
     await _stream(exchange, sandbox_id, terminal_id, 0)
 
 
+@api.operation(
+    "attach",
+    "terminals",
+    "What a terminal printed last, and what it prints from now on",
+    {
+        200: api.answer(
+            "Events as of POST .../pty.",
+            api.ref("TerminalEvent"),
+            {"type": "pty_ready", "session_id": api.TERMINAL_ID},
+            kind=api.LINES,
+        )
+    },
+    parameters=[
+        api.query(
+            "since",
+            "From this offset on, as far as it is still kept (1 MiB).",
+            api.whole(minimum=0, maximum=999999999999999999),
+        )
+    ],
+)
 async def attach(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     query = Query(exchange.scope["query_string"])
     since = query.optional_whole("since")
@@ -142,6 +180,18 @@ def _environment(pairs: object) -> dict[str, str]:
 # One request each
 
 
+@api.operation(
+    "listTerminals",
+    "terminals",
+    "The terminals of a sandbox",
+    {
+        200: api.answer(
+            "Also those whose program has ended.",
+            api.array(api.ref("Terminal")),
+            [{"pty_id": api.TERMINAL_ID, "cmd_label": "bash -i", "created_at_ms": 1776510028036, "exit_code": None}],
+        )
+    },
+)
 async def list_terminals(exchange: Exchange, sandbox_id: str) -> None:
     frame = await ask(exchange, calls.TERMINAL_LIST, _header(exchange, sandbox_id))
     rows = [TerminalInfo.read(row) for row in fields.array(frame.header, "terminals") if isinstance(row, dict)]
@@ -152,6 +202,16 @@ async def list_terminals(exchange: Exchange, sandbox_id: str) -> None:
     await answer_json(exchange, told)
 
 
+@api.operation(
+    "input",
+    "terminals",
+    "Type into a terminal",
+    {204: api.DONE},
+    body=api.body(
+        api.record({"data_b64": api.text("Bytes in base64.", format="byte", contentEncoding="base64")}),
+        {"data_b64": "bHMK"},
+    ),
+)
 async def send_input(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     body = await exchange.read_fields(_INPUT_BODY_BYTES)
     text = body.text("data_b64")
@@ -167,6 +227,16 @@ async def send_input(exchange: Exchange, sandbox_id: str, terminal_id: str) -> N
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "resize",
+    "terminals",
+    "Change the size of a terminal",
+    {204: api.DONE},
+    body=api.body(
+        api.record({"cols": api.whole(minimum=1, maximum=65535), "rows": api.whole(minimum=1, maximum=65535)}),
+        {"cols": 120, "rows": 40},
+    ),
+)
 async def resize(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     body = await exchange.read_fields()
     columns, rows = body.whole("cols"), body.whole("rows")
@@ -177,12 +247,44 @@ async def resize(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     await answer_nothing(exchange)
 
 
+@api.operation("kill", "terminals", "End a terminal and its program", {204: api.DONE}, body=api.EMPTY_BODY)
 async def kill(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     (await exchange.read_fields()).done()
     await ask(exchange, calls.TERMINAL_KILL, _header(exchange, sandbox_id, terminal=terminal_id))
     await answer_nothing(exchange)
 
 
+@api.operation(
+    "readTerminal",
+    "terminals",
+    "Wait for output of a terminal, without a stream",
+    {
+        200: api.answer(
+            "What there is from `since_seq` on; empty after `timeout_ms`.",
+            api.record(
+                {
+                    "data_b64": api.text(),
+                    "seq": api.whole("Offset of the first byte."),
+                    "next_seq": api.whole("What to ask for next."),
+                    "exit_code": api.whole(null=True),
+                }
+            ),
+            {"data_b64": "aGVsbG8NCg==", "seq": 0, "next_seq": 7, "exit_code": None},
+        )
+    },
+    body=api.body(
+        api.record(
+            {
+                "since_seq": api.whole(null=True, minimum=0, maximum=4611686018427387904),
+                "max_bytes": api.whole(null=True, minimum=1, maximum=2147483648),
+                "timeout_ms": api.whole("At most 25000 are waited.", null=True, minimum=0, maximum=2147483648),
+            },
+            required=(),
+        ),
+        {"since_seq": 0, "timeout_ms": 1000},
+        required=False,
+    ),
+)
 async def read(exchange: Exchange, sandbox_id: str, terminal_id: str) -> None:
     """A long poll, for clients that cannot hold a stream open: returns the output since an offset."""
     body = await exchange.read_fields()

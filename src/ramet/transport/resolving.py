@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from typing import Any
 
 from ramet.isolation import cgroups
 from ramet.isolation import interpreter as interpreters
 from ramet.protocol import checks
 from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
+from ramet.protocol.options import options_of
 from ramet.protocol.refusing import must, wrong_argument
-from ramet.protocol.requests import SandboxRequest
-from ramet.protocol.specs import Interpreter, Lifetime, Limits, SandboxSpec, TemplateSpec
+from ramet.protocol.requests import CarriedOptions, SandboxOptions
+from ramet.protocol.specs import Interpreter, Lifetime, Limits, SandboxSpec, TemplateSpec, ThawSpec
 
 _MEMORY_MIB = 4096
 _PIDS = 256
@@ -20,48 +22,74 @@ _CPUS = 2.0
 _DISK_MIB = 4096
 
 
-def resolve(request: SandboxRequest, interpreter: Interpreter | None = None, owner: str = "") -> SandboxSpec:
-    """The spec for a request, or InvalidArgument. Without an ``interpreter``: the one asked for, or our own."""
-    limits = _limits(request)
-    checks.check_environment(dict(request.env))
-    if request.cwd is not None:
-        checks.check_path(request.cwd, "cwd")
-    lifetime = Lifetime(request.timeout_seconds, request.idle_timeout_seconds)
-    checks.check_lifetime(lifetime)
+def resolve(options: SandboxOptions, interpreter: Interpreter | None = None, owner: str = "") -> SandboxSpec:
+    """The spec of a new sandbox. Without an ``interpreter``: the one asked for, or our own.
+
+    Raises InvalidArgument for an option that is not allowed.
+    """
+    options.check()
+    limits = _limits(options)
     spec = SandboxSpec(
-        _template(request, interpreter),
+        _template(options, interpreter),
         limits,
-        request.mounts,
-        request.env,
-        request.cwd,
-        lifetime,
+        options.mounts or (),
+        options.env,
+        Lifetime(options.timeout_seconds, options.idle_timeout_seconds),
         owner,
-        request.persistent,
-        request.network,
-        request.secrets,
+        options.persistent,
+        **_carried(options),
     )
     checks.check_sandbox(spec)
     return spec
 
 
-def _template(request: SandboxRequest, interpreter: Interpreter | None) -> TemplateSpec:
-    name = request.template
-    if request.preload is None and name not in BUILTIN_TEMPLATES:
+def resolve_thaw(options: SandboxOptions, snapshot: str | None, name: str | None, elsewhere: bool = False) -> ThawSpec:
+    """The spec of a sandbox from a snapshot: what is not asked for stays as the frozen one had it.
+
+    ``elsewhere``: another machine makes it, and compares the memory with its own. Raises InvalidArgument.
+    """
+    options.check()
+    if options.memory_mib is not None and not elsewhere:
+        check_memory_mib(options.memory_mib)
+    for mount in options.mounts or ():
+        checks.check_mount(mount)
+    lifetime = Lifetime(options.timeout_seconds, options.idle_timeout_seconds)
+    return ThawSpec(
+        snapshot=snapshot,
+        name=name,
+        memory_bytes=None if options.memory_mib is None else options.memory_mib * MIB,
+        pids=options.pids,
+        cpus=None if options.cpus is None else float(options.cpus),
+        disk_bytes=None if options.disk_mib is None else options.disk_mib * MIB,
+        mounts=options.mounts,
+        environment=options.env,
+        lifetime=None if lifetime == Lifetime() else lifetime,
+        **_carried(options),
+    )
+
+
+def _carried(options: SandboxOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in options_of(CarriedOptions)}
+
+
+def _template(options: SandboxOptions, interpreter: Interpreter | None) -> TemplateSpec:
+    name = options.template
+    if options.preload is None and name not in BUILTIN_TEMPLATES:
         names = ", ".join(map(repr, BUILTIN_TEMPLATES))
         raise wrong_argument(
             "template",
             f"there is no template {name!r:.100}; built in are {names}",
             hint="give preload to define one of your own",
         )
-    if request.preload is None:
-        return TemplateSpec(name, interpreter or _find(request.python), BUILTIN_TEMPLATES[name], builtin=True)
+    if options.preload is None:
+        return TemplateSpec(name, interpreter or _find(options.python), BUILTIN_TEMPLATES[name], builtin=True)
     # Before an interpreter is started to learn of its folders.
     checks.check_template_name(name, "template")
-    checks.check_preload(request.preload)
+    checks.check_preload(options.preload)
     if name in BUILTIN_TEMPLATES:
         names = ", ".join(map(repr, BUILTIN_TEMPLATES))
         raise must("template", f"be another name than those of the built-in templates ({names})", name)
-    return TemplateSpec(name, interpreter or _find(request.python), request.preload, builtin=False)
+    return TemplateSpec(name, interpreter or _find(options.python), options.preload, builtin=False)
 
 
 def _find(python: str | None) -> Interpreter:
@@ -78,16 +106,15 @@ def _find(python: str | None) -> Interpreter:
     return interpreters.find(python)
 
 
-def _limits(request: SandboxRequest) -> Limits:
-    memory_mib = default_memory_mib() if request.memory_mib is None else request.memory_mib
-    pids = _PIDS if request.pids is None else request.pids
-    cpus = _CPUS if request.cpus is None else request.cpus
-    disk_mib = _DISK_MIB if request.disk_mib is None else request.disk_mib
+def _limits(options: SandboxOptions) -> Limits:
+    memory_mib = default_memory_mib() if options.memory_mib is None else options.memory_mib
     check_memory_mib(memory_mib)
-    checks.check_pids(pids)
-    checks.check_cpus(cpus)
-    checks.check_disk_mib(disk_mib)
-    return Limits(memory_mib * MIB, pids, float(cpus), disk_mib * MIB)
+    return Limits(
+        memory_mib * MIB,
+        _PIDS if options.pids is None else options.pids,
+        _CPUS if options.cpus is None else float(options.cpus),
+        (_DISK_MIB if options.disk_mib is None else options.disk_mib) * MIB,
+    )
 
 
 def check_memory_mib(memory_mib: int) -> None:

@@ -111,19 +111,19 @@ class AsyncSandbox(AsyncSandboxBase):
         server = server_for(template, url, api_key)
         spec = sandbox_spec(
             template,
-            python,
-            env,
-            cwd,
-            mounts,
-            memory_mib,
-            pids,
-            cpus,
-            disk_mib,
-            timeout_seconds,
-            idle_timeout_seconds,
-            network,
-            secrets,
             server,
+            python=python,
+            env=env,
+            cwd=cwd,
+            mounts=mounts,
+            memory_mib=memory_mib,
+            pids=pids,
+            cpus=cpus,
+            disk_mib=disk_mib,
+            timeout_seconds=timeout_seconds,
+            idle_timeout_seconds=idle_timeout_seconds,
+            network=network,
+            secrets=secrets,
         )
         self._begin(template, server, spec, given)
 

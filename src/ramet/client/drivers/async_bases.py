@@ -15,7 +15,7 @@ from ramet.client.operations import sandboxes
 from ramet.client.tools.tool import Toolset
 from ramet.errors import SandboxClosed
 from ramet.protocol.forks import ForkInfo
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.protocol.specs import SandboxSpec, ThawSpec
 from ramet.transport.seam import Engine
 
@@ -25,7 +25,7 @@ class _Creation(NamedTuple):
 
     template: object
     server: Engine | None
-    spec: SandboxSpec | ThawSpec | SandboxRequest
+    spec: SandboxSpec | ThawSpec | SandboxOptions
     tools: Toolset
 
 
@@ -41,7 +41,7 @@ class AsyncSandboxBase:
         raise NotImplementedError
 
     def _begin(
-        self, template: object, server: Engine | None, spec: SandboxSpec | ThawSpec | SandboxRequest, tools: Toolset
+        self, template: object, server: Engine | None, spec: SandboxSpec | ThawSpec | SandboxOptions, tools: Toolset
     ) -> None:
         """Store the arguments for ``_ready``: a constructor cannot await."""
         self._creation = _Creation(template, server, spec, tools)

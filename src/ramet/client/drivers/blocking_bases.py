@@ -15,7 +15,7 @@ from ramet.client.operations.network import network_state
 from ramet.client.tools.tool import Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol.forks import ForkInfo
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.protocol.specs import SandboxSpec, ThawSpec
 from ramet.transport.seam import Engine
 
@@ -32,7 +32,7 @@ class SandboxBase:
         raise NotImplementedError
 
     def _begin(
-        self, template: object, server: Engine | None, spec: SandboxSpec | ThawSpec | SandboxRequest, tools: Toolset
+        self, template: object, server: Engine | None, spec: SandboxSpec | ThawSpec | SandboxOptions, tools: Toolset
     ) -> None:
         """Create the sandbox. ``server`` is None for one in this process."""
         engine = server or engine_for(template)

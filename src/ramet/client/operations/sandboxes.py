@@ -10,7 +10,7 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import encode
 from ramet.protocol.listing import SandboxRow
 from ramet.protocol.refusing import wrong_argument
-from ramet.protocol.requests import SandboxRequest
+from ramet.protocol.requests import SandboxOptions
 from ramet.protocol.results import SandboxInfo
 from ramet.protocol.specs import Lifetime, SandboxSpec, ThawSpec
 
@@ -22,7 +22,7 @@ class Inventory(NamedTuple):
     snapshots: tuple[str, ...]
 
 
-def create(spec: SandboxSpec | ThawSpec | SandboxRequest) -> Operation[str]:
+def create(spec: SandboxSpec | ThawSpec | SandboxOptions) -> Operation[str]:
     """Make a new sandbox, from a snapshot if the spec is a ThawSpec. Returns its id."""
     kind = calls.THAW if isinstance(spec, ThawSpec) else calls.CREATE
     return ask(encode(kind, spec.header()), lambda header: fields.text(header, "id"))

@@ -45,6 +45,8 @@ class Peer(Protocol):
 class ClientCall:
     """One call of a client, from its first frame to its answer. The connection holds one at a time."""
 
+    __slots__ = ("frame", "peer")
+
     answered = False  # it only takes in what its client still sends; another call may begin
 
     def __init__(self, peer: Peer, frame: Frame) -> None:
@@ -88,7 +90,7 @@ class MakingCall(TaskCall):
         answer = await work
         made = _made(answer)
         if self.peer.channel.detached:
-            # The client may have left after the last time that the work looked: nobody could ever close them.
+            # The client may have left after the last time that the work looked: no client could ever close them.
             await self.peer.forget(made)
             return
         self.peer.answer(answer, made)

@@ -24,6 +24,8 @@ _STREAM_NAMES = ("stdout", "stderr")
 class RunCall(ClientCall):
     """Runs a cell. A warm one is served in two callbacks, without a task: this one, and the one with its outcome."""
 
+    __slots__ = ("_running",)
+
     def __init__(self, peer: Peer, frame: Frame) -> None:
         super().__init__(peer, frame)
         self._running: tuple[Sandbox, Cell, Execution | None] | None = None

@@ -1,4 +1,4 @@
-"""Calls about tools: give them to a sandbox, answer calls of them, say that nobody answers any more."""
+"""Calls about tools: give them to a sandbox, answer calls of them, say that the client has stopped answering."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ToolAnswerCall(ClientCall):
 
 
 class ToolsGoneCall(ClientCall):
-    """Nobody answers the tool calls of an execution any more."""
+    """The client has stopped answering the tool calls of an execution."""
 
     def begin(self) -> None:
         tool_calls.gone(self.frame, self.peer.registry)

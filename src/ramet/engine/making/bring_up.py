@@ -4,7 +4,7 @@ create    TemplateSource   NewSandbox
 fork      ForkSource       NewSandbox, one for each copy
 thaw      SnapshotSource   NewSandbox
 resume    SnapshotSource   NewSandbox
-diff      SnapshotSource   NewSandbox, found by nobody, closed afterwards
+diff      SnapshotSource   NewSandbox, in no list, closed afterwards
 restore   SnapshotSource   the sandbox itself, which gives up the body it had
 recover   EmptiedPod       the sandbox itself, which keeps its body
 """
