@@ -56,11 +56,11 @@ from ramet.errors import (
     ValueUnsupported,
 )
 from ramet.protocol.checks import Language
-from ramet.protocol.differences import FileChange, FileState
-from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
-from ramet.protocol.listing import SandboxRow
-from ramet.protocol.replays import ReplayEvent
-from ramet.protocol.results import (
+from ramet.protocol.values.differences import FileChange, FileState
+from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, NameValue
+from ramet.protocol.values.listing import SandboxRow
+from ramet.protocol.values.replays import ReplayEvent
+from ramet.protocol.values.results import (
     CellError,
     ClearEvent,
     Event,
@@ -74,8 +74,8 @@ from ramet.protocol.results import (
     ToolCallRecord,
     Truncated,
 )
-from ramet.protocol.specs import Limits
-from ramet.protocol.terminals import TerminalInfo
+from ramet.protocol.values.specs import Limits
+from ramet.protocol.values.terminals import TerminalInfo
 from ramet.transport.embedded import close_engine
 
 __all__ = [

@@ -12,11 +12,11 @@ import platform
 import sys
 from typing import Any
 
-from ramet_guest import fallback
-from ramet_guest.channel import Channel, encode_header
-from ramet_guest.children import tell_children_apart
-from ramet_guest.interrupts import Gate
-from ramet_guest.output import SPARES, Output, unbuffer_c_stdio
+from ramet_guest.cells import fallback
+from ramet_guest.cells.interrupts import UserCodeGate
+from ramet_guest.channel import ControlChannel, encode_header
+from ramet_guest.processes.forked_children import tell_children_apart
+from ramet_guest.processes.output import SPARES, Output, unbuffer_c_stdio
 from ramet_guest.wire import READY, REPL_CONTROL
 
 OLDEST_IPYTHON = 8
@@ -45,13 +45,14 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     check_ipython()
     # `scripts` is imported now, although only later cells use it: its file may be replaced by another version
     # meanwhile.
-    from ramet_guest import magics, memory, no_network, postmortem, scripts, warmup  # noqa: F401
+    from ramet_guest.cells import magics, no_network, postmortem
+    from ramet_guest.cells.shell import make_shell
+    from ramet_guest.cells.sources import teach_inspect
     from ramet_guest.repl import Repl
-    from ramet_guest.shell import make_shell
-    from ramet_guest.sources import teach_inspect
+    from ramet_guest.waking import memory, warmup
 
-    channel = Channel(REPL_CONTROL)
-    gate = Gate()
+    channel = ControlChannel(REPL_CONTROL)
+    gate = UserCodeGate()
     output = Output()
     repl = Repl(channel, output, gate, make_shell())
     repl.commands_folder = options.get("commands")

@@ -28,13 +28,13 @@ _getpid = os.getpid
 _poll = select.poll
 
 
-class Frame(NamedTuple):
+class GuestFrame(NamedTuple):
     kind: int
     header: dict[str, Any]
     blob: bytes
 
 
-class Channel:
+class ControlChannel:
     """The guest's end of the control socket. Owned by the process whose pid is `pid`; forked copies have none."""
 
     def __init__(self, descriptor: int) -> None:
@@ -82,7 +82,7 @@ class Channel:
         if control is not None:
             control.close()
 
-    def receive(self) -> Frame:
+    def receive(self) -> GuestFrame:
         """Blocks until a whole frame has come. The engine's leaving ends this process."""
         data = self._pending
         while len(data) < _PREFIX.size:
@@ -96,7 +96,7 @@ class Channel:
             data = self._rest(data, end)
         self._pending = data[end:]
         header: dict[str, Any] = _scan_json(data[_PREFIX.size : header_end].decode("ascii"), 0)[0]
-        return Frame(kind, header, data[header_end:end])
+        return GuestFrame(kind, header, data[header_end:end])
 
     def _more(self, data: bytes) -> bytes:
         try:

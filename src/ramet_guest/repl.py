@@ -9,29 +9,32 @@ import threading
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ramet_guest import cell_loop, naming, orphans, postmortem, thawing, wire
 from ramet_guest import channel as frames
-from ramet_guest.asynchronous import Loops
-from ramet_guest.channel import Channel, Frame
-from ramet_guest.compiling import Compiler, Program, refuse_bad_characters
-from ramet_guest.history import History
-from ramet_guest.interrupts import Gate, Interrupted
-from ramet_guest.output import Output
-from ramet_guest.processes import Processes
-from ramet_guest.rich import Publisher
-from ramet_guest.sources import Sources
-from ramet_guest.tracebacks import (
+from ramet_guest import wire
+from ramet_guest.cells import cell_loop, postmortem
+from ramet_guest.cells.asynchronous import CellLoops
+from ramet_guest.cells.compiling import Compiler, Program, refuse_bad_characters
+from ramet_guest.cells.history import History
+from ramet_guest.cells.interrupts import Interrupted, UserCodeGate
+from ramet_guest.cells.rich import Publisher
+from ramet_guest.cells.sources import Sources
+from ramet_guest.cells.tracebacks import (
     ThreadReports,
     describe,
     format_error,
     last_resort,
     lower_recursion_limit_is_survivable,
 )
-from ramet_guest.values import Values
+from ramet_guest.channel import ControlChannel, GuestFrame
+from ramet_guest.comparing import names
+from ramet_guest.processes.commands import Processes
+from ramet_guest.processes.output import Output
+from ramet_guest.values.exchange import Values
+from ramet_guest.waking import orphans, thawing
 
 if TYPE_CHECKING:
-    from ramet_guest.tool_pending import Unmade
-    from ramet_guest.tools import Tools
+    from ramet_guest.tools.given_tools import Tools
+    from ramet_guest.tools.pending import Unmade
 
 _exec = exec
 _eval = eval
@@ -69,7 +72,7 @@ class Hooks(NamedTuple):
 class Repl:
     """Owns the namespace and everything that a cell needs to run."""
 
-    def __init__(self, channel: Channel, output: Output, gate: Gate, shell: Any) -> None:
+    def __init__(self, channel: ControlChannel, output: Output, gate: UserCodeGate, shell: Any) -> None:
         self.channel = channel
         self.output = output
         self.gate = gate
@@ -79,7 +82,7 @@ class Repl:
         self.compiler = Compiler(shell, self.namespace, self.sources)
         self.history = shell.history = History(shell, self.namespace, self.sources)
         self.sources.on_dropped = self.history.drop_input
-        self.loops = Loops(gate)
+        self.loops = CellLoops(gate)
         cell_loop.install(self.loops.open, lambda: channel.fileno() == -1)
         self.processes = Processes(gate)
         self._callbacks: dict[str, list[Any]] = shell.events.callbacks
@@ -109,7 +112,12 @@ class Repl:
         os.system = self.processes.system
         # An interrupt inside these would leave half a frame on the control socket, or a lock taken.
         gate.protect(
-            Channel.send, Channel.publish, Channel.done, Channel.has_taken, Channel._read_taken, Publisher._send
+            ControlChannel.send,
+            ControlChannel.publish,
+            ControlChannel.done,
+            ControlChannel.has_taken,
+            ControlChannel._read_taken,
+            Publisher._send,
         )
         gate.cell_waits = channel.readable
         threading.excepthook = ThreadReports(output.error_text)
@@ -159,7 +167,7 @@ class Repl:
             # Show it, but go on: the engine waits for the answer to its next frame.
             self.show(error)
 
-    def answer(self, frame: Frame) -> None:
+    def answer(self, frame: GuestFrame) -> None:
         """Runs a cell and reports how it ended."""
         header = frame.header
         gate = self.gate
@@ -236,17 +244,17 @@ class Repl:
     def give_tools(self, socket_name: str, told: bytes, anew: bool) -> None:
         """Sets the tools of the sandbox. `anew`: also restore those whose names cells have overwritten."""
         if self.tools is None:
-            from ramet_guest.tools import Tools
+            from ramet_guest.tools.given_tools import Tools
 
             self.tools = Tools(self, self.commands_folder)
         self.tools.give(socket_name, told)
         if anew:
             self.tools.put_back()
 
-    def answer_question(self, frame: Frame) -> None:
+    def answer_question(self, frame: GuestFrame) -> None:
         """Answers a frame that is not a cell."""
         if frame.kind == wire.ASK_NAMES:
-            naming.answer(self, float(frame.header["seconds"]))
+            names.answer(self, float(frame.header["seconds"]))
             self.leave_if_forked(0)
         elif frame.kind == wire.ASK_LOOPS:
             running = thawing.runs_loops(self)

@@ -12,7 +12,7 @@ import pytest
 from ramet import AsyncSandbox, Copied, FileNotFound, InvalidArgument, LimitReached, Sandbox
 from ramet.client import folders
 from ramet.client.folders import CountedFile, ListFolder, MakeFolder, PartialFile, SaveFile, SendFile, StatPath
-from ramet.protocol.results import FileInfo
+from ramet.protocol.values.results import FileInfo
 from tests.behaviour.calling import ok
 from tests.behaviour.faces import AnySandbox
 

@@ -84,7 +84,7 @@ def test_a_table_of_pandas_is_one_inside(
     make_any_sandbox: MakeSandbox, arrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not arrow:
-        monkeypatch.setattr("ramet.protocol.tool_tables.find_spec", lambda name: None)
+        monkeypatch.setattr("ramet.protocol.tools.tables.find_spec", lambda name: None)
     asked: list[tuple[object, ...]] = []
 
     def sum_up(rows: list[dict[str, Any]]) -> int:

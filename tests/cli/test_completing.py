@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ramet import Sandbox
-from ramet.cli.completing import complete
+from ramet.cli.local.name_completion import complete
 
 
 def test_names_attributes_builtins_keywords_and_magics_are_offered(sandbox: Sandbox) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ramet import InvalidArgument, Network, Secret
 from ramet.cli.main import make_parser
-from ramet.cli.networking import add_network_options, chosen_network
+from ramet.cli.network_options import add_network_options, chosen_network
 from tests.cli.commands import ramet
 from tests.network.servers import Server
 from tests.server.running import Server as RametServer

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ramet import Sandbox
-from ramet.cli.script import Script
+from ramet.cli.local.script import RunScript
 from tests.pythons import VERSIONS, python_of
 
 
-def script(source: str, name: str = "bug.py") -> Script:
-    return Script("python", name, source.encode(), [name], f"/root/{name}")
+def script(source: str, name: str = "bug.py") -> RunScript:
+    return RunScript("python", name, source.encode(), [name], f"/root/{name}")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ramet.server.audit import CALL_ACTIONS, INSPECT, LIST_ALL, ROUTE_ACTIONS
-from ramet.server.key_records import read_keys
-from ramet.server.settings import ServerSettings
+from ramet.doors.http.access.audit_log import CALL_ACTIONS, INSPECT, LIST_ALL, ROUTE_ACTIONS
+from ramet.doors.http.access.key_records import read_keys
+from ramet.doors.http.settings import ServerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()

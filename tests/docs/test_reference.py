@@ -8,9 +8,9 @@ import pytest
 
 import ramet
 from ramet import errors
-from ramet.protocol.options import options_of
-from ramet.protocol.requests import SandboxOptions
-from ramet.server import openapi
+from ramet.doors.http.documentation import openapi
+from ramet.protocol.values.options import options_of
+from ramet.protocol.values.requests import SandboxOptions
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 

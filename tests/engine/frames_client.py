@@ -10,11 +10,11 @@ from time import monotonic
 from typing import Any
 
 from ramet.errors import SandboxClosed
-from ramet.isolation import interpreter
+from ramet.isolation.files import interpreter
 from ramet.protocol import calls
 from ramet.protocol.checks import MIB
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.specs import Lifetime, Limits, SandboxSpec, TemplateSpec
+from ramet.protocol.values.specs import Lifetime, Limits, SandboxSpec, TemplateSpec
 from ramet.transport import embedded
 
 _SECONDS = 60.0

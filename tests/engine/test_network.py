@@ -13,10 +13,10 @@ import pytest
 
 from ramet.errors import InvalidArgument, NotPermitted, SandboxClosed, Unreachable
 from ramet.protocol import calls
-from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
-from ramet.protocol.network import NetworkSpec, SecretSpec, read_rules
-from ramet.protocol.specs import SandboxSpec, ThawSpec
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec, read_rules
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.transport import embedded
 from tests.engine.conftest import Connect
 from tests.engine.frames_client import Line, create, run, spec, until

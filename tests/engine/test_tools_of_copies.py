@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ramet.protocol import calls
-from ramet.protocol.specs import ThawSpec
+from ramet.protocol.values.specs import ThawSpec
 from tests.engine.conftest import Connect
 from tests.engine.frames_client import Line, create
 from tests.engine.tools_inside import INSIDE, answer, begin, give, next_call, run, tool

@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.tools import ToolSpec, encode_tools
+from ramet.protocol.tools.specs import ToolSpec, encode_tools
 from tests.engine.frames_client import Line
 
 # For a cell: a client of the tool socket in plain Python, that can also do what no honest one does.

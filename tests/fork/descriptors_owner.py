@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ramet.isolation.seccomp import compile_filter
+from ramet.isolation.kernel.seccomp import compile_filter
 from tests.fork.descriptors_things import THINGS, Check
 
 _libc = ctypes.CDLL(None, use_errno=True)

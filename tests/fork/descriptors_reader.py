@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ramet.freezing.descriptors import (
     Lines,
-    Target,
+    PausedProcess,
     access,
     compile_calls,
     privatize,
@@ -116,7 +116,7 @@ def main() -> None:
         pids[int(name)] = int(name)
     # In a pod the root is such a layer.
     access.OWN_PLACES = (*access.OWN_PLACES, os.fsencode(f"{folder}/tree"))
-    target = Target(owner.pid, pidfd, root, pids, inodes)
+    target = PausedProcess(owner.pid, pidfd, root, pids, inodes)
     started = time.perf_counter()
     found = read_descriptors(target)
     read = time.perf_counter()

@@ -15,11 +15,11 @@ _PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
 import argparse, asyncio, json, os, resource, socket, traceback
-from ramet.isolation.cgroups import Delegation
+from ramet.isolation.kernel.cgroups import Delegation
 from ramet.isolation.holder import Broker, Holder
-from ramet.isolation.interpreter import find
+from ramet.isolation.files.interpreter import find
 from ramet.isolation.pods import PodMaker
-from ramet.protocol.specs import Limits
+from ramet.protocol.values.specs import Limits
 
 parser = argparse.ArgumentParser()
 for name in ("primary", "owner-pidfd", "broker"):

@@ -9,9 +9,9 @@ import random
 import stat
 import sys
 
-from ramet.isolation import layers
-from ramet.isolation.differences import diff_files
-from ramet.isolation.layers import FileImage
+from ramet.isolation.files import layers
+from ramet.isolation.files.differences import diff_files
+from ramet.isolation.files.layers import FileImage
 
 SMALL = (layers.SMALL_BYTES, layers.SMALL_ENTRIES)
 

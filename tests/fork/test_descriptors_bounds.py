@@ -15,13 +15,20 @@ from pathlib import Path
 import pytest
 
 from ramet.errors import ForkFailed
-from ramet.freezing.descriptors import Descriptors, Lines, Target, compile_calls, read_descriptors, read_shared_maps
+from ramet.freezing.descriptors import (
+    Lines,
+    OpenDescriptors,
+    PausedProcess,
+    compile_calls,
+    read_descriptors,
+    read_shared_maps,
+)
 from ramet.freezing.descriptors.bounds import MOST_BYTES, MOST_DESCRIPTORS, MOST_WATCHED
 from ramet.freezing.descriptors.recipes import Dead, NamelessFile
 
 
 @contextlib.contextmanager
-def _stopped(program: str, folder: Path) -> Iterator[Target]:
+def _stopped(program: str, folder: Path) -> Iterator[PausedProcess]:
     """A process that has run `program`, and stopped."""
     prelude = "import errno, mmap, os, resource, select, signal, socket, struct\n"
     stop = "\nos.kill(os.getpid(), signal.SIGSTOP)"
@@ -34,7 +41,7 @@ def _stopped(program: str, folder: Path) -> Iterator[Target]:
             assert process.poll() is None, "the program failed"
             assert time.monotonic() < deadline
             time.sleep(0.002)
-        yield Target(process.pid, pidfd, root, {process.pid: process.pid}, Lines(1, 1, 1))
+        yield PausedProcess(process.pid, pidfd, root, {process.pid: process.pid}, Lines(1, 1, 1))
     finally:
         os.close(pidfd)
         os.close(root)
@@ -49,7 +56,7 @@ def _nothing_left_open() -> Iterator[None]:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def _nameless(found: Descriptors) -> NamelessFile:
+def _nameless(found: OpenDescriptors) -> NamelessFile:
     """The one that the program made: 2 is whatever the test runner gave us."""
     return next(
         each.thing for each in found.descriptions if isinstance(each.thing, NamelessFile) and each.places[0].number > 2

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from ramet import AsyncSandbox, Diff, Sandbox
-from ramet.protocol.differences import FileState
+from ramet.protocol.values.differences import FileState
 from tests.fork.relatives import Fork, run, value
 
 

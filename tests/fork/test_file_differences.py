@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from ramet.protocol.differences import FileChange, FileState
+from ramet.protocol.values.differences import FileChange, FileState
 from tests.fork.files_inside import run_inside
 
 _IMPORTS = """
 import hashlib
 from dataclasses import asdict
 from ramet.errors import LimitReached
-from ramet.isolation import _files, differences, layers
-from ramet.isolation.differences import diff_files
-from ramet.isolation.layers import FileImage
-from ramet.protocol.specs import MountSpec
+from ramet.isolation import _files
+from ramet.isolation.files import differences
+from ramet.isolation.files import layers
+from ramet.isolation.files.differences import diff_files
+from ramet.isolation.files.layers import FileImage
+from ramet.protocol.values.specs import MountSpec
 
 def put(pod, path, data):
     with open(below(pod, path), "wb") as file:
@@ -215,12 +217,12 @@ async def test(world):
 
 def test_a_comparison_ends_when_it_is_asked_to_or_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
-from ramet.isolation.walks import Stop, Stopped
+from ramet.isolation.files.walks import Stop, WalkCancelled
 
 def told(stop):
     try:
         return len(diff_files(one, other, None, stop))
-    except (LimitReached, Stopped) as error:
+    except (LimitReached, WalkCancelled) as error:
         return f"{type(error).__name__}: {error}"
 
 async def test(world):
@@ -241,6 +243,6 @@ async def test(world):
 """
     answer = run_inside(_IMPORTS + code, monkeypatch)
     assert isinstance(answer, list)
-    assert answer[:3] == [0, "Stopped: ", 1]
+    assert answer[:3] == [0, "WalkCancelled: ", 1]
     assert "LimitReached: there are too many files to compare within" in answer[3]
     assert "paths" in answer[3]

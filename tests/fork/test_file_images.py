@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.cgroups import Delegation, PodGroup
-from ramet.protocol.specs import Limits
+from ramet.isolation.kernel.cgroups import Delegation, PodGroup
+from ramet.protocol.values.specs import Limits
 from tests.fork.files_inside import program, run_inside
 
 _IMPORTS = """
 import errno
 import contextlib
 from ramet.errors import RametError, LimitReached
-from ramet.isolation import layers, pods
-from ramet.isolation.layers import FileImage
-from ramet.protocol.specs import MountSpec
+from ramet.isolation import pods; from ramet.isolation.files import layers
+from ramet.isolation.files.layers import FileImage
+from ramet.protocol.values.specs import MountSpec
 
 def put(pod, path, data):
     with open(below(pod, path), "wb") as file:

@@ -14,10 +14,10 @@ from typing import Any
 
 import uvicorn
 
-from ramet.gateway.app import Application
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.rooms import Rooms
-from ramet.gateway.settings import GatewaySettings
+from ramet.doors.gateway.application import GatewayApplication
+from ramet.doors.gateway.code_side import CodeSide
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.settings import GatewaySettings
 
 _START_SECONDS = 60
 
@@ -25,7 +25,7 @@ _START_SECONDS = 60
 @dataclass
 class Gateway:
     url: str
-    application: Application
+    application: GatewayApplication
     loop: asyncio.AbstractEventLoop
     lines: list[dict[str, Any]] = field(default_factory=list)
     """What it logged."""
@@ -85,7 +85,7 @@ def _run(
     async def serve() -> None:
         lines: list[dict[str, Any]] = []
         chosen = GatewaySettings(**{"upstream": upstream, "retry_seconds": (0.01, 0.01), **settings})
-        application = Application(chosen, Rooms(folder, containers), _Lines(lines))
+        application = GatewayApplication(chosen, CodeSide(folder, containers), _Lines(lines))
         config = uvicorn.Config(application, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramet.gateway.containers.registry import Container, Containers
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.files.store import FileLimits, FileStore
-from ramet.gateway.running.cell_run import CallLimits, CellRequest, CellRun, ClientTool, Finished, Waiting
+from ramet.doors.gateway.containers.registry import Container, Containers
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.files.store import FileLimits, FileStore
+from ramet.doors.gateway.running.cell_run import CallLimits, CellRequest, CellRun, ClientTool, Finished, Waiting
 
 WAIT_SECONDS = 60
 ALICE, BOB = "alice", "bob"

@@ -15,7 +15,7 @@ import anthropic
 import httpx
 import pytest
 
-from ramet.gateway.serving import _Passing
+from ramet.doors.gateway.serving import _Passing
 from tests.gateway.clients import CODE_TOOL, KEY, Asking, results, said, texts, user, weather_tool
 from tests.gateway.commands import COMMAND, WAIT_SECONDS, started
 from tests.gateway.upstreams import ScriptedUpstream, python, says

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ramet import AsyncSandbox
-from ramet.gateway.containers.registry import ContainerExpired, ContainersFull, ContainerUnknown
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.errors import ApiError
-from ramet.gateway.files.refusals import FileUnknown
+from ramet.doors.gateway.containers.registry import ContainerExpired, ContainersFull, ContainerUnknown
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.errors import ApiError
+from ramet.doors.gateway.files.refusals import FileUnknown
 from tests.gateway.rooms import ALICE, BOB, Place, a_place, bash, carried_out, content, ends, pieces, python
 
 
@@ -273,9 +273,9 @@ async def test_a_container_whose_sandbox_is_gone_has_expired(place: Place) -> No
 _ENGINE_ENDS = """
 import asyncio, pathlib, sys
 from ramet import close_engine
-from ramet.gateway.containers.registry import ContainerExpired, Containers, ContainerSettings
-from ramet.gateway.files.store import FileStore
-from ramet.gateway.running.cell_run import CellRequest
+from ramet.doors.gateway.containers.registry import ContainerExpired, Containers, ContainerSettings
+from ramet.doors.gateway.files.store import FileStore
+from ramet.doors.gateway.running.cell_run import CellRequest
 
 def cell(code):
     return CellRequest("srvtoolu_1", "code_execution", {"code": code}, "20260120")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.running.cell_run import ClientTool
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.running.cell_run import ClientTool
 from tests.gateway.rooms import ALICE, a_place, bash, carried_out, content, ends, pieces, python, waits
 from tests.server.running import running_server
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from ramet.doors.gateway.requests.declarations import read_tools
+from ramet.doors.gateway.requests.schemas import is_recursive, python_name, signature
+from ramet.doors.gateway.requests.tool_texts import tools_for_upstream
+from ramet.doors.gateway.running.cell_run import ClientTool
+from ramet.doors.gateway.settings import GatewaySettings
+from ramet.doors.gateway.upstream.client import base_url
+from ramet.doors.gateway.upstream.credentials import upstream_betas, upstream_headers
 from ramet.errors import InvalidArgument
-from ramet.gateway.asking.declaring import read_tools
-from ramet.gateway.asking.schemas import is_recursive, python_name, signature
-from ramet.gateway.asking.tool_texts import tools_for_upstream
-from ramet.gateway.running.cell_run import ClientTool
-from ramet.gateway.settings import GatewaySettings
-from ramet.gateway.upstream.client import base_url
-from ramet.gateway.upstream.credentials import upstream_betas, upstream_headers
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
 

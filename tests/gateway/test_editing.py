@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ramet.gateway.containers.registry import Container
+from ramet.doors.gateway.containers.registry import Container
 from tests.gateway.rooms import a_place, bash, carried_out, content, editor
 
 NAME = "text_editor_code_execution"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.gateway.files.names import clean_name, distinct, mime_type_of
+from ramet.doors.gateway.files.refusals import FileExpired, FileNotDownloadable, FileTooLarge, FileUnknown, StoreFull
+from ramet.doors.gateway.files.shapes import ListQuery, downloadable, file_object, list_objects
+from ramet.doors.gateway.files.store import FileLimits, FileStore
 from ramet.errors import RametError
-from ramet.gateway.files.names import clean_name, distinct, mime_type_of
-from ramet.gateway.files.refusals import FileExpired, FileNotDownloadable, FileTooLarge, FileUnknown, StoreFull
-from ramet.gateway.files.shapes import ListQuery, downloadable, file_object, list_objects
-from ramet.gateway.files.store import FileLimits, FileStore
 from tests.gateway.rooms import ALICE, BOB, Clock, pieces, read_all
 
 
@@ -67,7 +67,7 @@ def test_one_store_at_a_time_has_the_folder(tmp_path: Path) -> None:
 
 _KILLED_WHILE_WRITING = """
 import asyncio, sys
-from ramet.gateway.files.store import FileStore
+from ramet.doors.gateway.files.store import FileStore
 
 async def endless():
     yield b"x" * (2 * 1024 * 1024)

@@ -13,12 +13,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ramet.gateway.containers import routes as container_routes
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.errors import ApiError
-from ramet.gateway.files import routes as file_routes
-from ramet.gateway.files.store import FileLimits
-from ramet.gateway.rooms import Rooms
+from ramet.doors.gateway.code_side import CodeSide
+from ramet.doors.gateway.containers import routes as container_routes
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.errors import ApiError
+from ramet.doors.gateway.files import routes as file_routes
+from ramet.doors.gateway.files.store import FileLimits
 from tests.gateway.rooms import bash, carried_out, content, python, read_all
 
 BETA = {"anthropic-beta": "files-api-2025-04-14"}
@@ -34,14 +34,14 @@ async def as_the_api_says_it(_: Request, error: Exception) -> Response:
 
 
 @pytest.fixture
-async def rooms(tmp_path: Path) -> AsyncIterator[Rooms]:
-    made = Rooms(tmp_path / "files", ContainerSettings(), FileLimits(file_bytes=2_000_000))
+async def rooms(tmp_path: Path) -> AsyncIterator[CodeSide]:
+    made = CodeSide(tmp_path / "files", ContainerSettings(), FileLimits(file_bytes=2_000_000))
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def http(rooms: Rooms) -> AsyncIterator[httpx2.AsyncClient]:
+async def http(rooms: CodeSide) -> AsyncIterator[httpx2.AsyncClient]:
     routes = [*file_routes.routes(rooms, owner_of), *container_routes.routes(rooms, owner_of)]
     app = Starlette(routes=routes, exception_handlers={ApiError: as_the_api_says_it})
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway") as client:
@@ -71,7 +71,7 @@ async def test_the_published_client_uploads_lists_and_deletes(client: anthropic.
     assert [file async for file in client.files.list()] == []
 
 
-async def test_bytes_without_a_name_arrive_as_they_are(client: anthropic.AsyncAnthropic, rooms: Rooms) -> None:
+async def test_bytes_without_a_name_arrive_as_they_are(client: anthropic.AsyncAnthropic, rooms: CodeSide) -> None:
     data = bytes(range(256)) * 1000
     made = await client.files.upload(file=data)
     assert (made.filename, made.mime_type, made.size_bytes) == ("unnamed.bin", "application/octet-stream", len(data))
@@ -100,7 +100,7 @@ async def test_an_upload_can_say_how_long_it_is_kept(client: anthropic.AsyncAnth
 
 
 async def test_what_code_made_can_be_downloaded_and_uploads_cannot(
-    client: anthropic.AsyncAnthropic, rooms: Rooms
+    client: anthropic.AsyncAnthropic, rooms: CodeSide
 ) -> None:
     container = await rooms.containers.open(OWNER)
     finished = await carried_out(container, bash('printf made > "$OUTPUT_DIR/ä b.txt"'))
@@ -183,7 +183,9 @@ async def test_files_of_one_key_are_not_there_for_another(http: httpx2.AsyncClie
     assert (await http.get(f"/v1/files/{made['id']}", headers={"authorization": "a"})).json() == made
 
 
-async def test_containers_can_be_listed_looked_into_copied_and_deleted(http: httpx2.AsyncClient, rooms: Rooms) -> None:
+async def test_containers_can_be_listed_looked_into_copied_and_deleted(
+    http: httpx2.AsyncClient, rooms: CodeSide
+) -> None:
     container = await rooms.containers.open("nobody")
     await carried_out(container, python("x = 6"))
     listed = (await http.get("/v1/containers")).json()["data"]
@@ -207,7 +209,7 @@ async def test_containers_can_be_listed_looked_into_copied_and_deleted(http: htt
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"n": "2"}', b'{"n": true}', b'{"n": 99}', b"[" * 60_000])
-async def test_a_senseless_copy_is_a_clear_400(http: httpx2.AsyncClient, rooms: Rooms, body: bytes) -> None:
+async def test_a_senseless_copy_is_a_clear_400(http: httpx2.AsyncClient, rooms: CodeSide, body: bytes) -> None:
     container = await rooms.containers.open("nobody")
     answer = await http.post(f"/v1/containers/{container.id}/fork", content=body)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")

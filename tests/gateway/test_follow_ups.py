@@ -9,7 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from ramet.gateway.containers import container as containers_container
+from ramet.doors.gateway.containers import container as containers_container
 from tests.gateway.clients import CODE_TOOL, KEY, Asking, said, texts, user, weather_tool
 from tests.gateway.gateways import Gateway, running_gateway
 from tests.gateway.rooms import ALICE, BOB, a_place, carried_out, content

@@ -12,8 +12,8 @@ import anthropic
 import httpx
 import pytest
 
-from ramet.gateway.asking.schemas import signature
-from ramet.gateway.turns.continuations import Continuations
+from ramet.doors.gateway.requests.schemas import signature
+from ramet.doors.gateway.turns.continuations import Continuations
 from tests.gateway.clients import CODE_TOOL, KEY, MODEL, Asking, results, said, user, weather_tool
 from tests.gateway.commands import started
 from tests.gateway.gateways import Gateway
@@ -117,7 +117,7 @@ def test_what_is_kept_of_continuations_is_bounded(
     upstream: ScriptedUpstream, ask: Asking, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: Continuations = gateway.application._messages._continuations
-    monkeypatch.setattr("ramet.gateway.turns.continuations._KEPT_BYTES", 300_000)
+    monkeypatch.setattr("ramet.doors.gateway.turns.continuations._KEPT_BYTES", 300_000)
     for _ in range(4):
         upstream.will(says(python("await get_weather(location='A')\nprint('x' * 90_000)")), says("done"))
         first = ask([user("go")], [CODE_TOOL, weather_tool()])

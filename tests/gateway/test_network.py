@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ramet import AsyncSandbox, Network, Secret
-from ramet.gateway.asking.tool_texts import Surroundings, tools_for_upstream
-from ramet.gateway.containers.kept_sandbox import KeptSandbox
-from ramet.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.containers.kept_sandbox import KeptSandbox
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.requests.tool_texts import ContainerFacts, tools_for_upstream
 from ramet.integrations.reach import reach
 from tests.network.routes import http_serving
 
@@ -42,7 +42,7 @@ async def test_a_container_has_its_network_and_secrets_also_after_it_was_frozen(
 
 def test_a_model_is_told_what_can_be_reached() -> None:
     def told(network: Network | None) -> list[str]:
-        surroundings = Surroundings(
+        surroundings = ContainerFacts(
             90, reach(network, {"KEY": Secret(VALUE, hosts=["api.example"])} if network else {})
         )
         tools = tools_for_upstream("20260120", [], surroundings)

@@ -10,8 +10,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.running.cell_run import CallLimits
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.running.cell_run import CallLimits
 from tests.gateway.clients import CODE_TOOL, KEY, Asking, results, said, shape, texts, user, weather_tool
 from tests.gateway.gateways import Gateway, running_gateway
 from tests.gateway.upstreams import ScriptedUpstream, python, says, tool_use

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.gateway.containers.settings import ContainerSettings
-from ramet.gateway.running.outputs import OutputLimits
+from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.running.outputs import OutputLimits
 from tests.gateway.rooms import (
     ALICE,
     Place,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ramet.gateway.containers.registry import ContainerBusy
-from ramet.gateway.errors import ApiError
-from ramet.gateway.running.answers import AnswerRefused
-from ramet.gateway.running.cell_run import ClientTool, Waiting
+from ramet.doors.gateway.containers.registry import ContainerBusy
+from ramet.doors.gateway.errors import ApiError
+from ramet.doors.gateway.running.answers import AnswerRefused
+from ramet.doors.gateway.running.cell_run import ClientTool, Waiting
 from tests.gateway.rooms import (
     ALICE,
     Place,

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from ramet.gateway.errors import ApiError
-from ramet.gateway.turns.recordings import Recording
-from ramet.gateway.turns.threads import Thread, Threads
-from ramet.gateway.upstream.sse import EventReader, EventTooLong, ServerEvent, encode
-from ramet.gateway.upstream.usage import UsageSum
+from ramet.doors.gateway.errors import ApiError
+from ramet.doors.gateway.turns.recordings import Recording
+from ramet.doors.gateway.turns.threads import Thread, Threads
+from ramet.doors.gateway.upstream.sse import EventReader, EventTooLong, ServerEvent, encode
+from ramet.doors.gateway.upstream.usage import UsageSum
 from tests.waiting import settle
 
 STREAM = (

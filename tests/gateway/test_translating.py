@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ramet.gateway.asking.history import OpenCalls, open_calls
-from ramet.gateway.errors import ApiError
-from ramet.gateway.upstream.retelling import retell
-from ramet.gateway.upstream.translating import translate
+from ramet.doors.gateway.errors import ApiError
+from ramet.doors.gateway.requests.history import OpenCalls, open_calls
+from ramet.doors.gateway.upstream.past_cells import retell
+from ramet.doors.gateway.upstream.translation import translate
 
 
 def text(words: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ramet.gateway.kinds import BASH, CODE, EDITOR
+from ramet.doors.gateway.kinds import BASH, CODE, EDITOR
 
 _numbers = itertools.count(1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet_guest import pip
+from ramet_guest.packaging import pip_magic
 from tests.guest.guest_driver import Guest
 
 LOOPBACK_ONLY = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
@@ -19,12 +19,12 @@ LOOPBACK_ROUTE_6 = "00000000000000000000000000000001 80 " + "0 " * 7 + "lo\n"
 def test_a_machine_with_only_loopback_routes_has_no_network(tmp_path: Path) -> None:
     (tmp_path / "route").write_text(LOOPBACK_ONLY)
     (tmp_path / "ipv6").write_text(LOOPBACK_ROUTE_6)
-    assert not pip.has_network(str(tmp_path / "route"), str(tmp_path / "ipv6"))
+    assert not pip_magic.has_network(str(tmp_path / "route"), str(tmp_path / "ipv6"))
 
 
 def test_a_route_through_another_interface_is_a_network(tmp_path: Path) -> None:
     (tmp_path / "route").write_text(LOOPBACK_ONLY + "eth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
-    assert pip.has_network(str(tmp_path / "route"), "/nonexistent")
+    assert pip_magic.has_network(str(tmp_path / "route"), "/nonexistent")
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_pip_asks_an_index_only_when_it_must(
     line: str, needed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(os.environ):
-        if name.startswith("PIP_") or pip.is_proxy(name):
+        if name.startswith("PIP_") or pip_magic.is_proxy(name):
             monkeypatch.delenv(name)
     (tmp_path / "package").mkdir()
     (tmp_path / "requirements.txt").write_text("six-made-up\n")
     monkeypatch.chdir(tmp_path)
-    assert pip.needs_index(line.split()) is needed
+    assert pip_magic.needs_index(line.split()) is needed
 
 
 @pytest.fixture

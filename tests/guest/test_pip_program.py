@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.packages import asker, service
-from ramet_guest import distributions, packages, pip_program, pip_words
+from ramet.engine.packages import requester, service
+from ramet_guest.packaging import distributions, pip_arguments, pip_program, store
 
 LIBRARY = distributions.LIBRARY
 
@@ -33,7 +33,7 @@ def test_plain_installations_are_asked_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("names.txt").write_text("# names\none==1.0 # why\n\ntwo[x] ; python_version > '3'\n")
-    wanted = pip_words.plain(words.split())
+    wanted = pip_arguments.plain(words.split())
     assert wanted is not None
     assert wanted.requirements == requirements
     assert (wanted.upgrade, wanted.pre, wanted.no_deps, wanted.quiet) == (
@@ -69,7 +69,7 @@ def test_plain_installations_are_asked_for(
 def test_everything_else_is_left_to_pip(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("options.txt").write_text("thing\n--index-url http://a.example\n")
-    assert pip_words.plain(words.split()) is None
+    assert pip_arguments.plain(words.split()) is None
 
 
 def test_only_settings_with_an_effect_are_told() -> None:
@@ -79,22 +79,22 @@ def test_only_settings_with_an_effect_are_told() -> None:
         "PIP_CONSTRAINT": "c",
         "HOME": "/root",
     }
-    assert pip_words.settings(environment) == {"PIP_INDEX_URL": "x", "PIP_CONSTRAINT": "c"}
-    assert pip_words.settings({"PIP_CERT": "/mine"}) == {"PIP_CERT": "/mine"}
+    assert pip_arguments.settings(environment) == {"PIP_INDEX_URL": "x", "PIP_CONSTRAINT": "c"}
+    assert pip_arguments.settings({"PIP_CERT": "/mine"}) == {"PIP_CERT": "/mine"}
 
 
 def test_the_engine_has_the_same_list_and_listens_where_it_is_asked() -> None:
     """The guest and the package know nothing of each other: only a test can hold the two in step."""
-    assert asker._WITHOUT_EFFECT == pip_words._SETTINGS_WITHOUT_EFFECT
-    assert b"\0" + service.NAME.encode() == packages.ADDRESS
+    assert requester._WITHOUT_EFFECT == pip_arguments._SETTINGS_WITHOUT_EFFECT
+    assert b"\0" + service.NAME.encode() == store.ADDRESS
 
 
 def test_a_configuration_file_is_pips_business(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
-    assert not pip_words.has_configuration(str(tmp_path / "prefix"), environment, "/nonexistent")
+    assert not pip_arguments.has_configuration(str(tmp_path / "prefix"), environment, "/nonexistent")
     (tmp_path / ".config/pip").mkdir(parents=True)
     (tmp_path / ".config/pip/pip.conf").touch()
-    assert pip_words.has_configuration(str(tmp_path / "prefix"), environment, "/nonexistent")
+    assert pip_arguments.has_configuration(str(tmp_path / "prefix"), environment, "/nonexistent")
 
 
 def test_packages_are_known_by_the_names_of_their_folders() -> None:
@@ -135,7 +135,7 @@ def test_a_tree_is_copied_over_what_is_there(tree: Path, target: Path) -> None:
     (target / LIBRARY / "one").mkdir()
     (target / LIBRARY / "one/__init__.py").write_text("old")
     mapped = os.open(target / LIBRARY / "one/__init__.py", os.O_RDONLY)
-    packages.Copying(set()).copy(os.open(tree, os.O_PATH), str(target))
+    store.Copying(set()).copy(os.open(tree, os.O_PATH), str(target))
     for name in ("one", "two"):
         copied = target / LIBRARY / name / "__init__.py"
         assert (copied.read_text(), copied.stat().st_mtime) == (f"name = {name!r}\n", 1000)
@@ -148,7 +148,7 @@ def test_a_tree_is_copied_over_what_is_there(tree: Path, target: Path) -> None:
 
 def test_what_is_there_in_that_version_is_left_alone(tree: Path, target: Path) -> None:
     folder = os.open(tree, os.O_PATH)
-    packages.Copying(packages.files_of(folder, {"one"})).copy(folder, str(target))
+    store.Copying(store.files_of(folder, {"one"})).copy(folder, str(target))
     assert not (target / LIBRARY / "one/__init__.py").exists()
     assert not (target / LIBRARY / "one-1.0.dist-info").exists()
     assert not (target / "bin/one").exists()
@@ -168,8 +168,8 @@ def test_what_is_there_in_that_version_is_left_alone(tree: Path, target: Path) -
     ],
 )
 def test_a_tree_is_taken_only_where_pip_would_have_done_the_same(installed: dict[str, str], fits: bool) -> None:
-    given = packages.Given({"base": {"pip": "1"}, "added": {"thing": "2"}}, -1)
-    assert packages.fits(given, installed) is fits
+    given = store.Given({"base": {"pip": "1"}, "added": {"thing": "2"}}, -1)
+    assert store.fits(given, installed) is fits
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_lines_are_told_and_the_folder_is_given(engine: Callable[[bytes, list[in
     folder = os.open(tmp_path, os.O_PATH)
     answer = b'{"line": "Collecting thing"}\n{"given": {"base": {}, "added": {"thing": "1"}}}\n'
     told: list[str] = []
-    given = packages.ask({"requirements": ["thing"]}, told.append, engine(answer, [folder]))
+    given = store.ask({"requirements": ["thing"]}, told.append, engine(answer, [folder]))
     assert (told, given.added) == (["Collecting thing"], {"thing": "1"})
     assert os.path.samefile(f"/proc/self/fd/{given.folder}", tmp_path)
     os.close(given.folder)
@@ -217,20 +217,20 @@ def test_an_engine_that_has_no_folder_leaves_it_to_pip(
     engine: Callable[[bytes, list[int]], bytes], answer: bytes
 ) -> None:
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(packages.Unavailable):
-        packages.ask({"requirements": ["thing"]}, print, engine(answer, []))
+    with pytest.raises(store.Unavailable):
+        store.ask({"requirements": ["thing"]}, print, engine(answer, []))
     assert len(os.listdir("/proc/self/fd")) <= len(before) + 2
 
 
 def test_nobody_at_the_socket_leaves_it_to_pip() -> None:
-    assert not packages.is_there(b"\0ramet-nobody-is-here")
-    with pytest.raises(packages.Unavailable):
-        packages.ask({}, print, b"\0ramet-nobody-is-here")
+    assert not store.is_there(b"\0ramet-nobody-is-here")
+    with pytest.raises(store.Unavailable):
+        store.ask({}, print, b"\0ramet-nobody-is-here")
 
 
 def test_what_is_installed_needs_no_engine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pip_words, "has_configuration", lambda *_: False)
-    monkeypatch.setattr(packages, "ask", lambda *_: pytest.fail("the engine was asked"))
+    monkeypatch.setattr(pip_arguments, "has_configuration", lambda *_: False)
+    monkeypatch.setattr(store, "ask", lambda *_: pytest.fail("the engine was asked"))
     assert pip_program.install(["install", f"pytest=={pytest.__version__}"])
     assert "Requirement already satisfied: pytest==" in capsys.readouterr().out
     assert pip_program.install(["install", "-q", "PyTest"])

@@ -279,7 +279,7 @@ def test_a_template_has_everything_for_tools_loaded_and_no_trace_of_the_warm_up(
 ) -> None:
     guest = start_guest(warm_up=True, commands=str(tmp_path / "run" / "bin"))
     assert not (tmp_path / "run").exists()
-    assert value(guest, "'ramet_guest.tools' in __import__('sys').modules")
+    assert value(guest, "'ramet_guest.tools.given_tools' in __import__('sys').modules")
     assert value(guest, "[name for name in globals() if 'tool' in name.lower()]") == []
     engine.give(guest, [SALES])
     assert value(guest, "fetch_sales_data('A')") == ["fetch_sales_data", {"sku": "A"}]

@@ -15,9 +15,9 @@ from ramet.client.operations import cells, files, forks, sandboxes
 from ramet.client.operations.cells import CellOrder
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.requests import SandboxOptions
+from ramet.protocol.values.requests import SandboxOptions
 from ramet.transport.http.address import read_address
-from ramet.transport.http.call import Call
+from ramet.transport.http.call import HttpCall
 from ramet.transport.http.server import Server
 from ramet.transport.http.steps import Dial, Pause
 from tests.http_client.conftest import Perform
@@ -92,7 +92,7 @@ def test_a_server_that_goes_on_after_its_answer_is_not_asked_again_there(perform
 
 def test_a_refused_connection_is_tried_again() -> None:
     """A server that is being started again is not there for a moment. Played without I/O."""
-    call = Call(Server(read_address("http://127.0.0.1:7070")))
+    call = HttpCall(Server(read_address("http://127.0.0.1:7070")))
     assert call.send(encode(calls.INTERRUPT, {"sandbox": "sbx_1"})) is None
     todo = call.receive()
     assert isinstance(next(todo), Dial)

@@ -11,7 +11,7 @@ from ramet.client.drivers import asynchronous, blocking
 from ramet.client.operations import cells
 from ramet.client.operations.cells import CellOrder
 from ramet.client.operations.steps import Operation
-from ramet.protocol.results import Result
+from ramet.protocol.values.results import Result
 from ramet.transport.http import connections
 from ramet.transport.http.remote import remote_engine
 from tests.http_client.servers import FORTY_TWO, answer

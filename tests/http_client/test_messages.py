@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
-from ramet.transport.http.messages import Answer
+from ramet.transport.http.messages import HttpAnswer
 from tests.http_client.servers import FORTY_TWO, answer, chunked, refusal
 
 BEAT = encode(calls.HEARTBEAT, {})
 OUTPUT = encode(calls.OUTPUT, {"stream": 0}, b"x" * 300)
 
 
-def fed(pieces: list[bytes]) -> tuple[Answer, list[Frame]]:
-    taken, frames = Answer(), []
+def fed(pieces: list[bytes]) -> tuple[HttpAnswer, list[Frame]]:
+    taken, frames = HttpAnswer(), []
     for piece in pieces:
         taken.feed(piece)
         while (frame := taken.next_frame()) is not None:
@@ -54,7 +54,7 @@ def test_a_refusal_is_kept_up_to_a_bound() -> None:
 
 
 def test_a_large_frame_is_read_in_large_pieces() -> None:
-    taken = Answer()
+    taken = HttpAnswer()
     taken.feed(answer(encode(calls.CHUNK, {}, b"x" * 10_000_000))[:70_000])
     assert taken.next_frame() is None
     assert taken.wanted_bytes == 1 << 20

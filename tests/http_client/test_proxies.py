@@ -20,7 +20,7 @@ from ramet.client.operations import cells, files
 from ramet.client.operations.cells import CellOrder
 from ramet.client.operations.steps import Operation
 from ramet.client.sources import pieces
-from ramet.protocol.results import Result
+from ramet.protocol.values.results import Result
 from tests.http_client.conftest import Perform
 from tests.http_client.servers import DONE, FORTY_TWO, Peer, Request, refusal, serving
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.requests import SandboxOptions
-from ramet.protocol.specs import Lifetime, MountSpec
+from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.values.specs import Lifetime, MountSpec
 from ramet.transport.resolving import resolve
 
 EVERYTHING = SandboxOptions(

@@ -11,8 +11,8 @@ import platform
 import struct
 import sys
 
-from ramet.isolation import powers
-from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.kernel.syscall_numbers import X86_64
+from ramet.isolation.own_processes import powers
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _EQUAL, _RETURN, _ALLOW, _ERRNO = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000

@@ -9,7 +9,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from ramet import AsyncSandbox, Network, Secret
-from ramet.mcp.sessions import SandboxSettings, Session
+from ramet.doors.mcp.sessions import McpSession, SandboxSettings
 from tests.cli.commands import COMMAND, environment
 from tests.network.routes import http_serving
 
@@ -25,7 +25,7 @@ async def test_forks_and_sandboxes_of_snapshots_have_network_and_secrets_too() -
     with http_serving() as server:
         rule = server.rule("api.example")
         network = Network([rule], addresses={"api.example": "127.0.0.1"})
-        session = Session(
+        session = McpSession(
             SandboxSettings(network=network, secrets={"KEY": Secret(VALUE, hosts=[rule], headers=["X-Key"])})
         )
 

@@ -10,7 +10,7 @@ ENGINE = (
     # What a cell shows
     Breakage(
         "text-before-a-clear-is-not-taken",
-        "ramet/engine/repl.py",
+        "ramet/engine/cells/repl.py",
         'if running.sink.live or message.what == "clear":',
         "if False:",
         ("behaviour/test_shown_in_order.py::test_clear_output_leaves_the_last_step_of_a_loop_in_the_result",),
@@ -110,14 +110,14 @@ ENGINE = (
     ),
     Breakage(
         "network-beyond-what-an-owner-may-have",
-        "ramet/engine/network/allowing.py",
+        "ramet/engine/network/permissions.py",
         "if what is not None:",
         "if False:",
         ("engine/test_network.py::test_an_open_network_is_refused_to_one_who_may_have_rules_only",),
     ),
     Breakage(
         "queue-is-not-bounded",
-        "ramet/engine/cell_queue.py",
+        "ramet/engine/cells/queue.py",
         "if self.waiting >= self._settings.waiting_cells:",
         "if False:",
         ("unit/test_sandbox_queue.py::test_the_queue_is_bounded",),
@@ -125,28 +125,28 @@ ENGINE = (
     # Order and time
     Breakage(
         "queue-is-reversed",
-        "ramet/engine/cell_queue.py",
+        "ramet/engine/cells/queue.py",
         "self._begin(self._queue.popleft())",
         "self._begin(self._queue.pop())",
         ("unit/test_sandbox_queue.py::test_cells_run_one_at_a_time_in_order_of_arrival",),
     ),
     Breakage(
         "interrupt-is-forgotten-when-the-caller-leaves",
-        "ramet/engine/cell_queue.py",
+        "ramet/engine/cells/queue.py",
         "        if cell is self.current:\n            self._stage.interrupt_cell()\n",
         "        if cell is self.current:\n            pass\n",
         ("unit/test_sandbox_queue.py::test_a_caller_that_goes_away_interrupts_its_cell",),
     ),
     Breakage(
         "interrupt-is-not-followed-by-a-harder-one",
-        "ramet/engine/ladder.py",
+        "ramet/engine/cells/interrupt_ladder.py",
         "self._later(self._settings.hard_interrupt_seconds, self._hard)",
         "pass",
         ("unit/test_sandbox_queue.py::test_a_cell_that_ignores_everything_is_asked_twice_told_and_killed",),
     ),
     Breakage(
         "timeout-of-a-cell-is-ignored",
-        "ramet/engine/repl.py",
+        "ramet/engine/cells/repl.py",
         "if cell.timeout_seconds is not None:",
         "if False:",
         ("unit/test_sandbox_queue.py::test_a_cell_that_ignores_everything_is_asked_twice_told_and_killed",),
@@ -167,7 +167,7 @@ ENGINE = (
     ),
     Breakage(
         "output-comes-after-the-result-it-came-before",
-        "ramet/engine/repl.py",
+        "ramet/engine/cells/repl.py",
         "                # it printed before is in the pipes already: reading it first keeps the order of the cell.\n"
         "                self._pipes.take_what_is_there()\n",
         "                pass\n",
@@ -175,7 +175,7 @@ ENGINE = (
     ),
     Breakage(
         "output-at-the-end-of-a-cell-is-lost-to-the-next",
-        "ramet/engine/repl.py",
+        "ramet/engine/cells/repl.py",
         "        self._pipes.take_what_is_there()\n        cause = self._cause(",
         "        cause = self._cause(",
         ("unit/test_sandbox_queue.py::test_output_before_a_cell_is_background_and_output_of_it_is_its_own",),
@@ -198,7 +198,7 @@ ENGINE = (
     ),
     Breakage(
         "merge-keeps-the-body-of-the-parent",
-        "ramet/engine/sandbox.py",
+        "ramet/engine/cells/sandbox.py",
         "self.body = winner.body",
         "pass",
         ("unit/test_making_merge.py::test_a_merge_puts_the_winner_in_the_parents_place",),
@@ -227,28 +227,28 @@ ENGINE = (
     # Results
     Breakage(
         "long-output-is-not-cut",
-        "ramet/protocol/bounding.py",
+        "ramet/protocol/bounded_bytes.py",
         "return self.total_bytes > self.limit_bytes",
         "return False",
         ("unit/test_bounding.py::test_of_a_longer_stream_the_first_and_the_last_half_are_kept",),
     ),
     Breakage(
         "long-output-fills-the-engine",
-        "ramet/protocol/bounding.py",
+        "ramet/protocol/bounded_bytes.py",
         "if len(self._tail) > 2 * self._tail_bytes:",
         "if False:",
         ("unit/test_bounding.py::test_memory_stays_bounded_however_small_the_pieces_are",),
     ),
     Breakage(
         "rich-results-are-not-bounded",
-        "ramet/engine/collecting.py",
+        "ramet/engine/output/collecting.py",
         "if self._rich_bytes + cost > self._settings.rich_bytes or len(self._rich) >= self._settings.rich_count:",
         "if len(self._rich) >= self._settings.rich_count:",
         ("unit/test_sandbox_queue.py::test_rich_results_are_bounded_and_the_rest_is_counted",),
     ),
     Breakage(
         "kept-executions-are-not-bounded",
-        "ramet/engine/executions.py",
+        "ramet/engine/output/executions.py",
         "while len(self._ended) > settings.executions or (",
         "while (",
         ("unit/test_executions.py::test_records_are_bounded_by_number_by_size_and_by_all_together",),
@@ -307,7 +307,7 @@ ENGINE = (
     Breakage(
         "value-of-a-tool-has-no-end",
         "ramet/engine/tools/calls.py",
-        "if self._value_bytes > tool_frames.VALUE_BYTES_AT_MOST:",
+        "if self._value_bytes > socket_frames.VALUE_BYTES_AT_MOST:",
         "if False:",
         ("unit/test_tool_answers.py::test_a_value_has_an_end",),
     ),
@@ -320,7 +320,7 @@ ENGINE = (
     ),
     Breakage(
         "cell-does-not-wait-for-the-one-before-it",
-        "ramet/engine/cell_queue.py",
+        "ramet/engine/cells/queue.py",
         "if after is not None and not self._has_come(after):",
         "if False:",
         ("unit/test_early_cells.py::test_cells_run_in_the_order_in_which_they_were_sent",),

@@ -93,7 +93,7 @@ FREEZING = (
     # Descriptors and memory
     Breakage(
         "thaw-forgets-offsets-of-files",
-        "ramet/freezing/descriptors/files.py",
+        "ramet/freezing/descriptors/kinds/files.py",
         "if thing.seekable and each.position and not each.flags & os.O_PATH:",
         "if False:",
         (f"{_FILES}::test_open_files_keep_number_flags_and_offset_and_then_move_alone",),
@@ -107,7 +107,7 @@ FREEZING = (
     ),
     Breakage(
         "thaw-forgets-semaphores",
-        "ramet/freezing/descriptors/events.py",
+        "ramet/freezing/descriptors/kinds/events.py",
         "flags = (_EFD_SEMAPHORE if thing.semaphore else 0)",
         "flags = 0",
         ("fork/test_descriptors_alone.py::test_in_the_copy",),
@@ -136,14 +136,14 @@ FREEZING = (
     # Randomness
     Breakage(
         "fresh-sandbox-draws-the-numbers-of-its-template",
-        "ramet_guest/thawing.py",
+        "ramet_guest/waking/thawing.py",
         "        repl.fresh = False\n        draw_fresh_randomness()\n",
         "        repl.fresh = False\n",
         ("walls/test_thaw.py::test_two_sandboxes_of_one_template_draw_different_random_numbers",),
     ),
     Breakage(
         "fork-is-not-reseeded",
-        "ramet_guest/reseeding.py",
+        "ramet_guest/waking/reseeding.py",
         "            reseed(generator)\n",
         "            pass\n",
         ("guest/test_thawed.py::test_a_copy_keeps_its_generators_unless_it_is_told_to_reseed",),
@@ -151,21 +151,21 @@ FREEZING = (
     # Files and differences
     Breakage(
         "fork-has-no-files-of-its-parent",
-        "ramet/isolation/layers.py",
+        "ramet/isolation/files/layers.py",
         "return self._upper_mark is None or self._upper_mark != _Mark.of(self.upper, self.names)",
         "return False",
         (f"{_FILES}::test_files_are_the_same_and_then_private",),
     ),
     Breakage(
         "diff-forgets-removed-files",
-        "ramet/isolation/differences.py",
+        "ramet/isolation/files/differences.py",
         "        return one is not other\n",
         "        return one is None and other is not None\n",
         ("fork/test_file_differences.py::test_what_is_told_of_each_kind_of_change",),
     ),
     Breakage(
         "diff-does-not-read-files",
-        "ramet/isolation/differences.py",
+        "ramet/isolation/files/differences.py",
         'return one.state.type == "file" or one.state != other.state',
         "return one.state != other.state",
         ("fork/test_file_differences.py::test_what_is_told_of_each_kind_of_change",),

@@ -7,7 +7,7 @@ from tests.mutants.breakage import Breakage
 GUEST = (
     Breakage(
         "users-handler-outlives-its-cell",
-        "ramet_guest/interrupts.py",
+        "ramet_guest/cells/interrupts.py",
         "            _set_signal(SOFT_SIGNAL, self._soft_handler)\n\n",
         "            pass\n\n",
         ("guest/test_interrupts.py::test_a_handler_of_the_users_serves_its_cells_only",),
@@ -28,21 +28,21 @@ GUEST = (
     ),
     Breakage(
         "output-is-held-back",
-        "ramet_guest/output.py",
+        "ramet_guest/processes/output.py",
         'newline="\\n", write_through=True)',
         'newline="\\n", write_through=False)',
         ("behaviour/test_output.py::test_output_of_child_processes_is_part_of_both_streams_in_order",),
     ),
     Breakage(
         "short-write-loses-output",
-        "ramet_guest/output.py",
+        "ramet_guest/processes/output.py",
         "return self._write_rest(data, written)",
         "return len(memoryview(data))",
         ("guest/test_output.py::test_output_is_not_lost_when_the_pipe_does_not_block",),
     ),
     Breakage(
         "redirected-output-outlasts-its-cell",
-        "ramet_guest/output.py",
+        "ramet_guest/processes/output.py",
         "os.dup2(SPARES[descriptor], descriptor, inheritable=True)",
         "pass",
         ("behaviour/test_output.py::test_the_next_cell_prints_whatever_was_done_to_the_streams",),
@@ -56,7 +56,7 @@ GUEST = (
     ),
     Breakage(
         "large-values-are-kept-for-ever",
-        "ramet_guest/history.py",
+        "ramet_guest/cells/history.py",
         "or self._bytes > MAXIMUM_VALUE_BYTES):",
         "or False):",
         ("guest/test_repl_state.py::test_values_are_kept_within_bounds",),
@@ -70,7 +70,7 @@ GUEST = (
     ),
     Breakage(
         "huge-value-is-not-cut",
-        "ramet_guest/rich.py",
+        "ramet_guest/cells/rich.py",
         "    if missing <= 0:\n",
         "    if True:\n",
         ("guest/test_results.py::test_oversized_forms_are_cut_or_left_out_with_a_note",),
@@ -84,7 +84,7 @@ GUEST = (
     ),
     Breakage(
         "pickle-of-a-tool-is-loaded",
-        "ramet_guest/tool_values.py",
+        "ramet_guest/tools/returned_values.py",
         "read_array(Reader(data), allow_pickle=False)",
         "read_array(Reader(data), allow_pickle=True)",
         ("guest/test_tool_values.py::test_a_pickle_is_refused",),
@@ -98,7 +98,7 @@ GUEST = (
     ),
     Breakage(
         "no-network-is-not-told",
-        "ramet_guest/no_network.py",
+        "ramet_guest/cells/no_network.py",
         "            return any(_RESOLVER in",
         "            return True or any(_RESOLVER in",
         ("behaviour/test_without_network.py::test_every_client_says_that_there_is_no_network",),

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ramet.isolation import packet_rules
+from ramet.isolation.kernel import packet_rules
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ramet.network
-from ramet.protocol.network import NetworkSpec, read_rules
+from ramet.protocol.network.specs import NetworkSpec, read_rules
 
 WAIT_SECONDS = 20.0
 # What most tests call their server, and where it is.

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.network.http.frames import MaskedFrames
 from ramet.network.http.heads import Malformed
-from ramet.network.secrets.effort import SLICE_BYTES, TooAlike
-from ramet.network.secrets.guest_secrets import GuestSecret, HostSecrets
+from ramet.network.http.websocket_frames import MaskedFrames
 from ramet.network.secrets.masking import Masker
-from ramet.protocol.network import read_rules
+from ramet.network.secrets.peer_secrets import HostSecrets, PeerSecret
+from ramet.network.secrets.work_budget import SLICE_BYTES, TooAlike
+from ramet.protocol.network.specs import read_rules
 from tests.network.http_talk import ask, hear_head
 from tests.network.proxies import Place, ProxyDriver, connect, receive, receive_all, receive_head
 from tests.network.routes import http_serving, websocket_frame
@@ -335,7 +335,7 @@ def test_an_answer_that_is_full_of_a_value_is_masked(value: str) -> None:
 
 def test_what_was_found_in_heads_counts_for_the_body() -> None:
     """Or each of many headers could take long by itself."""
-    secret = GuestSecret("%" * 100, (PLACEHOLDER,), read_rules([NAME]))
+    secret = PeerSecret("%" * 100, (PLACEHOLDER,), read_rules([NAME]))
     secrets = HostSecrets((secret,), 80, secure=False)
     with pytest.raises(TooAlike):
         list(map(HostSecrets.masked, [secrets] * 1000, [b"%" * 200] * 1000))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.network.http.asking import Asked, Repeated, read_asked
 from ramet.network.http.framing import CHUNKED, UNTIL_END, Chunks, answer_length, request_length
 from ramet.network.http.heads import Malformed, check_beginning, read_answer, read_request
+from ramet.network.http.request_targets import Asked, Repeated, read_asked
 
 _TOKENS = st.text("!#$%&'*+-.^_`|~09azAZ", min_size=1, max_size=12).map(str.encode)
 _VALUES = st.binary(max_size=30).map(lambda data: bytes(byte for byte in data if byte >= 32 and byte != 127))

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ramet.network.guests import Guest
-from ramet.network.http import patience
+from ramet.network.connecting.resolver import Lookups, Resolver
+from ramet.network.http import timeouts
 from ramet.network.http.forwarding import forward
-from ramet.network.reaching.resolving import Lookups, Resolver
-from ramet.network.reporting import Reports
+from ramet.network.peers import SandboxPeer
+from ramet.network.reports import Reports
 from ramet.network.streams.socket_stream import SocketStream
 from ramet.network.streams.stream import PIECE_BYTES
-from ramet.protocol.network import NetworkSpec, read_rules
+from ramet.protocol.network.specs import NetworkSpec, read_rules
 from tests.network.proxies import NAME
 from tests.network.servers import LOOPBACK, WAIT_SECONDS
 
@@ -54,7 +54,7 @@ class Exchange:
 
 @pytest.fixture
 async def exchange(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Exchange]:
-    monkeypatch.setattr(patience, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(timeouts, "_LOOK_SECONDS", 0.02)
     made: Exchange
 
     writers: list[asyncio.StreamWriter] = []
@@ -67,7 +67,7 @@ async def exchange(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Exchange]:
     made = Exchange(server.sockets[0].getsockname()[1])
     network = NetworkSpec(allow=read_rules([f"{NAME}:{made.port}"]), addresses=((NAME, LOOPBACK),))
     resolver = Resolver()
-    guest = Guest(1, network, (), (), Reports(1, lambda messages, now: True), Lookups(resolver))
+    guest = SandboxPeer(1, network, (), (), Reports(1, lambda messages, now: True), Lookups(resolver))
     ours, theirs = socket.socketpair()
     made.reader, made.writer = await asyncio.open_connection(sock=theirs)
     _, stream = await asyncio.get_running_loop().create_connection(lambda: SocketStream(_WholePieces()), sock=ours)
@@ -92,7 +92,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"
 async def test_a_client_that_has_nothing_more_to_say_is_let_go(
     exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "IDLE_SECONDS", 0.05)
     await exchange.request()
     _, server = await exchange.serving()
     server.write(OK)
@@ -101,14 +101,14 @@ async def test_a_client_that_has_nothing_more_to_say_is_let_go(
 
 
 async def test_half_a_head_is_not_waited_for_without_end(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.05)
     exchange.writer.write(b"GET http://data.example/ HTTP/1.1\r\nHost: ")
     assert await exchange.all() == b""
     await exchange.assert_over()
 
 
 async def test_a_server_that_says_nothing_is_told_with_504(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "ANSWER_SECONDS", 0.05)
     await exchange.request()
     await exchange.serving()
     answer = await exchange.reader.readuntil(b"\r\n\r\n")
@@ -119,8 +119,8 @@ async def test_a_server_that_says_nothing_is_told_with_504(exchange: Exchange, m
 async def test_somebody_who_was_told_and_does_not_leave_is_let_go(
     exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(patience, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "LINGER_SECONDS", 0.05)
     await exchange.request()
     await exchange.serving()
     assert (await exchange.all()).startswith(b"HTTP/1.1 504 data.example:")
@@ -130,7 +130,7 @@ async def test_somebody_who_was_told_and_does_not_leave_is_let_go(
 async def test_a_server_that_stops_in_the_middle_is_cut_off_with_its_client(
     exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "ANSWER_SECONDS", 0.05)
     await exchange.request()
     _, server = await exchange.serving()
     server.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\na")
@@ -139,7 +139,7 @@ async def test_a_server_that_stops_in_the_middle_is_cut_off_with_its_client(
 
 
 async def test_a_client_that_does_not_read_is_cut_off(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(timeouts, "ANSWER_SECONDS", 0.5)
     await exchange.request()
     _, server = await exchange.serving()
     server.write(b"HTTP/1.1 200 OK\r\nContent-Length: 40000000\r\n\r\n")
@@ -154,7 +154,7 @@ async def test_a_server_that_goes_on_speaking_may_take_as_long_as_it_likes(
     exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each piece is given the whole time, of which it takes a small part; all of them take longer than that."""
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 2.5)
+    monkeypatch.setattr(timeouts, "ANSWER_SECONDS", 2.5)
     await exchange.request()
     _, server = await exchange.serving()
     server.write(b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n")
@@ -167,7 +167,7 @@ async def test_a_server_that_goes_on_speaking_may_take_as_long_as_it_likes(
 async def test_a_client_that_has_left_takes_its_request_with_it(
     exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "GONE_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "GONE_SECONDS", 0.05)
     await exchange.request()
     reader, _ = await exchange.serving()
     exchange.writer.close()

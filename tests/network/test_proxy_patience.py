@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 import pytest
 import uvloop
 
-from ramet.network.doors import inspecting, socks
-from ramet.network.doors.hello import NotUnderstood
+from ramet.network.listeners import first_bytes, socks
+from ramet.network.listeners.client_hello import MalformedHello
 from ramet.network.streams.stream import Stream
 from tests.network.hellos import hello
 from tests.network.proxies import WAIT_SECONDS
@@ -43,7 +43,7 @@ def run(work: Coroutine[None, None, object]) -> None:
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socks, "_SECONDS", 0.01)
-    monkeypatch.setattr(inspecting, "_HELLO_SECONDS", 0.01)
+    monkeypatch.setattr(first_bytes, "_HELLO_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("said", [b"\x05", b"\x05\xff" + b"\x01" * 100, b"\x05\x01\x00\x05\x01\x00\x03\xffdata"])
@@ -53,11 +53,11 @@ def test_a_handshake_of_socks_without_an_end(said: bytes) -> None:
 
 
 def test_a_hello_without_an_end() -> None:
-    with pytest.raises(NotUnderstood, match="did not come to its end"):
-        run(inspecting.hear_hello(Halting(hello("data.example")[1:-1]), b"\x16"))
+    with pytest.raises(MalformedHello, match="did not come to its end"):
+        run(first_bytes.hear_hello(Halting(hello("data.example")[1:-1]), b"\x16"))
 
 
 def test_a_hello_that_is_longer_than_any() -> None:
     record = b"\x16\x03\x01\x40\x00" + b"\x01\x00\xff\xff" + bytes(0x4000 - 4)
-    with pytest.raises(NotUnderstood):
-        run(inspecting.hear_hello(Halting(b""), record + (b"\x16\x03\x01\x40\x00" + bytes(0x4000)) * 5))
+    with pytest.raises(MalformedHello):
+        run(first_bytes.hear_hello(Halting(b""), record + (b"\x16\x03\x01\x40\x00" + bytes(0x4000)) * 5))

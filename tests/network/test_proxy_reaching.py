@@ -11,13 +11,13 @@ from collections.abc import Callable, Coroutine, Sequence
 import pytest
 import uvloop
 
-from ramet.network.guests import Guest
-from ramet.network.reaching.host_addresses import HostAddresses, own_addresses
-from ramet.network.reaching.resolving import Lookups, NotResolved, Resolver
-from ramet.network.reaching.targets import Refused, Target, reach
-from ramet.network.reporting import Reports
-from ramet.protocol.network import NetworkSpec
-from ramet.protocol.rules import Address
+from ramet.network.connecting.host_addresses import HostAddresses, own_addresses
+from ramet.network.connecting.resolver import Lookups, NotResolved, Resolver
+from ramet.network.connecting.targets import OutgoingConnection, TargetRefused, reach
+from ramet.network.peers import SandboxPeer
+from ramet.network.reports import Reports
+from ramet.protocol.network.rules import Address
+from ramet.protocol.network.specs import NetworkSpec
 from tests.network.proxies import NAME, WAIT_SECONDS, spec_of
 from tests.network.servers import Server
 from tests.waiting import settle
@@ -39,7 +39,9 @@ class Answers:
 
 
 def within(
-    spec: NetworkSpec, ask: Callable[[str], Sequence[Address]], work: Callable[[Guest], Coroutine[None, None, None]]
+    spec: NetworkSpec,
+    ask: Callable[[str], Sequence[Address]],
+    work: Callable[[SandboxPeer], Coroutine[None, None, None]],
 ) -> Messages:
     """Do something as a sandbox; what the engine would have been told of it."""
     said: Messages = []
@@ -51,7 +53,7 @@ def within(
     async def run() -> None:
         resolver = Resolver(ask)
         reports = Reports(1, take)
-        guest = Guest(1, spec, (), HostAddresses(), reports, Lookups(resolver))
+        guest = SandboxPeer(1, spec, (), HostAddresses(), reports, Lookups(resolver))
         async with asyncio.timeout(WAIT_SECONDS):
             await work(guest)
         guest.close()
@@ -61,8 +63,8 @@ def within(
     return said
 
 
-async def refusal(guest: Guest, host: str, port: int) -> Refused:
-    with pytest.raises(Refused) as caught:
+async def refusal(guest: SandboxPeer, host: str, port: int) -> TargetRefused:
+    with pytest.raises(TargetRefused) as caught:
         await reach(guest, host, port, "connect")
     return caught.value
 
@@ -70,9 +72,9 @@ async def refusal(guest: Guest, host: str, port: int) -> Refused:
 def test_a_name_is_looked_up_once_and_that_answer_is_used(echo_server: Server) -> None:
     """Rebinding: a name that leads to an allowed address first and to another one a moment later."""
     answers = Answers(["127.0.0.1"], ["127.0.0.2"])
-    found: list[Target] = []
+    found: list[OutgoingConnection] = []
 
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         found.append(await reach(guest, NAME, echo_server.port, "connect"))
 
     within(spec_of(echo_server.rule(NAME), echo_server.rule("127.0.0.1")), answers, work)
@@ -90,7 +92,7 @@ def test_a_name_is_looked_up_once_and_that_answer_is_used(echo_server: Server) -
 )  # fmt: skip
 @pytest.mark.parametrize("open", [True, False])
 def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(address: str, open: bool) -> None:
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         refused = await refusal(guest, NAME, 443)
         assert refused.status == "rule"
         assert NAME in refused.reason
@@ -100,7 +102,7 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(address: 
 
 
 def test_of_several_addresses_only_allowed_ones_are_tried(echo_server: Server) -> None:
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         target = await reach(guest, NAME, echo_server.port, "connect")
         assert str(target.address) == "127.0.0.1"
 
@@ -109,7 +111,7 @@ def test_of_several_addresses_only_allowed_ones_are_tried(echo_server: Server) -
 
 
 def test_the_next_address_is_tried_when_one_does_not_answer(echo_server: Server) -> None:
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         target = await reach(guest, NAME, echo_server.port, "connect")
         assert str(target.address) == "127.0.0.1"
 
@@ -118,7 +120,7 @@ def test_the_next_address_is_tried_when_one_does_not_answer(echo_server: Server)
 
 
 def test_a_denied_address_is_denied_under_every_name(echo_server: Server) -> None:
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         assert (await refusal(guest, NAME, echo_server.port)).status == "rule"
 
     deny = [echo_server.rule("127.0.0.1")]
@@ -130,7 +132,7 @@ def test_a_denied_address_is_denied_under_every_name(echo_server: Server) -> Non
 def test_a_name_that_no_rule_allows_is_never_looked_up() -> None:
     answers = Answers(["127.0.0.1"])
 
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         for host in ("other.example", f"x.{NAME}", "localhost"):
             await refusal(guest, host, 443)
 
@@ -146,7 +148,7 @@ def test_rules_that_change_while_a_name_is_looked_up_count(echo_server: Server) 
         go_on.wait(WAIT_SECONDS)
         return [ipaddress.ip_address("127.0.0.1")]
 
-    async def work(guest: Guest) -> None:
+    async def work(guest: SandboxPeer) -> None:
         reaching = asyncio.create_task(refusal(guest, NAME, echo_server.port))
         await asyncio.to_thread(asked.wait, WAIT_SECONDS)
         guest.change(spec_of(echo_server.rule("127.0.0.1")), ())

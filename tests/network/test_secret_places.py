@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ramet.network.http import writing
-from ramet.network.secrets.guest_secrets import GuestSecret, HostSecrets
-from ramet.protocol import secret_places
-from ramet.protocol.network import read_rules
-from ramet.protocol.secret_places import SecretPlaces
+from ramet.network.secrets.peer_secrets import HostSecrets, PeerSecret
+from ramet.protocol.network import secret_places
+from ramet.protocol.network.secret_places import SecretPlaces
+from ramet.protocol.network.specs import read_rules
 from tests.network.http_talk import ask
 from tests.network.proxies import Place, ProxyDriver, proxy_running
 from tests.network.servers import Server
@@ -42,7 +42,7 @@ def _place(proxy: ProxyDriver, server: Server, **places: object) -> Place:
 def _secrets(*places: SecretPlaces) -> HostSecrets:
     values = ((VALUE, PLACEHOLDER), (OTHER_VALUE, OTHER))
     rules = read_rules([API])
-    made = [GuestSecret(value, (text,), rules, one) for (value, text), one in zip(values, places, strict=False)]
+    made = [PeerSecret(value, (text,), rules, one) for (value, text), one in zip(values, places, strict=False)]
     return HostSecrets(tuple(made), 443, secure=True)
 
 
@@ -149,7 +149,7 @@ def test_the_places_of_one_secret_are_not_those_of_another() -> None:
 
 def test_a_sender_that_knows_of_no_places_means_the_usual_headers() -> None:
     assert SecretPlaces.read({"value": VALUE, "hosts": [API]}) == SecretPlaces()
-    secret = GuestSecret.read({"value": VALUE, "placeholders": [PLACEHOLDER], "hosts": [API]})
+    secret = PeerSecret.read({"value": VALUE, "placeholders": [PLACEHOLDER], "hosts": [API]})
     assert HostSecrets((secret,), 443, secure=True).body_replacer(b"") is None
 
 

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.errors import ProtocolError
-from ramet.network.http import decoding
-from ramet.network.http.decoding import Unpacker
+from ramet.network.http import decompression
+from ramet.network.http.decompression import Unpacker
 from ramet.network.http.heads import Malformed
-from ramet.network.secrets.guest_secrets import GuestSecret, HostSecrets
-from ramet.protocol.network import read_rules
-from ramet.protocol.secret_places import SecretPlaces
+from ramet.network.secrets.peer_secrets import HostSecrets, PeerSecret
+from ramet.protocol.network.secret_places import SecretPlaces
+from ramet.protocol.network.specs import read_rules
 
 PLACEHOLDER = "ramet_secret_0123456789abcdef0123456789abcdef"
 EVERYWHERE = SecretPlaces(headers=("X-Key",), query=("key",), path=True, body=True)
 ODD = 'a "b"\\c&d=e/f?g+h%20é€'
 
 
-def _secret(value: str = ODD, *hosts: str) -> GuestSecret:
-    return GuestSecret(value, (PLACEHOLDER,), read_rules(hosts or ["api.example"]), EVERYWHERE)
+def _secret(value: str = ODD, *hosts: str) -> PeerSecret:
+    return PeerSecret(value, (PLACEHOLDER,), read_rules(hosts or ["api.example"]), EVERYWHERE)
 
 
 def _secrets(value: str = ODD) -> HostSecrets:
@@ -61,7 +61,7 @@ def test_a_value_is_in_no_repr_and_no_error() -> None:
     assert "s3cr3t" not in repr(secret) + repr(_secrets("s3cr3t")) + repr((secret,))
     for value in ("s3cr3t\r\nX: y", "", 5, None, ["s3cr3t"]):
         with pytest.raises(ProtocolError) as raised:
-            GuestSecret.read({"value": value, "placeholders": [PLACEHOLDER], "hosts": ["api.example"]})
+            PeerSecret.read({"value": value, "placeholders": [PLACEHOLDER], "hosts": ["api.example"]})
         assert "s3cr3t" not in str(raised.value)
 
 
@@ -122,7 +122,7 @@ def test_the_placeholder_of_another_sandbox_is_text_as_any_other() -> None:
 
 def test_every_placeholder_of_a_secret_is_replaced() -> None:
     """A fork's child that inherits a secret has a placeholder of its own, and its parent's in its memory."""
-    secret = GuestSecret("value", (PLACEHOLDER, "ramet_secret_other"), read_rules(["api.example"]), EVERYWHERE)
+    secret = PeerSecret("value", (PLACEHOLDER, "ramet_secret_other"), read_rules(["api.example"]), EVERYWHERE)
     secrets = HostSecrets((secret,), 443, secure=True)
     assert secrets.in_header(b"x-key", f"{PLACEHOLDER} ramet_secret_other".encode()) == b"value value"
 
@@ -189,7 +189,7 @@ def test_what_is_not_compressed_or_cut_short_is_refused() -> None:
 def test_what_grows_out_of_all_proportion_is_refused_and_comes_in_bounded_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decoding, "_FIRST_BYTES", 1 << 20)
+    monkeypatch.setattr(decompression, "_FIRST_BYTES", 1 << 20)
     given: list[int] = []
     pieces = map(len, Unpacker(b"gzip").feed(gzip.compress(bytes(50 << 20))))
     with pytest.raises(Malformed, match="expands too much"):

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ramet.doors.http.processes import keeper
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.transport import keeper
 
 WAIT_SECONDS = 60
 
@@ -26,7 +26,7 @@ class KeeperProcess:
         self.state = state
         read_end, write_end = os.pipe()
         with (state / keeper.LOG_NAME).open("ab") as log:
-            command = [sys.executable, "-m", "ramet.transport.keeper", "--state", str(state)]
+            command = [sys.executable, "-m", "ramet.doors.http.processes.keeper", "--state", str(state)]
             self.process = subprocess.Popen(
                 [*command, "--ready-fd", str(write_end), *options],
                 stdin=subprocess.DEVNULL,

@@ -115,4 +115,4 @@ def running_server(folder: Path, *options: str) -> Iterator[Server]:
 def worker_pid(server: Server) -> int:
     """0: none runs."""
     children = descendants(server.process.pid)
-    return next((pid for pid in children if b"ramet.server.confined" in command_line(pid)), 0)
+    return next((pid for pid in children if b"ramet.doors.http.processes.confined_worker" in command_line(pid)), 0)

@@ -11,8 +11,8 @@ import pytest
 
 from ramet.errors import InvalidArgument
 from ramet.protocol import calls
-from ramet.protocol.requests import SandboxOptions
-from ramet.protocol.specs import MountSpec
+from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.values.specs import MountSpec
 from ramet.transport.resolving import resolve
 from tests.server import engines
 from tests.server.running import Server, running_server

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet.server.errors import Refused
-from ramet.server.exposed_answers import SandboxAnswer
+from ramet.doors.http.exposed.answers import SandboxAnswer
+from ramet.doors.http.requests.errors import RequestRefused
 from tests.server.guest_servers import PORT, TALKATIVE
 from tests.server.running import Server, running_server
 from tests.server.talking import WAIT_SECONDS, Client, raw_connection, read_all
@@ -191,7 +191,7 @@ def test_an_answer_whose_end_does_not_end_is_given_up(begun: bytes, more: bytes)
     """The parser keeps a header until it is whole, wherever it stands."""
     answer = SandboxAnswer("GET", websocket=False)
     answer.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + begun)
-    with pytest.raises(Refused, match="does not stop sending"):
+    with pytest.raises(RequestRefused, match="does not stop sending"):
         [answer.feed(more) for _ in range(100)]
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.processes.keeper_client import child_environment
+from ramet.doors.http.requests.bodies import parse_object
 from ramet.errors import InvalidArgument
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.server.bodies import parse_object
-from ramet.server.keeping import child_environment
 from ramet.transport.locking import FileLock, holder
 from tests.server.running import Server, running_server, worker_pid
 from tests.server.talking import WAIT_SECONDS, Client, raw_connection, read_all, wait_until

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.access import audit_file
+from ramet.doors.http.access.admission import ALLOWED
+from ramet.doors.http.access.audit_file import AUDIT_NAME, AuditFile, AuditWriter, note_key_change
+from ramet.doors.http.access.audit_log import CALL_ACTIONS, ROUTE_ACTIONS
+from ramet.doors.http.routes.table import ROUTES
 from ramet.protocol import calls
-from ramet.server import audit_file
-from ramet.server.admission import ALLOWED
-from ramet.server.audit import CALL_ACTIONS, ROUTE_ACTIONS
-from ramet.server.audit_file import AUDIT_NAME, AuditFile, AuditWriter, note_key_change
-from ramet.server.routes import ROUTES
 from tests.server.talking import wait_until
 
 _LINE = b'{"action":"run"}\n'
@@ -61,7 +61,7 @@ def test_on_a_full_disk_no_half_line_stays(tmp_path: Path) -> None:
         mount -t tmpfs -o size=64k small {tmp_path} || exit 9
         {sys.executable} - <<'END'
 from pathlib import Path
-from ramet.server.audit_file import AuditFile
+from ramet.doors.http.access.audit_file import AuditFile
 log = AuditFile(Path({str(tmp_path)!r}), 1 << 20)
 written = 0
 try:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.doors.http.requests.bodies import JsonBody, parse_object
 from ramet.errors import InvalidArgument
-from ramet.server.bodies import Body, parse_object
 
 _TEXTS = st.text(st.characters(codec="utf-8"))
 _VALUES = st.recursive(
@@ -64,7 +64,7 @@ def test_what_is_not_one_object_of_json_is_refused(data: bytes, problem: str) ->
 
 
 def test_a_field_that_nobody_asks_for_is_refused() -> None:
-    body = Body({"code": "1", "kode": "2"})
+    body = JsonBody({"code": "1", "kode": "2"})
     body.text("code")
     with pytest.raises(InvalidArgument, match="unknown field .kode."):
         body.done()
@@ -73,27 +73,27 @@ def test_a_field_that_nobody_asks_for_is_refused() -> None:
 @pytest.mark.parametrize("value", [None, 1, True, [], {}])
 def test_a_text_is_a_string(value: object) -> None:
     with pytest.raises(InvalidArgument, match="^code (must be a string, got |is missing; it must be a string)"):
-        Body({"code": value}).text("code")
+        JsonBody({"code": value}).text("code")
 
 
 @pytest.mark.parametrize("value", ["1", True, 1.5, [1], 1e400])
 def test_a_whole_number_is_one(value: object) -> None:
     with pytest.raises(InvalidArgument, match="^n must be a whole number, got "):
-        Body({"n": value}).whole("n")
+        JsonBody({"n": value}).whole("n")
 
 
 def test_a_number_without_a_fraction_is_whole() -> None:
-    assert Body({"n": 3.0}).whole("n") == 3
+    assert JsonBody({"n": 3.0}).whole("n") == 3
 
 
 @pytest.mark.parametrize("value", ["1", True, [], 1e400, 10**400])
 def test_a_number_is_finite(value: object) -> None:
     with pytest.raises(InvalidArgument, match="^timeout must be a finite number below .*, got "):
-        Body({"timeout": value}).optional_number("timeout")
+        JsonBody({"timeout": value}).optional_number("timeout")
 
 
 def test_null_is_as_good_as_nothing() -> None:
-    body = Body({"timeout": None, "persistent": None, "format": None})
+    body = JsonBody({"timeout": None, "persistent": None, "format": None})
     assert body.optional_number("timeout") is None
     assert body.flag("persistent", True)
     assert body.choice("format", ("a", "b"), "a") == "a"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ramet.doors.http.access.network_bounds import less, read_bound
 from ramet.errors import InvalidArgument
-from ramet.protocol.network import NetworkSpec, beyond
-from ramet.protocol.network_requests import rule_texts
-from ramet.server.bounds import less, read_bound
+from ramet.protocol.network.requests import rule_texts
+from ramet.protocol.network.specs import NetworkSpec, beyond
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import landlock
+from ramet.isolation.own_processes import landlock
 
 _FILES, _TCP, _SIGNALS = 1, 4, 6  # versions of Landlock that brought them
 
 _LOCKED_DOWN = """
 import ctypes, json, os, signal, socket, sqlite3, sys
-from ramet.server.confined import lock_down
-from ramet.server.introductions import start_introducer
+from ramet.doors.http.processes.confined_worker import lock_down
+from ramet.doors.http.processes.introducer import start_introducer
 
 state, secret, outside_port, other_pid = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 bus = state + "/../bus"  # such as that of a desktop session, which starts programs
@@ -333,7 +333,7 @@ def test_a_locked_down_process_has_no_say_in_how_others_run(attempts: dict[str, 
 
 def test_a_locked_down_process_has_no_capability_and_gets_none(state: Path) -> None:
     source = (
-        "import sys; from ramet.isolation import powers\n"
+        "import sys; from ramet.isolation.own_processes import powers\n"
         "powers.drop_capabilities(); powers.hide_memory()\n"
         "print(open('/proc/self/status').read())"
     )

@@ -43,7 +43,7 @@ def kill_engine(server: Server) -> None:
 
 def kill_worker(server: Server) -> None:
     for pid in descendants(server.process.pid):
-        if b"ramet.server.confined" in command_line(pid):
+        if b"ramet.doors.http.processes.confined_worker" in command_line(pid):
             os.kill(pid, signal.SIGKILL)
 
 

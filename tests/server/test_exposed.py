@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ramet.protocol import calls
-from ramet.protocol.network import OWN_PORTS
+from ramet.protocol.network.specs import OWN_PORTS
 from tests.server.guest_servers import PORT, TALKATIVE
 from tests.server.running import Server, running_server, worker_pid
 from tests.server.talking import WAIT_SECONDS, Client, raw_connection, wait_until

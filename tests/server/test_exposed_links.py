@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ramet.server.exposed_links import Place, moved, moved_header
+from ramet.doors.http.exposed.links import ExposedPlace, moved, moved_header
 
 PREFIX = b"/v1/exposed/0123456789abcdefghijABCDEFGHIJ-_"
-PLACE = Place(8000, PREFIX, b"/app/page", b"sandboxes.example:7070")
-PLAIN_PORT = Place(8000, PREFIX, b"/", b"sandboxes.example")
-LOOPBACK = Place(8000, PREFIX, b"/", b"localhost:7070")
+PLACE = ExposedPlace(8000, PREFIX, b"/app/page", b"sandboxes.example:7070")
+PLAIN_PORT = ExposedPlace(8000, PREFIX, b"/", b"sandboxes.example")
+LOOPBACK = ExposedPlace(8000, PREFIX, b"/", b"localhost:7070")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_application_that_knows_its_prefix_is_left_alone() -> None:
         "http://[::]:7072/", "//127.0.0.1:7072/", "https://127.0.0.2/",
     ],
 )  # fmt: skip
-def test_what_is_not_plain_or_leads_to_the_clients_own_machine_is_dropped(place: Place, reference: str) -> None:
+def test_what_is_not_plain_or_leads_to_the_clients_own_machine_is_dropped(place: ExposedPlace, reference: str) -> None:
     found = moved(place, reference.encode())
     # Of a client that came by this very name, it is this server.
     assert found is None or (place is LOOPBACK and ":7070" in reference and found == PREFIX + b"/v1")

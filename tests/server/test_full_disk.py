@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.access.key_records import read_keys
+from ramet.doors.http.access.keys import KeyRow
+from ramet.doors.http.records import ServerRecords
 from ramet.errors import RametError
-from ramet.server.key_records import read_keys
-from ramet.server.keys import KeyRow
-from ramet.server.records import Records
 from tests.server.running import Server
 from tests.server.talking import Client
 
@@ -70,13 +70,13 @@ def test_a_server_that_cannot_begin_on_a_full_disk_says_why_in_a_line(state: Pat
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    one = Records(tmp_path / "ramet.db")
+def records(tmp_path: Path) -> Iterator[ServerRecords]:
+    one = ServerRecords(tmp_path / "ramet.db")
     yield one
     one.close()
 
 
-def _fill(records: Records) -> None:
+def _fill(records: ServerRecords) -> None:
     """No page more for this connection, as on a full disk."""
     (pages,) = records._database.execute("PRAGMA page_count").fetchone()
     records._database.execute(f"PRAGMA max_page_count = {pages}")
@@ -86,7 +86,7 @@ def _fill(records: Records) -> None:
 
 def test_what_cannot_be_recorded_is_complained_about_once_and_not_for_each_write(tmp_path: Path) -> None:
     complaints: list[str] = []
-    records = Records(tmp_path / "ramet.db", complaints.append)
+    records = ServerRecords(tmp_path / "ramet.db", complaints.append)
     records.close()
     for number in range(300):
         records.ended(f"sbx_{number}", "closed", "it was closed")
@@ -94,7 +94,7 @@ def test_what_cannot_be_recorded_is_complained_about_once_and_not_for_each_write
 
 
 def test_a_port_that_cannot_be_recorded_is_refused_with_the_reason_and_without_paths(
-    records: Records, tmp_path: Path
+    records: ServerRecords, tmp_path: Path
 ) -> None:
     _fill(records)
 
@@ -112,7 +112,7 @@ def test_a_port_that_cannot_be_recorded_is_refused_with_the_reason_and_without_p
 
 def test_keys_are_read_without_writing(tmp_path: Path) -> None:
     path = tmp_path / "ramet.db"
-    records = Records(path)
+    records = ServerRecords(path)
     records.keys.create("first")
     beside: list[KeyRow] = read_keys(path)
     records.close()
@@ -126,7 +126,7 @@ def test_keys_are_read_without_writing(tmp_path: Path) -> None:
 def test_only_records_that_are_broken_are_to_be_moved_away(tmp_path: Path) -> None:
     broken = tmp_path / "ramet.db"
     broken.write_bytes(b"this is no database at all, though it is long enough to be one" * 100)
-    for open_it in (Records, read_keys):
+    for open_it in (ServerRecords, read_keys):
         with pytest.raises(RametError) as refused:
             open_it(broken)
         assert "move the file away" in (refused.value.hint or "")

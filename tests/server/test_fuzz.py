@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
+from ramet.doors.http.access.admission import ALLOWED
+from ramet.doors.http.documentation import openapi
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.server import openapi
-from ramet.server.admission import ALLOWED
 from tests.server.asking import Caller
 from tests.server.running import Server, running_server
 

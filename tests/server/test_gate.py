@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.access.auth import ActivityLimits, Authenticator
+from ramet.doors.http.access.keys import KeyLimits
+from ramet.doors.http.records import ServerRecords
+from ramet.doors.http.requests.errors import RequestRefused
+from ramet.doors.http.settings import ServerSettings
 from ramet.errors import EngineClosed, LimitReached, Unauthorized
-from ramet.server.errors import Refused
-from ramet.server.gate import Door, Gate
-from ramet.server.keys import KeyLimits
-from ramet.server.records import Records
-from ramet.server.settings import ServerSettings
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate(
+def gate() -> ActivityLimits:
+    return ActivityLimits(
         ServerSettings(state="", requests=5, requests_of_an_owner=3, held_bytes=150, held_bytes_of_an_owner=100)
     )
 
 
-async def test_cells_are_counted_per_owner(gate: Gate) -> None:
+async def test_cells_are_counted_per_owner(gate: ActivityLimits) -> None:
     limited = KeyLimits(concurrent_cells=2)
     with gate.cell("key_a", limited), gate.cell("key_a", limited):
         with pytest.raises(LimitReached, match="2 cells"):
@@ -34,21 +34,21 @@ async def test_cells_are_counted_per_owner(gate: Gate) -> None:
         pass
 
 
-async def test_requests_are_counted_per_owner_and_together(gate: Gate) -> None:
+async def test_requests_are_counted_per_owner_and_together(gate: ActivityLimits) -> None:
     for _ in range(3):
         gate.enter("key_a")
     with pytest.raises(LimitReached, match="3 requests"):
         gate.enter("key_a")
     gate.enter("key_b")
     gate.enter("key_b")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         gate.enter("key_c")
     assert refused.value.status == 503
     gate.leave("key_a", 0)
     gate.enter("key_c")
 
 
-async def test_what_requests_hold_is_counted_until_they_are_over(gate: Gate) -> None:
+async def test_what_requests_hold_is_counted_until_they_are_over(gate: ActivityLimits) -> None:
     for owner in ("key_a", "key_a", "key_b", "key_c"):
         gate.enter(owner)
     gate.hold("key_a", 60)
@@ -63,7 +63,7 @@ async def test_what_requests_hold_is_counted_until_they_are_over(gate: Gate) -> 
     gate.hold("key_b", 40)
 
 
-async def test_a_server_that_stops_begins_nothing(gate: Gate) -> None:
+async def test_a_server_that_stops_begins_nothing(gate: ActivityLimits) -> None:
     gate.close()
     with pytest.raises(EngineClosed, match="the server is stopping"):
         gate.begin_cell("local", KeyLimits())
@@ -75,18 +75,18 @@ async def test_a_server_that_stops_begins_nothing(gate: Gate) -> None:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    opened = Records(tmp_path / "ramet.db")
+def records(tmp_path: Path) -> Iterator[ServerRecords]:
+    opened = ServerRecords(tmp_path / "ramet.db")
     yield opened
     opened.close()
 
 
-def identify(records: Records, headers: Mapping[bytes, bytes], *, require_key: bool = False) -> str:
+def identify(records: ServerRecords, headers: Mapping[bytes, bytes], *, require_key: bool = False) -> str:
     settings = ServerSettings(state="", require_key=require_key)
-    return Door(settings, records).identify(headers)[0]
+    return Authenticator(settings, records).identify(headers)[0]
 
 
-def test_a_key_says_who_it_is_until_it_is_revoked(records: Records) -> None:
+def test_a_key_says_who_it_is_until_it_is_revoked(records: ServerRecords) -> None:
     made, secret = records.keys.create("ci")
     authorization = {b"authorization": f"Bearer {secret}".encode()}
     assert identify(records, authorization) == made.id
@@ -97,27 +97,27 @@ def test_a_key_says_who_it_is_until_it_is_revoked(records: Records) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"Bearer", b"Bearer ", b"Basic abc", b"rmt_abc", b"Bearer \xff\xfe"])
-def test_a_wrong_key_is_never_the_local_user(records: Records, value: bytes) -> None:
+def test_a_wrong_key_is_never_the_local_user(records: ServerRecords, value: bytes) -> None:
     records.keys.create("ci")
     with pytest.raises(Unauthorized, match="^invalid api key"):
         identify(records, {b"authorization": value, b"host": b"127.0.0.1"})
 
 
 @pytest.mark.parametrize("value", [b"", b"Bearer pf_live_1", b"Basic abc", b"Bearer \xff\xfe"])
-def test_where_no_key_was_ever_made_any_key_will_do(records: Records, value: bytes) -> None:
+def test_where_no_key_was_ever_made_any_key_will_do(records: ServerRecords, value: bytes) -> None:
     """Programs send the key that they have for another server. It opens nothing that no key would not open."""
     here = {b"authorization": value, b"host": b"127.0.0.1:7070"}
     assert identify(records, here) == "local"
     with pytest.raises(Unauthorized, match="^invalid api key"):
         identify(records, here, require_key=True)
     for foreign in ({b"host": b"evil.example"}, {b"origin": b"http://evil.example"}):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             identify(records, {**here, **foreign})
     records.keys.create("prometheus", scope="metrics")
     assert identify(records, here) == "local"
 
 
-def test_a_key_that_was_the_last_one_and_is_revoked_is_not_any_key(records: Records) -> None:
+def test_a_key_that_was_the_last_one_and_is_revoked_is_not_any_key(records: ServerRecords) -> None:
     _, secret = records.keys.create("ci")
     records.keys.revoke("ci")
     with pytest.raises(Unauthorized, match="^invalid api key"):
@@ -125,40 +125,40 @@ def test_a_key_that_was_the_last_one_and_is_revoked_is_not_any_key(records: Reco
 
 
 @pytest.mark.parametrize("host", [b"localhost", b"LOCALHOST:7070", b"127.0.0.1:80", b"[::1]:7070", b"[::1]"])
-def test_programs_of_this_machine_need_no_key(records: Records, host: bytes) -> None:
+def test_programs_of_this_machine_need_no_key(records: ServerRecords, host: bytes) -> None:
     assert identify(records, {b"host": host}) == "local"
     assert identify(records, {b"host": host, b"origin": b"http://" + host}) == "local"
 
 
 @pytest.mark.parametrize("host", [b"evil.example", b"evil.example:7070", b"127.0.0.1.evil.example", b"", b":80", b"::"])
-def test_a_name_that_was_made_to_point_here_is_refused(records: Records, host: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+def test_a_name_that_was_made_to_point_here_is_refused(records: ServerRecords, host: bytes) -> None:
+    with pytest.raises(RequestRefused) as refused:
         identify(records, {b"host": host})
     assert refused.value.status == 403
 
 
 @pytest.mark.parametrize("origin", [b"http://evil.example", b"null", b"https://localhost:7070", b"http://localhost:1"])
-def test_a_page_of_another_site_is_refused(records: Records, origin: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+def test_a_page_of_another_site_is_refused(records: ServerRecords, origin: bytes) -> None:
+    with pytest.raises(RequestRefused) as refused:
         identify(records, {b"host": b"localhost:7070", b"origin": origin})
     assert refused.value.status == 403
 
 
 @pytest.mark.parametrize("site", [b"cross-site", b"same-site"])
-def test_a_picture_or_script_that_another_page_asks_for_is_refused(records: Records, site: bytes) -> None:
+def test_a_picture_or_script_that_another_page_asks_for_is_refused(records: ServerRecords, site: bytes) -> None:
     """Requests without an Origin, which a page makes with a tag."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         identify(records, {b"host": b"localhost:7070", b"sec-fetch-site": site})
     assert refused.value.status == 403
     for own in (b"same-origin", b"none"):
         assert identify(records, {b"host": b"localhost:7070", b"sec-fetch-site": own}) == "local"
 
 
-def test_without_a_host_nobody_is_local(records: Records) -> None:
-    with pytest.raises(Refused):
+def test_without_a_host_nobody_is_local(records: ServerRecords) -> None:
+    with pytest.raises(RequestRefused):
         identify(records, {})
 
 
-def test_where_a_key_is_required_nobody_is_local(records: Records) -> None:
+def test_where_a_key_is_required_nobody_is_local(records: ServerRecords) -> None:
     with pytest.raises(Unauthorized, match="^missing Authorization: Bearer <key>"):
         identify(records, {b"host": b"localhost"}, require_key=True)

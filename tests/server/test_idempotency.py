@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.records import ServerRecords, StoredAnswer
+from ramet.doors.http.requests.errors import status_of
+from ramet.doors.http.requests.idempotency import once
 from ramet.errors import InvalidArgument, LimitReached
-from ramet.server.errors import status_of
-from ramet.server.idempotency import once
-from ramet.server.records import Records, StoredAnswer
 from tests.waiting import settle
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    opened = Records(tmp_path / "ramet.db")
+def records(tmp_path: Path) -> Iterator[ServerRecords]:
+    opened = ServerRecords(tmp_path / "ramet.db")
     yield opened
     assert not opened.in_flight
     opened.close()
@@ -41,28 +41,28 @@ class Work:
         return StoredAnswer(self.status, "application/json", b'{"id":%d}' % number)
 
 
-async def test_the_same_request_gets_the_same_answer(records: Records) -> None:
+async def test_the_same_request_gets_the_same_answer(records: ServerRecords) -> None:
     work = Work()
     answers = [await once(records, "key_a", "k", b"request", work) for _ in range(3)]
     assert work.count == 1
     assert set(answers) == {StoredAnswer(201, "application/json", b'{"id":1}')}
 
 
-async def test_without_a_key_each_is_carried_out(records: Records) -> None:
+async def test_without_a_key_each_is_carried_out(records: ServerRecords) -> None:
     work = Work()
     await once(records, "key_a", None, b"request", work)
     await once(records, "key_a", None, b"request", work)
     assert work.count == 2
 
 
-async def test_keys_of_two_owners_are_two_keys(records: Records) -> None:
+async def test_keys_of_two_owners_are_two_keys(records: ServerRecords) -> None:
     work = Work()
     await once(records, "key_a", "k", b"request", work)
     await once(records, "key_b", "k", b"request", work)
     assert work.count == 2
 
 
-async def test_another_request_with_the_same_key_is_a_conflict(records: Records) -> None:
+async def test_another_request_with_the_same_key_is_a_conflict(records: ServerRecords) -> None:
     work = Work()
     await once(records, "key_a", "k", b"request", work)
     with pytest.raises(InvalidArgument, match="different request") as caught:
@@ -71,7 +71,7 @@ async def test_another_request_with_the_same_key_is_a_conflict(records: Records)
     assert work.count == 1
 
 
-async def test_duplicates_wait_for_the_first(records: Records) -> None:
+async def test_duplicates_wait_for_the_first(records: ServerRecords) -> None:
     work = Work()
     work.gate.clear()
     tasks = [asyncio.create_task(once(records, "key_a", "k", b"request", work)) for _ in range(5)]
@@ -83,7 +83,7 @@ async def test_duplicates_wait_for_the_first(records: Records) -> None:
     assert work.count == 1
 
 
-async def test_a_duplicate_that_gives_up_disturbs_nobody(records: Records) -> None:
+async def test_a_duplicate_that_gives_up_disturbs_nobody(records: ServerRecords) -> None:
     work = Work()
     work.gate.clear()
     first = asyncio.create_task(once(records, "key_a", "k", b"request", work))
@@ -96,7 +96,7 @@ async def test_a_duplicate_that_gives_up_disturbs_nobody(records: Records) -> No
     assert await first == await third
 
 
-async def test_an_error_is_not_kept(records: Records) -> None:
+async def test_an_error_is_not_kept(records: ServerRecords) -> None:
     failed = Work(status=429)
     assert (await once(records, "key_a", "k", b"request", failed)).status == 429
 
@@ -109,7 +109,7 @@ async def test_an_error_is_not_kept(records: Records) -> None:
     assert (await once(records, "key_a", "k", b"request", work)).status == 201
 
 
-async def test_when_the_first_gives_up_the_next_one_tries(records: Records) -> None:
+async def test_when_the_first_gives_up_the_next_one_tries(records: ServerRecords) -> None:
     work = Work()
     work.gate.clear()
     first = asyncio.create_task(once(records, "key_a", "k", b"request", work))
@@ -122,14 +122,14 @@ async def test_when_the_first_gives_up_the_next_one_tries(records: Records) -> N
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "a\tb", "é", "\x7f"])
-async def test_a_key_is_short_visible_ascii(records: Records, key: str) -> None:
+async def test_a_key_is_short_visible_ascii(records: ServerRecords, key: str) -> None:
     work = Work()
     with pytest.raises(InvalidArgument, match="Idempotency-Key"):
         await once(records, "key_a", key, b"request", work)
     assert work.count == 0
 
 
-async def test_the_request_itself_is_not_stored(records: Records, tmp_path: Path) -> None:
+async def test_the_request_itself_is_not_stored(records: ServerRecords, tmp_path: Path) -> None:
     await once(records, "key_a", "k", b"a secret of the request", Work())
     for file in tmp_path.iterdir():
         assert b"a secret" not in file.read_bytes()

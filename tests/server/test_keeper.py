@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.processes import keeper
 from ramet.protocol import calls
-from ramet.transport import keeper
 from tests.lifetime.programs import Watch, groups_of, mounts
 from tests.processes import command_line, descendants
 from tests.server.engines import WAIT_SECONDS, KeeperProcess, ask, connect

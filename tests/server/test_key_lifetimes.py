@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http import schema
+from ramet.doors.http.access import auth as gate_module
+from ramet.doors.http.access import key_records
+from ramet.doors.http.access.auth import Authenticator
+from ramet.doors.http.access.key_records import KeyChange, read_keys
+from ramet.doors.http.access.keys import KeyLimits, digest
+from ramet.doors.http.access.network_bounds import read_bound
+from ramet.doors.http.records import ServerRecords
+from ramet.doors.http.settings import ServerSettings
 from ramet.errors import InvalidArgument, Unauthorized
-from ramet.server import gate as gate_module
-from ramet.server import key_records, schema
-from ramet.server.bounds import read_bound
-from ramet.server.gate import Door
-from ramet.server.key_records import KeyChange, read_keys
-from ramet.server.keys import KeyLimits, digest
-from ramet.server.records import Records
-from ramet.server.settings import ServerSettings
 from ramet.web.sqlite_store import now_ms
 
 _HOUR_MS = 3600 * 1000
@@ -43,18 +44,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
-    opened = Records(tmp_path / "ramet.db")
+def records(tmp_path: Path) -> Iterator[ServerRecords]:
+    opened = ServerRecords(tmp_path / "ramet.db")
     yield opened
     opened.close()
 
 
-def identify(records: Records, secret: str) -> str:
-    door = Door(ServerSettings(state=""), records)
+def identify(records: ServerRecords, secret: str) -> str:
+    door = Authenticator(ServerSettings(state=""), records)
     return door.identify({b"authorization": f"Bearer {secret}".encode(), b"host": b"127.0.0.1"})[0]
 
 
-def test_an_expired_key_is_refused_with_the_day_and_the_cure(records: Records, clock: Clock) -> None:
+def test_an_expired_key_is_refused_with_the_day_and_the_cure(records: ServerRecords, clock: Clock) -> None:
     row, secret = records.keys.create("ci", expires_ms=clock.now_ms + _HOUR_MS)
     assert identify(records, secret) == row.id
     clock.pass_hours(1)
@@ -69,7 +70,7 @@ def test_an_expired_key_is_refused_with_the_day_and_the_cure(records: Records, c
     assert identify(records, secret) == row.id
 
 
-def test_a_key_cannot_expire_in_the_past(records: Records, clock: Clock) -> None:
+def test_a_key_cannot_expire_in_the_past(records: ServerRecords, clock: Clock) -> None:
     with pytest.raises(InvalidArgument, match="in the future"):
         records.keys.create("ci", expires_ms=clock.now_ms)
     records.keys.create("ci")
@@ -77,7 +78,7 @@ def test_a_key_cannot_expire_in_the_past(records: Records, clock: Clock) -> None
         records.keys.change("ci", KeyChange(expires_ms=1))
 
 
-def test_a_rotated_key_has_a_new_secret_and_the_old_one_for_a_while(records: Records, clock: Clock) -> None:
+def test_a_rotated_key_has_a_new_secret_and_the_old_one_for_a_while(records: ServerRecords, clock: Clock) -> None:
     row, first = records.keys.create("ci")
     rotated = records.keys.rotate("ci", 24 * 3600, KeyChange())
     assert rotated is not None
@@ -91,7 +92,7 @@ def test_a_rotated_key_has_a_new_secret_and_the_old_one_for_a_while(records: Rec
 
 
 def test_a_second_rotation_does_not_end_the_first_secret_early_unless_it_is_asked_to(
-    records: Records, clock: Clock
+    records: ServerRecords, clock: Clock
 ) -> None:
     row, first = records.keys.create("ci")
     assert records.keys.rotate("ci", 3600, KeyChange()) is not None
@@ -107,7 +108,7 @@ def test_a_second_rotation_does_not_end_the_first_secret_early_unless_it_is_aske
     assert identify(records, last[1]) == row.id
 
 
-def test_an_old_secret_of_a_revoked_key_opens_nothing(records: Records) -> None:
+def test_an_old_secret_of_a_revoked_key_opens_nothing(records: ServerRecords) -> None:
     _, first = records.keys.create("ci")
     records.keys.rotate("ci", 3600, KeyChange())
     records.keys.revoke("ci")
@@ -115,7 +116,7 @@ def test_an_old_secret_of_a_revoked_key_opens_nothing(records: Records) -> None:
         identify(records, first)
 
 
-def test_an_expired_key_is_rotated_only_with_a_new_end(records: Records, clock: Clock) -> None:
+def test_an_expired_key_is_rotated_only_with_a_new_end(records: ServerRecords, clock: Clock) -> None:
     records.keys.create("ci", expires_ms=clock.now_ms + _HOUR_MS)
     clock.pass_hours(2)
     with pytest.raises(InvalidArgument, match="has expired"):
@@ -125,10 +126,10 @@ def test_an_expired_key_is_rotated_only_with_a_new_end(records: Records, clock: 
     assert identify(records, rotated[1]) == rotated[0].id
 
 
-def test_only_what_is_given_is_changed_and_a_server_sees_it_at_once(records: Records, tmp_path: Path) -> None:
+def test_only_what_is_given_is_changed_and_a_server_sees_it_at_once(records: ServerRecords, tmp_path: Path) -> None:
     _, secret = records.keys.create("ci", KeyLimits(sandboxes=3, memory_mib=512), network=read_bound(["a.example"]))
     assert records.keys.find(secret) is not None
-    other = Records(tmp_path / "ramet.db")
+    other = ServerRecords(tmp_path / "ramet.db")
     other.keys.change("ci", KeyChange(limits={"sandboxes": 5}))
     other.keys.change("ci", KeyChange(limits={"memory_mib": None}))
     assert other.keys.change("nobody", KeyChange()) is None
@@ -141,12 +142,12 @@ def test_only_what_is_given_is_changed_and_a_server_sees_it_at_once(records: Rec
 
 def test_two_who_change_a_key_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
     path = tmp_path / "ramet.db"
-    records = Records(path)
+    records = ServerRecords(path)
     records.keys.create("ci", KeyLimits())
     records.close()
 
     def change(name: str) -> None:
-        mine = Records(path)
+        mine = ServerRecords(path)
         for number in range(20):
             mine.keys.change("ci", KeyChange(limits={name: number}))
         mine.close()
@@ -160,7 +161,7 @@ def test_two_who_change_a_key_at_once_do_not_undo_each_other(tmp_path: Path) -> 
     assert (row.limits.sandboxes, row.limits.memory_mib, row.limits.templates) == (19, 19, 19)
 
 
-def test_the_last_use_is_known_and_not_written_at_each_request(records: Records, tmp_path: Path) -> None:
+def test_the_last_use_is_known_and_not_written_at_each_request(records: ServerRecords, tmp_path: Path) -> None:
     _, secret = records.keys.create("ci")
     assert records.keys.rows()[0].last_used_ms is None
     statements: list[str] = []
@@ -174,7 +175,7 @@ def test_the_last_use_is_known_and_not_written_at_each_request(records: Records,
     assert row.last_used_ms >= row.created_ms
 
 
-def test_a_wrong_key_is_no_use(records: Records) -> None:
+def test_a_wrong_key_is_no_use(records: ServerRecords) -> None:
     records.keys.create("ci")
     with pytest.raises(Unauthorized):
         identify(records, "rmt_wrong")
@@ -198,7 +199,7 @@ def test_keys_of_every_older_version_go_on(tmp_path: Path, version: int) -> None
     older.close()
     (listed,) = read_keys(path)  # `ramet keys list` may be the first to meet it
     assert (listed.name, listed.expires_ms, listed.last_used_ms) == ("old", None, None)
-    records = Records(path)
+    records = ServerRecords(path)
     assert identify(records, "rmt_old") == "key_1"
     rotated = records.keys.rotate("old", 60, KeyChange())
     assert rotated is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ramet.server.metrics import Metrics
+from ramet.doors.http.routes.metrics import ServerMetrics
 
 STATS: dict[str, object] = {
     "pool": {"ready": 3, "hits": 10, "misses": 2},
@@ -23,7 +23,9 @@ STATS: dict[str, object] = {
 }
 
 
-def samples(metrics: Metrics, stats: dict[str, object] | None) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(
+    metrics: ServerMetrics, stats: dict[str, object] | None
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     families = text_string_to_metric_families(metrics.exposition(stats).decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -33,7 +35,7 @@ def samples(metrics: Metrics, stats: dict[str, object] | None) -> dict[tuple[str
 
 
 def test_everything_that_is_counted_is_told_by_key() -> None:
-    metrics = Metrics({"key_1": "ci"}.get)  # type: ignore[arg-type]
+    metrics = ServerMetrics({"key_1": "ci"}.get)  # type: ignore[arg-type]
     metrics.cell_ended("key_1", "python", 0.2, "ok")
     metrics.cell_ended("key_1", "python", 0.2, "ok")
     metrics.cell_ended("key_1", "bash", 2, "failed")
@@ -55,7 +57,7 @@ def test_everything_that_is_counted_is_told_by_key() -> None:
 
 
 def test_what_the_engine_says_is_told() -> None:
-    found = samples(Metrics(lambda owner: {"key_1": "ci"}.get(owner, owner)), STATS)
+    found = samples(ServerMetrics(lambda owner: {"key_1": "ci"}.get(owner, owner)), STATS)
     assert found["ramet_engine_up", ()] == 1
     assert found["ramet_pool_hits_total", ()] == 10
     assert found["ramet_pool_misses_total", ()] == 2
@@ -71,7 +73,7 @@ def test_what_the_engine_says_is_told() -> None:
 
 
 def test_words_that_clients_choose_do_not_become_labels() -> None:
-    metrics = Metrics()
+    metrics = ServerMetrics()
     for number in range(100):
         metrics.cell_ended("local", f"language{number}", 1, f"outcome{number}")
         metrics.request(f"METHOD{number}", "unmatched", 405, 1)

@@ -13,8 +13,8 @@ import pytest
 import trustme
 
 from ramet.protocol import calls
-from ramet.protocol.network_requests import read_network
-from ramet.protocol.requests import SandboxOptions
+from ramet.protocol.network.requests import read_network
+from ramet.protocol.values.requests import SandboxOptions
 from tests.network.routes import http_serving
 from tests.server.running import Server, running_server
 from tests.server.talking import Answer, Client

@@ -10,13 +10,15 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from ramet.server import app, documentation, exposed, openapi
-from ramet.server.routes import ROUTES
+from ramet.doors.http.documentation import openapi, pages
+from ramet.doors.http.exposed import requests
+from ramet.doors.http.requests import application
+from ramet.doors.http.routes.table import ROUTES
 
 # Answered before the routes are looked at: it is what the SDK calls, thousands of times.
 CALL = ("POST", "/v1/call")
 # So is this, which is passed on with any method.
-EXPOSED = {(method, exposed.TEMPLATE) for method in ("GET", "POST", "PUT", "DELETE")}
+EXPOSED = {(method, requests.TEMPLATE) for method in ("GET", "POST", "PUT", "DELETE")}
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "http.md"
 
 
@@ -82,7 +84,7 @@ def test_every_operation_has_its_own_id_a_summary_and_a_known_tag() -> None:
 
 def test_what_is_open_to_everybody_is_what_needs_no_key() -> None:
     described = {path for _, path, operation in operations() if operation.get("security") == [{}]}
-    assert described == app._PUBLIC
+    assert described == application._PUBLIC
 
 
 def contents(operation: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -103,7 +105,7 @@ def test_every_example_is_what_its_schema_says() -> None:
 
 @pytest.mark.parametrize("kind", ["script", "style"])
 def test_the_page_is_one_file_that_loads_nothing(kind: str) -> None:
-    page = documentation.page().decode()
+    page = pages.page().decode()
     assert page.count(f"<{kind}>") == page.count(f"</{kind}>") == 1
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
     assert not re.search(r"\son\w+\s*=", page)  # the policy forbids handlers in attributes
@@ -111,7 +113,7 @@ def test_the_page_is_one_file_that_loads_nothing(kind: str) -> None:
 
 
 def test_the_page_may_run_nothing_but_its_own_script() -> None:
-    policy = dict(documentation.page_headers())[b"content-security-policy"].decode()
+    policy = dict(pages.page_headers())[b"content-security-policy"].decode()
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert policy.count("sha256-") == 2
@@ -119,5 +121,5 @@ def test_the_page_may_run_nothing_but_its_own_script() -> None:
 
 
 def test_the_page_keeps_no_key() -> None:
-    page = documentation.page().decode()
+    page = pages.page().decode()
     assert not re.search(r"localStorage|sessionStorage|document\.cookie|indexedDB", page)

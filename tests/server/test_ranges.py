@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.doors.http.requests.queries import QueryFields
+from ramet.doors.http.requests.ranges import Part, Unsatisfiable, asked_part
 from ramet.errors import InvalidArgument
-from ramet.server.queries import Query
-from ramet.server.ranges import Part, Unsatisfiable, asked_part
 
 
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
@@ -41,7 +41,7 @@ def test_any_header_is_a_part_the_whole_or_unsatisfiable(header: str) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_query_or_refused(raw: bytes) -> None:
-    query = Query(raw)
+    query = QueryFields(raw)
     try:
         path = query.optional_text("path")
         query.done()
@@ -53,10 +53,10 @@ def test_any_bytes_are_a_query_or_refused(raw: bytes) -> None:
 @given(st.binary(max_size=60))
 def test_a_value_may_be_any_bytes(value: bytes) -> None:
     raw = b"path=" + b"".join(b"%%%02x" % byte for byte in value)
-    assert Query(raw).text("path").encode("utf-8", "surrogateescape") == value
+    assert QueryFields(raw).text("path").encode("utf-8", "surrogateescape") == value
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1.5", "1e3", "\u0663", "9" * 19, "0x10"])
 def test_a_number_in_a_query_is_plain_digits(value: str) -> None:
     with pytest.raises(InvalidArgument, match="since"):
-        Query(f"since={value}".encode()).optional_whole("since")
+        QueryFields(f"since={value}".encode()).optional_whole("since")

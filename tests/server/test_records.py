@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http import records as records_module
+from ramet.doors.http.access.keys import KeyLimits
+from ramet.doors.http.records import ServerRecords, StoredAnswer
 from ramet.errors import InvalidArgument, RametError
-from ramet.server import records as records_module
-from ramet.server.keys import KeyLimits
-from ramet.server.records import Records, StoredAnswer
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def records(path: Path) -> Iterator[Records]:
-    opened = Records(path)
+def records(path: Path) -> Iterator[ServerRecords]:
+    opened = ServerRecords(path)
     yield opened
     opened.close()
 
 
-def test_a_sandbox_that_ended_is_told_with_its_cause_to_its_owner_only(records: Records) -> None:
+def test_a_sandbox_that_ended_is_told_with_its_cause_to_its_owner_only(records: ServerRecords) -> None:
     records.begun(Row("sbx_1"))
     assert records.ended_cause("key_a", "sbx_1") is None
     records.ended("sbx_1", "idle", "it was not used for 300 seconds")
@@ -52,7 +52,7 @@ def test_a_sandbox_that_ended_is_told_with_its_cause_to_its_owner_only(records: 
     assert records.ended_cause("key_a", "sbx_2") is None
 
 
-def test_the_first_cause_stays(records: Records) -> None:
+def test_the_first_cause_stays(records: ServerRecords) -> None:
     records.begun(Row("sbx_1"))
     records.ended("sbx_1", "idle", "first")
     records.ended("sbx_1", "closed", "second")
@@ -61,7 +61,7 @@ def test_the_first_cause_stays(records: Records) -> None:
     assert ended.cause == "idle"
 
 
-def test_reconcile_ends_what_the_engine_does_not_have_and_adds_what_it_has(records: Records) -> None:
+def test_reconcile_ends_what_the_engine_does_not_have_and_adds_what_it_has(records: ServerRecords) -> None:
     records.begun(Row("sbx_gone"))
     records.begun(Row("sbx_here"))
     records.begun(Row("sbx_back"))
@@ -80,25 +80,25 @@ def test_reconcile_ends_what_the_engine_does_not_have_and_adds_what_it_has(recor
     assert records.ended_cause("key_a", "sbx_new") is not None
 
 
-def test_the_files_are_readable_by_their_owner_only(records: Records, path: Path) -> None:
+def test_the_files_are_readable_by_their_owner_only(records: ServerRecords, path: Path) -> None:
     records.begun(Row("sbx_1"))
     modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert modes == {0o600}
 
 
 def test_a_file_that_others_could_read_is_made_private(path: Path) -> None:
-    Records(path).close()
+    ServerRecords(path).close()
     path.chmod(0o644)
-    Records(path).close()
+    ServerRecords(path).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_what_was_recorded_is_there_after_reopening(path: Path) -> None:
-    first = Records(path)
+    first = ServerRecords(path)
     row, secret = first.keys.create("ci")
     first.record("key_a", "k", b"f", StoredAnswer(201, "application/json", b"{}"))
     first.close()
-    second = Records(path)
+    second = ServerRecords(path)
     assert second.keys.find(secret) == row
     recorded = second.recall("key_a", "k")
     assert recorded is not None
@@ -109,7 +109,7 @@ def test_what_was_recorded_is_there_after_reopening(path: Path) -> None:
 _WRITER = """
 import sys
 from dataclasses import dataclass
-from ramet.server.records import Records, StoredAnswer
+from ramet.doors.http.records import ServerRecords, StoredAnswer
 
 @dataclass
 class Row:
@@ -119,7 +119,7 @@ class Row:
     template: str = "default"
     created_ms: int = 1
 
-records = Records(sys.argv[1])
+records = ServerRecords(sys.argv[1])
 number = 0
 while True:
     records.begun(Row(f"sbx_{number}"))
@@ -145,7 +145,7 @@ def test_a_server_killed_while_writing_loses_nothing_it_had_written(path: Path) 
         with sqlite3.connect(path) as database:
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         database.close()
-        reopened = Records(path)
+        reopened = ServerRecords(path)
         assert reopened.recall("key_a", str(last)) is not None
         reopened.reconcile([])
         assert reopened.ended_cause("key_a", f"sbx_{last}") is not None
@@ -157,7 +157,7 @@ def test_two_processes_may_open_a_new_file_at_once(path: Path) -> None:
     command = [
         sys.executable,
         "-c",
-        "import sys; from ramet.server.records import Records; Records(sys.argv[1])",
+        "import sys; from ramet.doors.http.records import ServerRecords; ServerRecords(sys.argv[1])",
         str(path),
     ]
     openers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
@@ -165,24 +165,24 @@ def test_two_processes_may_open_a_new_file_at_once(path: Path) -> None:
 
 
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(path: Path) -> None:
-    Records(path).close()
+    ServerRecords(path).close()
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
     with pytest.raises(RametError, match="version 99"):
-        Records(path)
+        ServerRecords(path)
 
 
 def test_a_file_that_is_no_database_is_refused_with_a_way_out(path: Path) -> None:
     path.write_bytes(b"this is not a database" * 100)
     with pytest.raises(RametError) as caught:
-        Records(path)
+        ServerRecords(path)
     assert "move the file away" in (caught.value.hint or "")
 
 
 def test_what_cannot_be_written_is_complained_about_and_does_not_raise(path: Path) -> None:
     complaints: list[str] = []
-    records = Records(path, complaints.append)
+    records = ServerRecords(path, complaints.append)
     with sqlite3.connect(path) as other:
         other.execute("DROP TABLE sandboxes")
     other.close()
@@ -191,7 +191,7 @@ def test_what_cannot_be_written_is_complained_about_and_does_not_raise(path: Pat
     records.close()
 
 
-def test_old_rows_are_pruned(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_rows_are_pruned(records: ServerRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = records_module._now_ms()
     monkeypatch.setattr(records_module, "_now_ms", lambda: now_ms - 31 * 24 * 3600 * 1000)
     records.begun(Row("sbx_old"))
@@ -206,7 +206,7 @@ def test_old_rows_are_pruned(records: Records, monkeypatch: pytest.MonkeyPatch) 
     assert records.ended_cause("key_a", "sbx_live") is not None
 
 
-def test_no_table_grows_beyond_its_bound(records: Records, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_table_grows_beyond_its_bound(records: ServerRecords, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_module, "_ANSWERS_AT_MOST", 50)
     monkeypatch.setattr(records_module, "_ENDED_AT_MOST", 50)
     monkeypatch.setattr(records_module, "_PRUNE_EVERY_WRITES", 10)
@@ -223,6 +223,6 @@ def test_no_table_grows_beyond_its_bound(records: Records, path: Path, monkeypat
     assert records.recall("key_a", "299") is not None
 
 
-def test_a_limit_must_be_a_whole_number(records: Records) -> None:
+def test_a_limit_must_be_a_whole_number(records: ServerRecords) -> None:
     with pytest.raises(InvalidArgument, match="sandboxes"):
         records.keys.create("ci", KeyLimits(sandboxes=-1))

@@ -7,10 +7,11 @@ import re
 import subprocess
 from pathlib import Path
 
-from ramet.protocol import checks, terminals
-from ramet.server.keys import KeyLimits
-from ramet.server.metrics import Metrics
-from ramet.server.settings import ServerSettings
+from ramet.doors.http.access.keys import KeyLimits
+from ramet.doors.http.routes.metrics import ServerMetrics
+from ramet.doors.http.settings import ServerSettings
+from ramet.protocol import checks
+from ramet.protocol.values import terminals
 from tests.server.running import Server
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "http.md").read_text()
@@ -60,6 +61,6 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_every_metric_is_in_the_reference() -> None:
     stats: dict[str, object] = {"pool": {}, "owners": {"a": {"states": {}}}, "snapshots": 0, "spaces": 0}
-    names = re.findall(r"^# TYPE (\w+)", Metrics().exposition(stats).decode(), re.MULTILINE)
+    names = re.findall(r"^# TYPE (\w+)", ServerMetrics().exposition(stats).decode(), re.MULTILINE)
     assert len(names) > 15
     assert [name for name in names if f"`{name}`" not in PAGE] == []

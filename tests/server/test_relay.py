@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.doors.http.engine_link.frame_relay import FrameScanner, WholeFrames
 from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.server.relay import FrameScanner, WholeFrames
 
 _BLOBS = st.lists(st.binary(max_size=60), max_size=6)
 _CUTS = st.lists(st.integers(min_value=1, max_value=80), min_size=1)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ramet.doors.http.processes import keeper
 from ramet.protocol import calls, fields
-from ramet.protocol.requests import SandboxOptions
-from ramet.transport import keeper
+from ramet.protocol.values.requests import SandboxOptions
 from ramet.transport.builds import build
 from ramet.transport.resolving import resolve
 from tests.lifetime.programs import Watch, groups_of, mounts
@@ -42,7 +42,7 @@ def keeper_pid(server: Server) -> int:
         told = (server.state / keeper.PID_NAME).read_text().partition(" ")[0]
     except FileNotFoundError:
         return 0
-    return int(told) if told and b"ramet.transport.keeper" in command_line(int(told)) else 0
+    return int(told) if told and b"ramet.doors.http.processes.keeper" in command_line(int(told)) else 0
 
 
 def engine_pid(server: Server) -> int:

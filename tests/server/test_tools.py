@@ -12,8 +12,8 @@ import pytest
 
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.results import Result
-from ramet.protocol.tool_values import encode_value
+from ramet.protocol.tools.values import encode_value
+from ramet.protocol.values.results import Result
 from tests.server.engines import KeeperProcess
 from tests.server.running import Server, running_server
 from tests.server.talking import WAIT_SECONDS, Client, wait_until

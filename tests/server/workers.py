@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ramet.server.settings import ServerSettings
+from ramet.doors.http.settings import ServerSettings
 
 _STOP_SECONDS = 60
 
@@ -27,7 +27,7 @@ class WorkerProcess:
         with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener, self.log.open("ab") as log:
             self.port: int = listener.getsockname()[1]
             chosen = ServerSettings(**{"state": str(state), "port": self.port, "engine_seconds": 0.0, **settings})
-            command = [sys.executable, "-m", "ramet.server.confined", "--parent", str(os.getpid())]
+            command = [sys.executable, "-m", "ramet.doors.http.processes.confined_worker", "--parent", str(os.getpid())]
             command += ["--socket", str(listener.fileno()), "--settings", json.dumps(asdict(chosen))]
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stderr=log, pass_fds=[listener.fileno()], process_group=0

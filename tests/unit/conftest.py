@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.settings import Settings
 from tests.unit.scripted import ScriptedBody
 from tests.unit.scripted_client import Client

@@ -12,9 +12,9 @@ from pathlib import Path
 from ramet.engine.seams import Prepare, Prepared, Session
 from ramet.errors import ForkFailed, SandboxLost
 from ramet.protocol import guest
-from ramet.protocol.differences import FileChange
 from ramet.protocol.frames import TO_GUEST, Frame, FrameDecoder, encode
-from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+from ramet.protocol.values.differences import FileChange
+from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ramet.engine.calls.connection import Connection
+from ramet.engine.calls.connection import ClientConnection
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from tests.unit.scripted_engine import Engine
@@ -18,7 +18,7 @@ class Client:
     def __init__(self, engine: Engine) -> None:
         self._socket, self._theirs = socket.socketpair()
         self._socket.setblocking(False)
-        self._connection = Connection(self._theirs, engine.registry)
+        self._connection = ClientConnection(self._theirs, engine.registry)
         self._decoder = FrameDecoder(FROM_ENGINE)
         self._frames: list[Frame] = []
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from ramet.engine.cell import Cell
-from ramet.engine.collecting import Collecting
+from ramet.engine.cells.cell import Cell
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller
 from ramet.engine.making import create, fork, merge, thaw
+from ramet.engine.output.collecting import Collecting
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Machine
 from ramet.engine.settings import Settings
-from ramet.engine.turn import Caller
 from ramet.protocol import guest
-from ramet.protocol.allowances import Allowance
 from ramet.protocol.calls import Outcome
-from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 from tests.unit.scripted import ScriptedBody, ScriptedMachine
 
 SPEC = SandboxSpec(

@@ -7,10 +7,11 @@ import json
 import socket
 from typing import Any
 
-from ramet.engine.sandbox import Sandbox
-from ramet.protocol import calls, guest, tool_frames
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.protocol import calls, guest
 from ramet.protocol.frames import Bounds, Frame, FrameDecoder, encode
-from ramet.protocol.tools import ToolSpec, encode_tools
+from ramet.protocol.tools import socket_frames
+from ramet.protocol.tools.specs import ToolSpec, encode_tools
 from tests.unit.scripted import ScriptedBody
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import Engine
@@ -38,7 +39,7 @@ class Code:
         self._frames: list[Frame] = []
 
     async def call(self, name: str = "look", arguments: bytes = b"{}") -> None:
-        await self.send(encode(tool_frames.CALL, {"tool": name, "accepts": []}, arguments))
+        await self.send(encode(socket_frames.CALL, {"tool": name, "accepts": []}, arguments))
 
     async def send(self, data: bytes) -> None:
         async with asyncio.timeout(5):
@@ -56,18 +57,18 @@ class Code:
     async def value(self) -> bytes:
         """The whole of an answer."""
         frame = await self.frame()
-        assert (frame.kind, frame.header["outcome"]) == (tool_frames.ANSWER, "value")
+        assert (frame.kind, frame.header["outcome"]) == (socket_frames.ANSWER, "value")
         parts = [frame.blob]
         while frame.header["more"]:
             frame = await self.frame()
-            assert frame.kind == tool_frames.MORE
+            assert frame.kind == socket_frames.MORE
             parts.append(frame.blob)
         return b"".join(parts)
 
     async def failure(self) -> tuple[object, object]:
         """Kind and message of an answer."""
         frame = await self.frame()
-        assert (frame.kind, frame.header["outcome"], frame.header["more"]) == (tool_frames.ANSWER, "error", False)
+        assert (frame.kind, frame.header["outcome"], frame.header["more"]) == (socket_frames.ANSWER, "error", False)
         return frame.header["kind"], frame.header["message"]
 
     async def ended(self) -> bool:

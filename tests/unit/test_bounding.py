@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from ramet.protocol.bounding import HeadAndTail, Tail
+from ramet.protocol.bounded_bytes import HeadAndTail, Tail
 
 
 def test_a_stream_up_to_the_limit_is_kept_exactly() -> None:

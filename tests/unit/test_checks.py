@@ -11,7 +11,7 @@ import pytest
 from ramet.client.arguments import Mount, Template, sandbox_spec
 from ramet.errors import InvalidArgument
 from ramet.protocol import checks
-from ramet.protocol.specs import Limits, SandboxSpec
+from ramet.protocol.values.specs import Limits, SandboxSpec
 
 NOTHING: dict[str, Any] = {
     "template": "default",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import cgroups
-from ramet.protocol.specs import Limits
+from ramet.isolation.kernel import cgroups
+from ramet.protocol.values.specs import Limits
 
 _THREADED = {"cpu", "pids"}
 

@@ -14,8 +14,8 @@ import pytest
 
 from ramet.isolation import holder
 from ramet.isolation.holder import Holder
-from ramet.isolation.terminals import Entering
-from ramet.network.packets import Channel
+from ramet.isolation.kernel.terminals import Entering
+from ramet.network.packets import PacketChannel
 
 _TOGETHER_SECONDS = 1.0
 
@@ -52,7 +52,7 @@ def test_each_tree_is_detached_once_whichever_threads_ask(monkeypatch: pytest.Mo
 
 async def test_a_message_that_cannot_be_sent_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    channel = Channel(ours, lambda message, descriptors: None, lambda: None)
+    channel = PacketChannel(ours, lambda message, descriptors: None, lambda: None)
     duplicate = os.dup
     left = iter([duplicate, duplicate, no_more])
     monkeypatch.setattr(os, "dup", lambda descriptor: next(left)(descriptor))

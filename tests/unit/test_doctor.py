@@ -6,8 +6,10 @@ import os
 
 import pytest
 
-from ramet.isolation import cgroups, doctor, hints, powers
+from ramet.isolation import doctor, hints
+from ramet.isolation.kernel import cgroups
 from ramet.isolation.launch import HELPER
+from ramet.isolation.own_processes import powers
 
 _RESTRICTED = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _WITHOUT_CPU = cgroups.Delegation(2, {"memory": "/a", "pids": "/a"})

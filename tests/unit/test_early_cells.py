@@ -9,9 +9,9 @@ import pytest
 
 from ramet.client.operations import cells
 from ramet.client.operations.cells import CellOrder
-from ramet.engine.cell import Cell
-from ramet.engine.collecting import Collecting
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.cells.cell import Cell
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.output.collecting import Collecting
 from ramet.engine.settings import Settings
 from ramet.errors import ExecutionCancelled, LimitReached, RametError
 from ramet.protocol.calls import RUN, Outcome

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
+from ramet.doors.http.engine_link.link import EngineCall, EngineConnections
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.server.link import EngineCall, Link
 from tests.waiting import settle
 
 WAIT_SECONDS = 60
@@ -28,7 +28,7 @@ async def begun_call() -> tuple[EngineCall, socket.socket]:
     async def introduce() -> socket.socket:
         return ours
 
-    link = Link()
+    link = EngineConnections()
     link.up = True
     link._introduce = introduce
     call = await link.call().__aenter__()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ramet.errors import LimitReached
-from ramet.isolation import engine_uids
-from ramet.isolation.engine_uids import FIRST_UID, UIDS, EngineUid, _choices, take
+from ramet.isolation.own_processes import engine_uids
+from ramet.isolation.own_processes.engine_uids import FIRST_UID, UIDS, EngineUid, _choices, take
 
 Take = Callable[[range], EngineUid]
 

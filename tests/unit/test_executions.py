@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.executions import Executions, Shelf
+from ramet.engine.output.executions import Executions, Shelf
 from ramet.engine.settings import Settings
 from ramet.errors import ExecutionCancelled, ExecutionUnknown, InvalidArgument, LimitReached
 from ramet.protocol import calls, guest

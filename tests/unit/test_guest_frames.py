@@ -10,7 +10,7 @@ import pytest
 from ramet.errors import ProtocolError
 from ramet.protocol import guest
 from ramet.protocol.frames import Frame
-from ramet.protocol.results import CellError
+from ramet.protocol.values.results import CellError
 
 DONE: dict[str, object] = {"id": 4, "exit_code": 0, "error": None, "interrupted": False}
 RICH: dict[str, object] = {"id": 4, "what": "value", "mimes": [["text/plain", "s", 3]], "display_id": None}

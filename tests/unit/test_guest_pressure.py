@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.collecting import Collecting
-from ramet.engine.meter import Meter
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.cells.rate_limit import RateLimit
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.output.collecting import Collecting
 from ramet.engine.settings import Settings
 from ramet.protocol import guest
 from ramet.protocol.frames import encode
@@ -79,8 +79,8 @@ def test_an_update_that_has_no_room_is_dropped_and_counted() -> None:
 
 def test_a_meter_lets_an_amount_pass_and_then_so_much_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("ramet.engine.meter.monotonic", lambda: clock[0])
-    meter = Meter(1000, 100)
+    monkeypatch.setattr("ramet.engine.cells.rate_limit.monotonic", lambda: clock[0])
+    meter = RateLimit(1000, 100)
     assert [meter.spend(500), meter.spend(500)] == [0.0, 0.0]
     assert meter.spend(50) == pytest.approx(0.5)
     clock[0] += 0.5

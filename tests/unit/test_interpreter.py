@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.isolation import interpreter
+from ramet.isolation.files import interpreter
 
 
 def _asked(monkeypatch: pytest.MonkeyPatch, prefix: Path, *mapped: str) -> None:

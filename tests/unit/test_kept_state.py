@@ -10,7 +10,7 @@ import pytest
 
 from ramet.errors import ExecutionCancelled, ForkFailed, InvalidArgument, LimitReached, SandboxClosed
 from ramet.protocol import calls
-from ramet.protocol.specs import Lifetime
+from ramet.protocol.values.specs import Lifetime
 from tests.unit.scripted import ScriptedBody, ScriptedDeath, ScriptedFrozen
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, run, work

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller
 from ramet.engine.making import thaw
 from ramet.engine.making.lifetimes import Tombstone, Tombstones
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.turn import Caller
 from ramet.errors import ExecutionCancelled, InvalidArgument, SandboxClosed
 from ramet.protocol import calls
-from ramet.protocol.specs import Lifetime, SandboxSpec, ThawSpec
+from ramet.protocol.values.specs import Lifetime, SandboxSpec, ThawSpec
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import SPEC, Call, Engine, run, take
 from tests.waiting import until

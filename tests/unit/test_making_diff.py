@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making import diff as diffs
-from ramet.engine.sandbox import Sandbox
 from ramet.errors import ExecutionCancelled, ForkFailed, SandboxClosed, SandboxLost
 from ramet.protocol import guest
 from ramet.protocol.frames import encode

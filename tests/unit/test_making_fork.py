@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.turn import Caller
+from ramet.engine.cells.turns import Caller
 from ramet.errors import ExecutionCancelled, ForkFailed, LimitReached, SandboxClosed
 from ramet.protocol import guest
 from ramet.protocol.frames import encode
-from ramet.protocol.specs import Interpreter, TemplateSpec
+from ramet.protocol.values.specs import Interpreter, TemplateSpec
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, work
 from tests.waiting import settle, until

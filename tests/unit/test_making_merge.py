@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ramet.engine.turn import Caller
+from ramet.engine.cells.turns import Caller
 from ramet.errors import ExecutionCancelled, InvalidArgument, SandboxClosed
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_engine import SETTINGS, Call, Engine, finish, pair, run

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from ramet.engine.cells.turns import Caller
 from ramet.engine.making import thaw
-from ramet.engine.turn import Caller
 from ramet.errors import ExecutionCancelled, InvalidArgument, LimitReached, SandboxClosed
-from ramet.protocol.specs import ThawSpec
+from ramet.protocol.values.specs import ThawSpec
 from tests.unit.scripted_engine import SETTINGS, SPEC, Engine, take, work
 from tests.waiting import until
 

@@ -14,9 +14,9 @@ from ramet.client.operations import network as network_operations
 from ramet.integrations.reach import reach
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, FrameDecoder, encode
-from ramet.protocol.network import NetworkSpec, SecretSpec, check_secrets, read_rules
-from ramet.protocol.network_requests import read_secrets, secrets_request
-from ramet.protocol.secret_places import SecretPlaces
+from ramet.protocol.network.requests import read_secrets, secrets_request
+from ramet.protocol.network.secret_places import SecretPlaces
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec, check_secrets, read_rules
 from tests.unit.played import play
 
 VALUE = "s3cr3t-value"

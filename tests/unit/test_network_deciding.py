@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.network.reaching.addresses import why_not_public
-from ramet.network.reaching.deciding import Decider
-from ramet.protocol.network import NetworkSpec, read_rules
-from ramet.protocol.rules import Rule
+from ramet.network.connecting.addresses import why_not_public
+from ramet.network.connecting.decisions import Decider
+from ramet.protocol.network.rules import Rule
+from ramet.protocol.network.specs import NetworkSpec, read_rules
 
 # The first of a range, and how many follow it.
 _SOME_PORTS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 15)), max_size=4)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ramet.engine.network.log import KEPT, Log
+from ramet.engine.network.log import KEPT, ConnectionLog
 from ramet.errors import ProtocolError
-from ramet.protocol.network import CONNECTIONS_AT_MOST
+from ramet.protocol.network.specs import CONNECTIONS_AT_MOST
 
 
 def _tried(entry: int, opened: bool = True, **more: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def _counted(entry: int, sent: int, received: int, opened: bool, reason: str | N
 
 
 def test_bytes_of_a_connection_are_those_that_were_told_last() -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1))
     log.counted(1, _counted(1, 10, 100, True))
     log.counted(1, _counted(1, 20, 300, False, "cut"))
@@ -31,7 +31,7 @@ def test_bytes_of_a_connection_are_those_that_were_told_last() -> None:
 
 
 def test_a_connection_that_had_ended_when_it_was_first_told_of_has_its_bytes() -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1, opened=False))
     log.counted(1, _counted(1, 5, 6, False))
     assert log.used_bytes == 11
@@ -39,7 +39,7 @@ def test_a_connection_that_had_ended_when_it_was_first_told_of_has_its_bytes() -
 
 
 def test_one_that_was_let_pass_by_name_may_turn_out_as_refused_and_stays_so() -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1))
     log.counted(1, {**_counted(1, 0, 0, True, "TLS names another server"), "allowed": False})
     log.counted(1, _counted(1, 0, 0, False))
@@ -48,7 +48,7 @@ def test_one_that_was_let_pass_by_name_may_turn_out_as_refused_and_stays_so() ->
 
 
 def test_the_oldest_are_dropped_and_counted_and_their_bytes_still_count() -> None:
-    log = Log()
+    log = ConnectionLog()
     for entry in range(KEPT + 5):
         log.tried(1, _tried(entry))
     assert (len(log.attempts()), log.dropped) == (KEPT, 5)
@@ -59,7 +59,7 @@ def test_the_oldest_are_dropped_and_counted_and_their_bytes_still_count() -> Non
 
 
 def test_the_same_number_in_another_life_is_another_connection() -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1))
     log.tried(2, _tried(1))
     log.ended(1, "it ended")
@@ -67,7 +67,7 @@ def test_the_same_number_in_another_life_is_another_connection() -> None:
 
 
 def test_what_code_in_a_sandbox_could_make_long_is_cut() -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1, host="x" * 1000, reason="y" * 10_000))
     (attempt,) = log.attempts()
     assert len(attempt.host) <= 300
@@ -76,7 +76,7 @@ def test_what_code_in_a_sandbox_could_make_long_is_cut() -> None:
 
 @pytest.mark.parametrize("field", ["host", "reason", "rule", "address"])
 def test_no_text_can_steer_a_terminal_or_look_like_another_line(field: str) -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1) | {field: "\x1b[2Jx\n12:00:00 http bank.example:443 allowed\u202e\ud800é"})
     shown = getattr(log.attempts()[0], field)
     assert shown == "\\x1b[2Jx\\n12:00:00 http bank.example:443 allowed\\u202e\\ud800é"
@@ -85,7 +85,7 @@ def test_no_text_can_steer_a_terminal_or_look_like_another_line(field: str) -> N
 
 
 def test_a_proxy_that_forges_cannot_fill_the_engine() -> None:
-    log = Log()
+    log = ConnectionLog()
     log.tried(1, _tried(1, rule="r" * 100_000, address="a" * 100_000))
     assert all(len(text or "") <= 500 for text in (log.attempts()[0].rule, log.attempts()[0].address))
     for entry in range(2 * CONNECTIONS_AT_MOST):
@@ -117,16 +117,16 @@ _NO_NUMBER = float("nan")
 )
 def test_what_makes_no_sense_is_not_believed(wrong: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
-        Log().tried(1, {**_tried(1), **wrong})
+        ConnectionLog().tried(1, {**_tried(1), **wrong})
 
 
 def test_whoever_counts_hears_of_each() -> None:
-    log = Log()
+    log = ConnectionLog()
     heard: list[bool] = []
     log.on_attempt = heard.append
     log.tried(1, _tried(1))
     log.tried(1, _tried(2, allowed=False, opened=False))
-    other = Log()
+    other = ConnectionLog()
     other.tried(3, _tried(1))
     log.append(other.attempts())
     assert heard == [True, False]  # the other was counted where it was tried

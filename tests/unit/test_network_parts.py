@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.isolation.packet_rules import NAMES_BLOCK
-from ramet.network.doors import names
-from ramet.network.doors.hello import HELLO_BYTES_AT_MOST, Hello, HelloReader, NotUnderstood, read_hello
+from ramet.isolation.kernel.packet_rules import NAMES_BLOCK
+from ramet.network.listeners import dns_names
+from ramet.network.listeners.client_hello import HELLO_BYTES_AT_MOST, Hello, HelloReader, MalformedHello, read_hello
 from ramet.network.secrets.masking import Masker
 from ramet.network.secrets.replacing import Replacer
 
@@ -102,7 +102,7 @@ def test_a_second_name_that_nobody_can_read_is_told() -> None:
     ],
 )
 def test_an_odd_hello_is_refused(data: bytes) -> None:
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(MalformedHello):
         read_hello(data)
 
 
@@ -111,10 +111,10 @@ def test_no_bytes_make_it_fall_over(data: bytes) -> None:
     for start in (b"", b"\x16\x03\x01\x01\x00", b"\x16\x03\x01\x01\x00\x01\x00\x00\x80"):
         try:
             hello = read_hello(start + data)
-        except NotUnderstood:
+        except MalformedHello:
             continue
         assert hello is None or isinstance(hello, Hello)
-    query = names.read_query(data)
+    query = dns_names.read_query(data)
     assert query is None or query.question in data
 
 
@@ -127,17 +127,17 @@ def query(name: str, kind: int = 1, number: int = 7, flags: int = 0x0100, class_
 
 
 def test_a_question_is_understood_and_answered() -> None:
-    asked = names.read_query(query("API.Example"))
+    asked = dns_names.read_query(query("API.Example"))
     assert asked is not None
     assert (asked.name, asked.wants_address, asked.id) == ("api.example", True, 7)
-    known = names.Names()
+    known = dns_names.DnsNames()
     address = known.address_of("api.example")
     assert address is not None
-    said = names.answer(asked, names.OK, address)
+    said = dns_names.answer(asked, dns_names.OK, address)
     assert said[:12] == struct.pack("!HHHHHH", 7, 0x8180, 1, 1, 0, 0)
     assert said.endswith(address.packed)
     assert query("API.Example")[12:] in said
-    refusal = names.answer(asked, names.NO_SUCH_NAME)
+    refusal = dns_names.answer(asked, dns_names.NO_SUCH_NAME)
     assert refusal[:12] == struct.pack("!HHHHHH", 7, 0x8183, 1, 0, 0, 0)
 
 
@@ -155,19 +155,19 @@ def test_a_question_is_understood_and_answered() -> None:
     ],
 )
 def test_what_is_no_plain_question_is_not_answered(data: bytes) -> None:
-    assert names.read_query(data) is None
+    assert dns_names.read_query(data) is None
 
 
 def test_a_name_with_odd_bytes_is_no_name_of_a_host() -> None:
-    asked = names.read_query(query("da ta\x00\xff.example"))
+    asked = dns_names.read_query(query("da ta\x00\xff.example"))
     assert asked is not None
     assert asked.name is None
 
 
 def test_each_name_has_an_address_of_its_own_and_keeps_it() -> None:
-    known, other = names.Names(), names.Names()
-    addresses = [known.address_of(f"h{number}.example") for number in range(names.NAMES_AT_MOST)]
-    assert len(set(addresses)) == names.NAMES_AT_MOST
+    known, other = dns_names.DnsNames(), dns_names.DnsNames()
+    addresses = [known.address_of(f"h{number}.example") for number in range(dns_names.NAMES_AT_MOST)]
+    assert len(set(addresses)) == dns_names.NAMES_AT_MOST
     assert known.address_of("one.more.example") is None
     assert known.address_of("h7.example") == addresses[7]
     assert all(address in NAMES_BLOCK for address in addresses if address is not None)

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from ramet.engine.network import door as doors
-from ramet.engine.network.door import Door, PortTaken
+from ramet.engine.network import proxy_sockets as doors
 from ramet.engine.network.held_secrets import HeldSecret
-from ramet.engine.network.network import Network
-from ramet.engine.network.proxy import Proxy
+from ramet.engine.network.network import EngineNetwork
+from ramet.engine.network.proxy import ProxyHandle
+from ramet.engine.network.proxy_sockets import PortTaken, ProxySockets
 from ramet.engine.settings import Settings
 from ramet.errors import HostNotCapable, ProtocolError, RametError
 from ramet.network.process import Message, ProxyProcess
-from ramet.protocol.network import NetworkSpec, SecretSpec, read_rules
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec, read_rules
 from tests.unit.scripted import ScriptedBody
 from tests.waiting import until
 
@@ -70,13 +70,13 @@ class Scripted:
 
     def __init__(self) -> None:
         self.processes: list[ScriptedProcess] = []
-        self.networks: list[Network] = []
+        self.networks: list[EngineNetwork] = []
         self.failing = 0
         settings = Settings(proxy_idle_seconds=0.02, proxy_again_seconds=0.001)
-        self.proxy = Proxy(settings, self._start, ask_seconds=0.01)
+        self.proxy = ProxyHandle(settings, self._start, ask_seconds=0.01)
 
-    async def make(self, spec: NetworkSpec = _SPEC) -> Network:
-        self.networks.append(await Network.make(self.proxy, spec, ()))
+    async def make(self, spec: NetworkSpec = _SPEC) -> EngineNetwork:
+        self.networks.append(await EngineNetwork.make(self.proxy, spec, ()))
         return self.networks[-1]
 
     async def _start(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> ProxyProcess:
@@ -108,7 +108,7 @@ async def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await made.close()
 
 
-async def _opened(scripted: Scripted, body: ScriptedBody) -> Network:
+async def _opened(scripted: Scripted, body: ScriptedBody) -> EngineNetwork:
     network = await scripted.make()
     network.begin(body)
     await network.opened()
@@ -254,7 +254,7 @@ async def test_one_that_does_not_read_is_ended_before_the_engine_has_no_descript
 async def test_a_port_that_is_taken_closes_the_network_and_says_which(scripted: Scripted, body: ScriptedBody) -> None:
     body.taken_ports = {3129}
     with pytest.raises(PortTaken, match="3129"):
-        await Door.open(body)
+        await ProxySockets.open(body)
     network = await _opened(scripted, body)
     assert network.ready
     assert "port 3129" in (network.closed or "")
@@ -295,7 +295,7 @@ async def test_what_fails_otherwise_is_an_error_for_who_waits_and_tried_again(
 
 
 async def test_one_that_is_closed_before_it_began_leaves_no_door_open(scripted: Scripted, body: ScriptedBody) -> None:
-    door = await Door.open(body)
+    door = await ProxySockets.open(body)
     sockets = list(door.sockets.values())
     network = await scripted.make()
     network.begin(body, door)

@@ -8,10 +8,10 @@ import pytest
 import trustme
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.network import NetworkSpec, SecretSpec, read_rules
-from ramet.protocol.network_requests import network_request, read_network, read_secrets
-from ramet.protocol.requests import SandboxOptions
-from ramet.protocol.rules import parse_rule
+from ramet.protocol.network.requests import network_request, read_network, read_secrets
+from ramet.protocol.network.rules import parse_rule
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec, read_rules
+from ramet.protocol.values.requests import SandboxOptions
 from ramet.transport.resolving import resolve
 
 VALUE = "s3cr3t-value"

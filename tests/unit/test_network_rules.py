@@ -7,7 +7,8 @@ import ipaddress
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.network import (
+from ramet.protocol.network.rules import host_address, host_name, parse_rule
+from ramet.protocol.network.specs import (
     NetworkSpec,
     SecretSpec,
     beyond,
@@ -15,7 +16,6 @@ from ramet.protocol.network import (
     check_secrets,
     read_rules,
 )
-from ramet.protocol.rules import host_address, host_name, parse_rule
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ _KEYWORD = ("secrets: Secrets | None = None,", "nickname: str | None = None,")
 _PASSED_ON = ("secrets=secrets,", "nickname=nickname,")
 # For each file: a line, and the lines that are added before it wherever it stands.
 EDITS = {
-    "protocol/requests.py": [
+    "protocol/values/requests.py": [
         (
             "cwd: str | None = option(",
             'nickname: str | None = option(TEXT, "A name for people.", http_help="A name for people.", '
@@ -41,14 +41,14 @@ from ramet.client.asynchronous import sandbox as async_sandbox
 from ramet.client.blocking import sandbox
 from ramet.client.drivers import blocking, blocking_bases
 from ramet.errors import InvalidArgument
-from ramet.isolation import interpreter
+from ramet.isolation.files import interpreter
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, FrameDecoder
-from ramet.protocol.requests import SandboxOptions
-from ramet.protocol.specs import SandboxSpec, ThawSpec
-from ramet.server import openapi, sandboxes
-from ramet.server.admission import Creation
-from ramet.server.settings import ServerSettings
+from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.values.specs import SandboxSpec, ThawSpec
+from ramet.doors.http.documentation import openapi; from ramet.doors.http.routes import sandboxes
+from ramet.doors.http.access.admission import Creation
+from ramet.doors.http.settings import ServerSettings
 
 class Sent(Exception):
     pass

@@ -10,11 +10,11 @@ from ramet.client.operations import cells, files, forks
 from ramet.errors import FileNotFound, ProtocolError, SandboxClosed, file_error
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
-from ramet.protocol.differences import FileChange, FileState
-from ramet.protocol.forks import Diff, ForkInfo, NameChange, NameValue
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
 from ramet.protocol.guest import Rich
-from ramet.protocol.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
+from ramet.protocol.values.differences import FileChange, FileState
+from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, NameValue
+from ramet.protocol.values.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
 from tests.unit.played import play
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ramet.errors import ExecutionUnknown, InvalidArgument, LimitReached, RametError
 from ramet.protocol import calls
-from ramet.protocol.specs import SandboxSpec, TemplateSpec
+from ramet.protocol.values.specs import SandboxSpec, TemplateSpec
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import SETTINGS, SPEC, Engine, take
 from tests.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import package_folder
+from ramet.isolation.files import package_folder
 
 
 @pytest.fixture(autouse=True)

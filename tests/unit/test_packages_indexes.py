@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ramet.engine.packages.indexes import why_none_answers
-from ramet.protocol.network import NetworkSpec, read_rules
-from ramet_guest.package_installer import default_index
+from ramet.protocol.network.specs import NetworkSpec, read_rules
+from ramet_guest.packaging.installer import default_index
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ramet.engine.packages import disk_store, memory_store
-from ramet.engine.packages.copying import Size, TooMuch, copy_tree, measure
 from ramet.engine.packages.disk_store import DiskStore
-from ramet.engine.packages.keeping import IN_USE_SECONDS, About, NoRoom
 from ramet.engine.packages.memory_store import MemoryStore
-from ramet.isolation.walks import Stop
+from ramet.engine.packages.tree_copies import Size, TooMuch, copy_tree, measure
+from ramet.engine.packages.trees import IN_USE_SECONDS, About, NoRoom
+from ramet.isolation.files.walks import Stop
 
 MIB = 1 << 20
 ABOUT = About({"pip": "1"}, {"thing": "2"})

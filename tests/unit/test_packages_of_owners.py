@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from ramet.engine.packages.asker import Asker
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.packages.packages import NotAvailable, Packages
-from ramet.engine.packages.wanting import Wanted
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requirements import Requirements
 from ramet.engine.settings import Settings
 from ramet.errors import LimitReached, SandboxLost
-from ramet.protocol.network import NetworkSpec
-from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
+from ramet.protocol.network.specs import NetworkSpec
+from ramet.protocol.values.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 
 SPEC = SandboxSpec(
     TemplateSpec("python", Interpreter("/usr/bin/python3", "3.12.1", (), (), None), (), True),
     Limits(1 << 30, 100, 1.0, 1 << 30),
     network=NetworkSpec(open=True),
 )
-WANTED = Wanted(("thing",))
+WANTED = Requirements(("thing",))
 
 
 async def _no_folder(path: str, writable: bool) -> int:

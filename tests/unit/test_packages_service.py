@@ -13,14 +13,14 @@ from typing import Any, cast
 
 import pytest
 
-from ramet.engine.packages.asker import Asker
-from ramet.engine.packages.keeping import About, Kept, Mount
 from ramet.engine.packages.packages import NotAvailable, Packages
+from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requirements import Requirements
 from ramet.engine.packages.service import PackageService
-from ramet.engine.packages.wanting import Wanted
+from ramet.engine.packages.trees import About, Kept, TreeMount
 from ramet.engine.seams import Body
-from ramet.protocol.network import NetworkSpec
-from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
+from ramet.protocol.network.specs import NetworkSpec
+from ramet.protocol.values.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 from tests.waiting import settle, until
 
 REQUEST = b'{"requirements": ["thing"]}\n'
@@ -48,13 +48,13 @@ class ScriptedPackages:
     """Has one tree, once it is let go on."""
 
     def __init__(self, folder: Path) -> None:
-        self.kept = Kept(About({}, {"thing": "1"}), Mount(os.open(folder, os.O_PATH)), 1)
+        self.kept = Kept(About({}, {"thing": "1"}), TreeMount(os.open(folder, os.O_PATH)), 1)
         self.go_on = asyncio.Event()
         self.asked = 0
         self.given_up = 0
 
     async def get(
-        self, asker: Asker, wanted: Wanted, on_line: Callable[[str], None], may_install: Callable[[], bool]
+        self, asker: Asker, wanted: Requirements, on_line: Callable[[str], None], may_install: Callable[[], bool]
     ) -> Kept:
         self.asked += 1
         if not may_install():

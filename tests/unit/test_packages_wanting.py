@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from ramet.engine.packages.asker import Asker
-from ramet.engine.packages.wanting import NotPlain, Wanted, read_request, requirement
-from ramet.protocol.network import NetworkSpec, SecretSpec
-from ramet.protocol.rules import parse_rule
-from ramet.protocol.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
+from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requirements import NotPlain, Requirements, read_request, requirement
+from ramet.protocol.network.rules import parse_rule
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec
+from ramet.protocol.values.specs import Interpreter, Limits, SandboxSpec, TemplateSpec
 
 DAY = 24 * 3600.0
 
@@ -97,7 +97,7 @@ def test_an_odd_request_is_refused(line: bytes) -> None:
 def test_a_request_is_the_same_in_any_order() -> None:
     one, _ = read_request(b'{"requirements": ["b", "A_a>=1", "b"]}')
     other, settings = read_request(b'{"requirements": ["a-a >= 1", "B"], "settings": {"PIP_PRE": "1"}}')
-    assert one == other == Wanted(("a-a>=1", "b"))
+    assert one == other == Requirements(("a-a>=1", "b"))
     assert settings == {"PIP_PRE": "1"}
 
 
@@ -114,7 +114,7 @@ def asker() -> Asker:
     )
 
 
-WANTED = Wanted(("thing",))
+WANTED = Requirements(("thing",))
 BASE = {"pip": "1"}
 
 
@@ -141,10 +141,10 @@ def test_nobody_gets_a_tree_that_was_made_from_something_else(asker: Asker) -> N
 
 
 def test_what_is_pinned_is_kept_for_longer(asker: Asker) -> None:
-    pinned = Wanted(("other[x]==2.0", "thing==1.0"))
+    pinned = Requirements(("other[x]==2.0", "thing==1.0"))
     assert asker.key(pinned, BASE, 0.0) == asker.key(pinned, BASE, 2 * DAY)
     for loose in ("thing==1.*", "thing>=1", "thing ; python_version=='3'", "thing!=2,==1"):
-        assert not Wanted((loose,)).all_pinned
+        assert not Requirements((loose,)).all_pinned
 
 
 def test_only_who_sees_the_owners_own_index_is_served(asker: Asker) -> None:

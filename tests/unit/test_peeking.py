@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ramet.freezing.descriptors.bounds import Budget
-from ramet.freezing.descriptors.peeking import peek_tcp
-from ramet.freezing.descriptors.socket_options import SO_PEEK_OFF
+from ramet.freezing.descriptors.sockets.peeking import peek_tcp
+from ramet.freezing.descriptors.sockets.socket_options import SO_PEEK_OFF
 
 
 class OlderSocket(socket.socket):

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from ramet.engine.executions import Executions, Shelf
+from ramet.engine.cells.turns import Caller
 from ramet.engine.making import fork, merge, thaw
 from ramet.engine.making.quotas import Quotas
-from ramet.engine.turn import Caller
+from ramet.engine.output.executions import Executions, Shelf
 from ramet.errors import InvalidArgument, LimitReached
 from ramet.protocol import calls
-from ramet.protocol.allowances import Allowance
 from ramet.protocol.calls import Outcome
 from ramet.protocol.checks import MIB
-from ramet.protocol.specs import MountSpec, ThawSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import MountSpec, ThawSpec
 from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import SETTINGS, SPEC, Engine, take, work
 from tests.waiting import until

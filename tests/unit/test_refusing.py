@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.protocol.refusing import Words, kind_of, must, unknown_field, wrong_argument
+from ramet.protocol.argument_errors import Words, kind_of, must, unknown_field, wrong_argument
 
 
 class Stubborn:

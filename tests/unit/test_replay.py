@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
-from ramet.engine.replay import Replay
+from ramet.engine.output.replay import Replay
 from ramet.engine.settings import Settings
 from ramet.protocol import calls
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder

@@ -7,8 +7,8 @@ import resource
 import pytest
 
 from ramet.freezing.resource_limits import resource_limits
-from ramet.isolation import cgroups
-from ramet.protocol.specs import Limits
+from ramet.isolation.kernel import cgroups
+from ramet.protocol.values.specs import Limits
 
 
 def test_no_limit_is_above_that_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder
 from ramet.protocol.guest import Rich
-from ramet.protocol.result_texts import TEXT_CHARACTERS_AT_MOST
-from ramet.protocol.results import RichResult as Shown
+from ramet.protocol.values.result_texts import TEXT_CHARACTERS_AT_MOST
+from ramet.protocol.values.results import RichResult as Shown
 
 PNG = b"\x89PNG picture"
 ALERT = "<table><tr><td>1</td></tr></table><script>alert(1)</script>"

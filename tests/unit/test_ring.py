@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.engine.ring import Ring
+from ramet.engine.output.ring import Ring
 
 
 def test_what_fits_is_kept_from_its_first_byte() -> None:

@@ -8,14 +8,14 @@ import signal
 
 import pytest
 
-from ramet.engine.cell import Cell
-from ramet.engine.collecting import Collecting
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.cells.cell import Cell
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.output.collecting import Collecting
 from ramet.errors import ExecutionCancelled, InvalidArgument, LimitReached, SandboxClosed
 from ramet.protocol import guest
 from ramet.protocol.calls import Outcome
 from ramet.protocol.frames import encode
-from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.values.specs import SandboxSpec
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
 from tests.unit.scripted_engine import QUICK, SPEC, Call
 from tests.waiting import until

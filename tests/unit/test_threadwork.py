@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ramet.isolation.threadwork import finish
+from ramet.isolation.thread_work import finish
 from tests.waiting import settle
 
 

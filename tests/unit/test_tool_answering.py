@@ -25,8 +25,8 @@ from ramet.errors import LimitReached, OutcomeUnknown, ProtocolError, RametError
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode, encode_header
-from ramet.protocol.tool_values import encode_value
-from ramet_guest.tool_values import decode
+from ramet.protocol.tools.values import encode_value
+from ramet_guest.tools.returned_values import decode
 
 WAIT_SECONDS = 30
 CALL = {"call": "tc_1", "tool": "lookup", "accepts": ["arrow"]}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ramet.errors import ProtocolError
-from ramet.protocol import calls, tool_frames
+from ramet.protocol import calls
 from ramet.protocol.calls import CHUNK_BYTES
+from ramet.protocol.tools import socket_frames
 from tests.unit.scripted_tools import Scene, ToolClient
 from tests.waiting import until
 
@@ -79,7 +80,7 @@ async def test_a_value_that_nobody_waits_for_any_more_is_taken_in_to_its_end(sce
 
 
 async def test_a_value_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_frames, "VALUE_BYTES_AT_MOST", 100)
+    monkeypatch.setattr(socket_frames, "VALUE_BYTES_AT_MOST", 100)
     cell = await scene.begin()
     code, call = await scene.called()
     link = in_parts(scene, call, bytes(60))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.protocol import calls, tool_frames
+from ramet.protocol import calls
 from ramet.protocol.frames import encode
+from ramet.protocol.tools import socket_frames
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_engine import Engine
 from tests.unit.scripted_tools import Scene, begun, rows, tool
@@ -21,7 +22,7 @@ LEFT = "the code that made this call waits for it no more"
 async def test_a_call_goes_to_the_client_of_the_running_cell_and_its_value_back(scene: Scene) -> None:
     cell = await scene.begin()
     code = scene.code()
-    await code.send(encode(tool_frames.CALL, {"tool": "look", "accepts": ["arrow", "npy"]}, b'{"n": 1}'))
+    await code.send(encode(socket_frames.CALL, {"tool": "look", "accepts": ["arrow", "npy"]}, b'{"n": 1}'))
     call = await scene.client.called()
     assert (call.header["tool"], call.header["accepts"], call.blob) == ("look", ["arrow", "npy"], b'{"n": 1}')
     assert str(call.header["call"]).startswith("tc_")
@@ -52,7 +53,7 @@ async def test_calls_at_the_same_time_are_answered_in_any_order(scene: Scene) ->
         assert await code.value() == str(number).encode()
 
 
-@pytest.mark.parametrize("kind", sorted(tool_frames.FAILURE_KINDS))
+@pytest.mark.parametrize("kind", sorted(socket_frames.FAILURE_KINDS))
 async def test_a_failure_is_told_to_the_code_in_the_clients_words(scene: Scene, kind: str) -> None:
     cell = await scene.begin()
     code, call = await scene.called()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ramet.engine.tools.records import Records
-from ramet.protocol import calls, tool_frames
+from ramet.engine.tools.records import ToolCallRecords
+from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.tool_records import read_records
+from ramet.protocol.tools import socket_frames
+from ramet.protocol.tools.records import read_records
 from tests.unit.scripted_engine import SETTINGS, Engine
 from tests.unit.scripted_tools import Code, Scene, ToolClient, tool
 from tests.waiting import settle, until
@@ -37,7 +38,7 @@ async def narrow(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 def large_call(size: int = LARGE) -> bytes:
-    return encode(tool_frames.CALL, {"tool": "look", "accepts": []}, bytes(size))
+    return encode(socket_frames.CALL, {"tool": "look", "accepts": []}, bytes(size))
 
 
 async def send_forty_parts(link: ToolClient) -> object:
@@ -208,15 +209,15 @@ async def test_where_all_sandboxes_have_many_connections_each_has_few(narrow: Sc
 BREACHES = {
     "nonsense": b"hello, engine\n" * 10,
     "another version": struct.pack("<IBBI", 8, 2, 1, 2) + b"{}",
-    "an answer": encode(tool_frames.ANSWER, {"outcome": "value", "more": False}),
-    "a part": encode(tool_frames.MORE, {"more": False}),
+    "an answer": encode(socket_frames.ANSWER, {"outcome": "value", "more": False}),
+    "a part": encode(socket_frames.MORE, {"more": False}),
     "an unknown kind": encode(99, {}),
-    "a call of nothing": encode(tool_frames.CALL, {}),
-    "a name that is a number": encode(tool_frames.CALL, {"tool": 5}),
-    "accepts that is no list": encode(tool_frames.CALL, {"tool": "look", "accepts": "all"}),
-    "too much that is accepted": encode(tool_frames.CALL, {"tool": "look", "accepts": ["x"] * 17}),
-    "a long word that is accepted": encode(tool_frames.CALL, {"tool": "look", "accepts": ["x" * 65]}),
-    "a long header": encode(tool_frames.CALL, {"tool": "x" * 9000}),
+    "a call of nothing": encode(socket_frames.CALL, {}),
+    "a name that is a number": encode(socket_frames.CALL, {"tool": 5}),
+    "accepts that is no list": encode(socket_frames.CALL, {"tool": "look", "accepts": "all"}),
+    "too much that is accepted": encode(socket_frames.CALL, {"tool": "look", "accepts": ["x"] * 17}),
+    "a long word that is accepted": encode(socket_frames.CALL, {"tool": "look", "accepts": ["x" * 65]}),
+    "a long header": encode(socket_frames.CALL, {"tool": "x" * 9000}),
     "huge arguments": struct.pack("<IBBI", 6 + 2 + 16 * MIB + 1, 1, 1, 2) + b"{}",
 }
 
@@ -248,7 +249,7 @@ async def test_a_second_call_before_the_answer_ends_the_connection_and_both_call
 async def test_code_that_never_reads_its_answers_cannot_pile_them_up(scene: Scene) -> None:
     """Refusals here: they come at once."""
     code = scene.code()
-    many = encode(tool_frames.CALL, {"tool": "look", "accepts": []}, b"{}") * 100_000
+    many = encode(socket_frames.CALL, {"tool": "look", "accepts": []}, b"{}") * 100_000
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         await code.send(many)
 
@@ -256,12 +257,12 @@ async def test_code_that_never_reads_its_answers_cannot_pile_them_up(scene: Scen
 async def test_calls_that_come_in_one_piece_are_not_served(scene: Scene) -> None:
     """All of them would be refused in one go, and everybody else wait meanwhile."""
     code = scene.code()
-    await code.send(encode(tool_frames.CALL, {"tool": "look", "accepts": []}, b"{}") * 2)
+    await code.send(encode(socket_frames.CALL, {"tool": "look", "accepts": []}, b"{}") * 2)
     assert await code.ended()
 
 
 async def test_records_are_bounded_in_number_and_size() -> None:
-    records = Records()
+    records = ToolCallRecords()
     for number in range(1500):
         records.add("look", b'"' + b"\x01" * 16_000 + b'"', 0.1, "error", f"{number}" + "\ud800" * 16_000)
     data = records.encoded()

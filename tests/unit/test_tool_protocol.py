@@ -11,9 +11,8 @@ from ramet.protocol import calls
 from ramet.protocol.calls import Outcome
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.guest import Rich
-from ramet.protocol.results import ToolCallRecord
-from ramet.protocol.tool_records import encode_record, read_records
-from ramet.protocol.tools import (
+from ramet.protocol.tools.records import encode_record, read_records
+from ramet.protocol.tools.specs import (
     GivenTools,
     Parameter,
     ToolSpec,
@@ -22,6 +21,7 @@ from ramet.protocol.tools import (
     python_name,
     read_tools,
 )
+from ramet.protocol.values.results import ToolCallRecord
 
 SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
 FULL = ToolSpec(

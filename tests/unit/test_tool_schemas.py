@@ -23,7 +23,7 @@ from ramet import InvalidArgument, Tool
 from ramet.client.tools.forms import ANYTHING, JsonForm
 from ramet.client.tools.hints import HintTranslator
 from ramet.client.tools.tool import WrongArguments, toolset
-from ramet.protocol.tools import encode_tools
+from ramet.protocol.tools.specs import encode_tools
 
 
 class Color(Enum):

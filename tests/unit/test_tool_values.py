@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.protocol import tool_values
-from ramet.protocol.tool_values import CannotCross, encode_value
-from ramet_guest.tool_values import decode
+from ramet.protocol.tools import values
+from ramet.protocol.tools.values import CannotCross, encode_value
+from ramet_guest.tools.returned_values import decode
 
 pyarrow: Any = import_module("pyarrow")  # has no types
 
@@ -178,7 +178,7 @@ def test_too_deep_and_too_many_digits_are_refused() -> None:
 
 
 def test_too_many_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_values, "VALUE_BYTES_AT_MOST", 1000)
+    monkeypatch.setattr(values, "VALUE_BYTES_AT_MOST", 1000)
     assert refusal(bytes(1000)).endswith("but at most 1000 are allowed")
     encode_value(bytes(900))
 
@@ -219,7 +219,7 @@ def test_a_table_that_arrow_cannot_hold_crosses_as_records() -> None:
 
 
 def test_a_host_without_pyarrow_sends_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramet.protocol.tool_tables.find_spec", lambda name: None)
+    monkeypatch.setattr("ramet.protocol.tools.tables.find_spec", lambda name: None)
     assert b'"records:pandas"' in encode_value(FRAME, EVERYTHING).whole()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ramet.errors import InvalidArgument, ProtocolError
 from ramet.protocol import calls, guest
-from ramet.protocol.tools import encode_tools
+from ramet.protocol.tools.specs import encode_tools
 from tests.unit.scripted import ScriptedDeath
 from tests.unit.scripted_engine import Call, Engine
 from tests.unit.scripted_tools import Scene, told, tool

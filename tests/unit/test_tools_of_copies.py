@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making import thaw
-from ramet.engine.sandbox import Sandbox
 from ramet.errors import ExecutionCancelled, LimitReached, SandboxClosed
 from ramet.protocol import calls, guest
-from ramet.protocol.specs import ThawSpec
-from ramet.protocol.tools import GivenTools
+from ramet.protocol.tools.specs import GivenTools
+from ramet.protocol.values.specs import ThawSpec
 from tests.unit.scripted import ScriptedBody
 from tests.unit.scripted_engine import Call, Engine, finish, take, work
 from tests.unit.scripted_tools import Code, Scene, ToolClient, begun, told, tool

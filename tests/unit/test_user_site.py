@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ramet.isolation.skeleton import has_user_site
+from ramet.isolation.files.skeleton import has_user_site
 from ramet_guest import boot
 
 

@@ -13,7 +13,7 @@ import pytest
 from ramet import AsyncForks, AsyncSandbox, ForkInfo, Forks, InvalidArgument, Sandbox
 from ramet.client.asynchronous.files import AsyncFiles
 from ramet.client.blocking.files import Files
-from ramet.isolation import interpreter
+from ramet.isolation.files import interpreter
 from ramet.transport import resolving
 
 FACES = (Sandbox, AsyncSandbox)

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from ramet.engine.calls import values as value_calls
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller
+from ramet.engine.files.transfer import Transfer
 from ramet.engine.settings import Settings
-from ramet.engine.transfer import Transfer
-from ramet.engine.turn import Caller
 from ramet.errors import (
     ExecutionCancelled,
     InvalidArgument,
@@ -27,7 +27,7 @@ from ramet.errors import (
 )
 from ramet.protocol import calls, guest
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.values import INLINE_BYTES
+from ramet.protocol.values.value_bounds import INLINE_BYTES
 from tests.unit.scripted import ScriptedBody
 from tests.unit.scripted_engine import QUICK
 from tests.waiting import settle, until

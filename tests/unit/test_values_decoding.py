@@ -14,7 +14,7 @@ import pytest
 from ramet import InvalidArgument, ProtocolError, ValueUnsupported
 from ramet.client import value_decoding
 from ramet.client.value_assignment import AssignName, RemoveFile, UploadValue, assign
-from ramet.protocol.values import JSON_BYTES_AT_MOST, check_name
+from ramet.protocol.values.value_bounds import JSON_BYTES_AT_MOST, check_name
 
 
 def wire(value: object, *attachments: tuple[str, bytes]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramet.isolation.walks import Stop, Stopped, Walks
+from ramet.isolation.files.walks import Stop, WalkCancelled, Walks
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ class Walk:
                 return 5
             try:
                 stop.check()
-            except Stopped:
+            except WalkCancelled:
                 self.stopped = True
                 raise
         raise TimeoutError
@@ -115,5 +115,5 @@ async def test_closing_stops_all(walks: Walks) -> None:
     await begun(walk)
     walks.close()
     async with asyncio.timeout(10):
-        with pytest.raises(Stopped):
+        with pytest.raises(WalkCancelled):
             await task

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from ramet import Result, Sandbox
-from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.kernel.syscall_numbers import X86_64
 
 _BOUND_SECONDS = 30
 

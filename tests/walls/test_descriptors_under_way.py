@@ -24,7 +24,7 @@ import pytest
 from ramet import LimitReached, Sandbox
 from ramet.client.drivers import blocking
 from ramet.client.operations import sandboxes
-from ramet.isolation import engine_uids
+from ramet.isolation.own_processes import engine_uids
 from ramet.transport import embedded
 from ramet.transport.embedded import EmbeddedEngine, default_engine
 from tests.lifetime.programs import WAIT_SECONDS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ramet import FileError, Mount, Sandbox
-from ramet.isolation.interpreter import find
+from ramet.isolation.files.interpreter import find
 from tests.walls.attempts import armed, attempt, value
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import cgroups
+from ramet.isolation.kernel import cgroups
 from tests.server.running import Server
 
 # A program enters the group argv[1] first, and takes the controllers argv[2] instead of memory, pids and cpu.
@@ -32,7 +32,7 @@ with open(sys.argv[1] + "/cgroup.procs", "w") as door:
 """
 _TAKE = """
 import sys
-from ramet.isolation import cgroups
+from ramet.isolation.kernel import cgroups
 cgroups.CONTROLLERS = tuple(sys.argv[2].split(","))
 """
 

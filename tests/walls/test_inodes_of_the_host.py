@@ -16,7 +16,7 @@ import pytest
 
 import ramet
 from ramet import Mount, Sandbox
-from ramet.isolation.skeleton import GUEST_FOLDER
+from ramet.isolation.files.skeleton import GUEST_FOLDER
 from tests.walls.attempts import armed, value
 
 _IN_OPEN = 0x20

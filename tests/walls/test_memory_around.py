@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import cgroups
+from ramet.isolation.kernel import cgroups
 
 _LIMIT_MIB = 600
 
@@ -24,7 +24,7 @@ with open(sys.argv[1] + "/cgroup.procs", "w") as door:
 
 _STARVE = """
 from ramet import Sandbox
-from ramet.isolation import cgroups
+from ramet.isolation.kernel import cgroups
 cgroups.delegate = lambda owner_uid: cgroups.NONE
 score = "print(open('/proc/self/oom_score_adj').read().strip())"
 with Sandbox(memory_mib=2048) as greedy, Sandbox(memory_mib=2048) as neighbour:

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from ramet import Sandbox
-from ramet.isolation.seccomp import compile_filter
-from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.kernel.seccomp import compile_filter
+from ramet.isolation.kernel.syscall_numbers import X86_64
 from tests.walls.attempts import attempt, value
 
 _PAIR = "ctypes.create_string_buffer(8)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet import Sandbox
-from ramet.isolation.seccomp import allowed_names
+from ramet.isolation.kernel.seccomp import allowed_names
 from tests.walls.attempts import attempt, ending, value
 
 _AT_FDCWD = -100

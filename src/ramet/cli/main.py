@@ -10,30 +10,12 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ramet.cli import (
-    completion,
-    cp,
-    create,
-    diff,
-    doctor,
-    exec,
-    fork,
-    gateway,
-    keys,
-    logs,
-    mcp,
-    merge,
-    ps,
-    rm,
-    run,
-    serve,
-    shell,
-    snapshot,
-    templates,
-    top,
-)
+from ramet.cli import completion, doctor
+from ramet.cli.local import run, shell
 from ramet.cli.output import print_error
 from ramet.cli.parsing import CommandParser
+from ramet.cli.sandboxes import cp, create, diff, exec, fork, logs, merge, ps, rm, snapshot, templates, top
+from ramet.cli.servers import gateway, keys, mcp, serve
 from ramet.errors import RametError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.options import options_of
-from ramet.protocol.requests import SandboxOptions
+from ramet.protocol.values.options import options_of
+from ramet.protocol.values.requests import SandboxOptions
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']{1,100})'")
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 
-from ramet.isolation import cgroups
+from ramet.isolation.kernel import cgroups
 from ramet.protocol.checks import MIB
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}

@@ -11,11 +11,11 @@ from typing import Any
 from ramet.client.handle import snapshot_handle
 from ramet.client.network import network_spec, secret_specs
 from ramet.protocol import checks
+from ramet.protocol.argument_errors import kind_of, must, wrong_argument
 from ramet.protocol.checks import BUILTIN_TEMPLATES
-from ramet.protocol.options import options_of
-from ramet.protocol.refusing import kind_of, must, wrong_argument
-from ramet.protocol.requests import MountSpec, SandboxOptions
-from ramet.protocol.specs import SandboxSpec, ThawSpec
+from ramet.protocol.values.options import options_of
+from ramet.protocol.values.requests import MountSpec, SandboxOptions
+from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.transport.embedded import default_engine, saved_templates
 from ramet.transport.resolving import resolve, resolve_thaw
 from ramet.transport.seam import Engine

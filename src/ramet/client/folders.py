@@ -22,8 +22,8 @@ from os import PathLike
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 from ramet.errors import LimitReached
-from ramet.protocol.refusing import Words, kind_of, must
-from ramet.protocol.results import FileInfo
+from ramet.protocol.argument_errors import Words, kind_of, must
+from ramet.protocol.values.results import FileInfo
 
 Opener: TypeAlias = Callable[[str, int], int]  # the argument `opener` of `open`
 

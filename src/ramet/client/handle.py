@@ -12,7 +12,7 @@ from ramet.client.operations.cells import CellOrder
 from ramet.client.tools.tool import NO_TOOLS, Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol import calls
-from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
+from ramet.protocol.argument_errors import Words, kind_of, must, wrong_argument
 from ramet.transport.seam import Engine
 
 if TYPE_CHECKING:

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from ramet.protocol.network import (
+from ramet.protocol.argument_errors import kind_of, must, wrong_argument
+from ramet.protocol.network.requests import make_network, read_hosts, rule_texts
+from ramet.protocol.network.secret_places import SecretPlaces, make_places
+from ramet.protocol.network.specs import (
     CONNECTIONS,
     NetworkSpec,
     SecretSpec,
@@ -14,9 +17,6 @@ from ramet.protocol.network import (
     check_secrets,
     read_rules,
 )
-from ramet.protocol.network_requests import make_network, read_hosts, rule_texts
-from ramet.protocol.refusing import kind_of, must, wrong_argument
-from ramet.protocol.secret_places import SecretPlaces, make_places
 
 
 @dataclass(frozen=True)

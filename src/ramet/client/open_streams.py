@@ -14,7 +14,7 @@ from threading import current_thread
 from typing import Any, TypeVar
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.results import ExitEvent
+from ramet.protocol.values.results import ExitEvent
 
 Stream = TypeVar("Stream")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import BinaryIO, cast
 
+from ramet.protocol.argument_errors import kind_of, must
 from ramet.protocol.calls import CHUNK_BYTES
-from ramet.protocol.refusing import kind_of, must
 
 Data = bytes | bytearray | memoryview | str | BinaryIO | Iterable[bytes]
 

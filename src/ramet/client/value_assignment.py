@@ -8,8 +8,8 @@ from os import urandom
 from typing import Literal, NamedTuple, TypeAlias
 
 from ramet.errors import LimitReached, ValueUnsupported
-from ramet.protocol.tool_values import CannotCross, EncodedValue, encode_value
-from ramet.protocol.values import DATA_BYTES_AT_MOST, INLINE_BYTES, check_name
+from ramet.protocol.tools.values import CannotCross, EncodedValue, encode_value
+from ramet.protocol.values.value_bounds import DATA_BYTES_AT_MOST, INLINE_BYTES, check_name
 
 # The folder that also holds output that was too long for a result.
 _FOLDER = "/var/tmp/ramet"

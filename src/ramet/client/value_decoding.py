@@ -1,7 +1,7 @@
 """Decodes a value that came out of a sandbox. Untrusted code may have written the bytes, so nothing in them is run.
 
 The format has JSON, texts, and arrays of plain numbers: no pickles, and nothing that a library would have to parse in
-good faith. Bytes that do not fit the format raise ProtocolError. ``ramet_guest/values.py`` is the other side.
+good faith. Bytes that do not fit the format raise ProtocolError. ``ramet_guest/values/exchange.py`` is the other side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import Any
 
 from ramet.errors import ProtocolError, ValueUnsupported
-from ramet.protocol.values import JSON_BYTES_AT_MOST
+from ramet.protocol.values.value_bounds import JSON_BYTES_AT_MOST
 from ramet_guest.wire import VALUE_MARK
 
 _MARK = VALUE_MARK

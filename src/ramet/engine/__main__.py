@@ -12,12 +12,12 @@ import socket
 from collections.abc import Sequence
 from typing import cast
 
-from ramet.engine.attention import AttentiveSelector
+from ramet.engine.busy_selector import AttentiveSelector
 from ramet.engine.making.workshop import StartMachine
 from ramet.engine.seams import Machine
 from ramet.engine.serving import serve
 from ramet.engine.settings import Settings, interrupt_waits
-from ramet.protocol.specs import Interpreter
+from ramet.protocol.values.specs import Interpreter
 
 
 def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | None = None) -> None:
@@ -79,7 +79,7 @@ async def _real_machine(chosen: argparse.Namespace) -> Machine:
     # The only place where the engine imports the layer that makes real sandboxes.
     from ramet.freezing import resource_limits
     from ramet.freezing.machine import Machine as RealMachine
-    from ramet.isolation.cgroups import Delegation
+    from ramet.isolation.kernel.cgroups import Delegation
     from ramet.protocol import fields
 
     resource_limits.descriptors_at_most = chosen.sandbox_descriptors

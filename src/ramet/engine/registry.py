@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
-from ramet.engine.describing import row
+from ramet.engine.cells.descriptions import row
+from ramet.engine.cells.sandbox import Sandbox, merged_message
+from ramet.engine.cells.turns import Caller
 from ramet.engine.idle_memory import IdleMemory
 from ramet.engine.making import snapshots
 from ramet.engine.making.carried_state import RetiredBody
@@ -20,13 +22,11 @@ from ramet.engine.making.quotas import Quotas
 from ramet.engine.making.snapshots import Snapshot, Snapshots
 from ramet.engine.making.template_names import TemplateNames
 from ramet.engine.making.workshop import StartMachine, Workshop
-from ramet.engine.sandbox import Sandbox, merged_message
 from ramet.engine.settings import Settings
-from ramet.engine.turn import Caller
-from ramet.engine.watching import Watchers
+from ramet.engine.subscriptions import Watchers
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
-from ramet.isolation.walks import Walks
-from ramet.protocol.specs import SandboxSpec
+from ramet.isolation.files.walks import Walks
+from ramet.protocol.values.specs import SandboxSpec
 
 _KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
 

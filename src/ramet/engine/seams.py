@@ -6,8 +6,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.protocol.differences import FileChange
-from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+from ramet.protocol.values.differences import FileChange
+from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 
 class Death(Protocol):

@@ -10,7 +10,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from ramet.engine.calls.connection import Connection
+from ramet.engine.calls.connection import ClientConnection
 from ramet.engine.making.workshop import StartMachine
 from ramet.engine.registry import Registry
 from ramet.engine.settings import Settings
@@ -103,7 +103,7 @@ class _Engine:
             if error.errno in NO_ROOM_ERRNOS and error.errno != errno.EAGAIN:
                 self._refuse()
             return
-        Connection(connection, self._registry)
+        ClientConnection(connection, self._registry)
 
     def _refuse(self) -> None:
         """Accept the next connection in place of the spare descriptor, send LimitReached, and close it."""
@@ -137,7 +137,7 @@ class _Engine:
         except OSError:
             message, descriptors = b"", []
         if message == calls.CONNECT and descriptors:
-            Connection(socket.socket(fileno=descriptors[0]), self._registry)
+            ClientConnection(socket.socket(fileno=descriptors[0]), self._registry)
             return
         for descriptor in descriptors:
             os.close(descriptor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ramet.protocol.specs import Interpreter
+from ramet.protocol.values.specs import Interpreter
 
 _KIB = 1024
 _MIB = 1024 * _KIB

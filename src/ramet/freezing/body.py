@@ -18,15 +18,15 @@ from ramet.freezing.frozen import Frozen
 from ramet.freezing.live import Subject
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
-from ramet.freezing.room import Claim, Room
-from ramet.freezing.sessions import Session
+from ramet.freezing.room import Claim, MemoryAllowance
+from ramet.freezing.sessions import TerminalSession
 from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import environment
-from ramet.isolation.cgroups import Delegation, Surroundings
+from ramet.isolation.kernel.cgroups import Delegation, Surroundings
+from ramet.isolation.kernel.terminals import Command, Entering, open_terminal
 from ramet.isolation.pods import Pod
-from ramet.isolation.terminals import Command, Entering, open_terminal
 from ramet.isolation.walls import read_walls
-from ramet.protocol.specs import MountSpec, TemplateSpec
+from ramet.protocol.values.specs import MountSpec, TemplateSpec
 
 _REAP_SECONDS = 10.0
 
@@ -40,7 +40,7 @@ class Death:
     out_of_memory: bool
 
 
-class Prepared(Protocol):
+class PreparedPart(Protocol):
     """What was made for a body while it waited for its first user."""
 
     def close(self) -> None: ...
@@ -83,18 +83,18 @@ class Body:
         self.mounts = mounts
         self.pod = pod
         self.life = life
-        self.room = Room(pod)
+        self.room = MemoryAllowance(pod)
         self._wake = wake
         self._delegation = delegation
         self._surroundings = surroundings
         self._claim = claim  # on the sandbox whose memory this one shares
-        self._sessions: set[Session] = set()  # of terminals, until they are reaped
+        self._sessions: set[TerminalSession] = set()  # of terminals, until they are reaped
         # One at a time enters the pod, and none during a revival: what enters holds process ids that the REPL needs.
         self._entering = asyncio.Lock()
         # Freezes under way, each done when it is over. Closing waits for them, and so do terminals that are to be
         # opened: a program that enters during a freeze would neither be stopped nor copied.
         self._freezes: set[asyncio.Future[None]] = set()
-        self.prepared: Prepared | None = None  # until its first user takes it
+        self.prepared: PreparedPart | None = None  # until its first user takes it
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
         self._closing: asyncio.Task[None] | None = None
         self._shared_memory: SharedMemoryWatch | None = None
@@ -243,7 +243,7 @@ class Body:
         columns: int,
         rows: int,
         commands: str | None = None,
-    ) -> Session:
+    ) -> TerminalSession:
         """A program on a terminal of its own in the pod, beside the REPL and behind the same walls."""
         everything = {**environment(self.template, self.pod.limits.cpus), "TERM": "xterm-256color", **variables}
         if commands is not None and commands not in everything["PATH"].split(":"):
@@ -264,13 +264,13 @@ class Body:
             undo.pop_all()
         return session
 
-    async def _enter(self, entering: Entering, columns: int, rows: int) -> Session:
+    async def _enter(self, entering: Entering, columns: int, rows: int) -> TerminalSession:
         """The program is there, and among the sessions that a freeze stops, before it is let run."""
         master, slave = open_terminal(self.pod.root, columns, rows)
         with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
             always.callback(os.close, slave)
             undo.callback(os.close, master)
-            session = Session(master, await entering.start(slave), self._sessions.discard)
+            session = TerminalSession(master, await entering.start(slave), self._sessions.discard)
             undo.pop_all()
         self._sessions.add(session)
         return session

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.kernel.syscall_numbers import X86_64
 from ramet_guest import wire
 
 AT_FDCWD = -100
@@ -22,7 +22,7 @@ CONTROL, SPARE_STDOUT, SPARE_STDERR = wire.REPL_CONTROL, wire.REPL_STDOUT, wire.
 ResourceLimit = tuple[int, int, int]  # resource, soft, hard
 
 
-class Call(NamedTuple):
+class InjectedCall(NamedTuple):
     """One call. The C extension copies bytes among its arguments into the task's memory and passes their address."""
 
     name: str  # for error messages
@@ -31,11 +31,11 @@ class Call(NamedTuple):
     must_work: bool = True
 
 
-def call(name: str, function: str, *arguments: int | bytes, must_work: bool = True) -> Call:
-    return Call(name, X86_64[function], arguments, must_work)
+def call(name: str, function: str, *arguments: int | bytes, must_work: bool = True) -> InjectedCall:
+    return InjectedCall(name, X86_64[function], arguments, must_work)
 
 
-def standard_lines() -> list[Call]:
+def standard_lines() -> list[InjectedCall]:
     """Descriptors 0, 1 and 2 of a REPL that has not changed them."""
     return [
         # The table is empty but for the three lines to the engine, so this becomes 0: input that is at its end.
@@ -46,7 +46,7 @@ def standard_lines() -> list[Call]:
     ]
 
 
-def set_limits(limits: Iterable[ResourceLimit]) -> list[Call]:
+def set_limits(limits: Iterable[ResourceLimit]) -> list[InjectedCall]:
     """Resource limits of the calling task. It still holds the pod's capabilities, so that it may raise them."""
     return [
         call(f"set resource limit {kind}", "prlimit64", 0, kind, _pair(soft) + _pair(hard), 0)
@@ -54,7 +54,7 @@ def set_limits(limits: Iterable[ResourceLimit]) -> list[Call]:
     ]
 
 
-def widest_table() -> list[Call]:
+def widest_table() -> list[InjectedCall]:
     """Allow the highest descriptor number that the engine may use; the sandbox's own limit follows afterwards."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return set_limits([(resource.RLIMIT_NOFILE, most, most)])

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from ramet.errors import RametError
 from ramet.freezing import _core
-from ramet.freezing.calls import Call, ResourceLimit
+from ramet.freezing.calls import InjectedCall, ResourceLimit
 from ramet.freezing.room import Claim
-from ramet.isolation.layers import FileImage
+from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import Pod
-from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 
 class Recipes(Protocol):
@@ -34,7 +34,7 @@ class Recipes(Protocol):
     def greeting(self) -> bytes:
         """A frame that lies in the control socket before a copy runs."""
 
-    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
         """The calls that give a copy its descriptors, folder, limits and timers.
 
         ``usual``: the resource limits that follow from ``limits``.

@@ -11,12 +11,12 @@ from time import perf_counter
 
 from ramet.errors import ForkFailed, RametError
 from ramet.freezing import _core
-from ramet.freezing.calls import Call, ResourceLimit, set_limits, widest_table
+from ramet.freezing.calls import InjectedCall, ResourceLimit, set_limits, widest_table
 from ramet.freezing.descriptors import (
-    Descriptors,
     Lines,
+    OpenDescriptors,
+    PausedProcess,
     SharedMap,
-    Target,
     check_amount,
     compile_calls,
     privatize,
@@ -27,10 +27,10 @@ from ramet.freezing.descriptors import (
 from ramet.freezing.descriptors.recipes import NamedFile, NamelessFile
 from ramet.freezing.failures import failure
 from ramet.freezing.process import ProcessState, inner_pid, read_process
-from ramet.isolation.layers import FileImage
+from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import Pod
 from ramet.protocol import guest
-from ramet.protocol.specs import Limits
+from ramet.protocol.values.specs import Limits
 from ramet_guest.wire import SCRATCH_END, SCRATCH_START
 
 _PAUSE_SECONDS = 3.0  # a sandbox that does not stop by then is left alone: others wait for the tracer
@@ -74,7 +74,7 @@ class SandboxRecipes:
     """What was read of a sandbox while it stood still: plain data, from which any number of copies get what it had."""
 
     process: ProcessState
-    descriptors: Descriptors
+    descriptors: OpenDescriptors
     maps: tuple[SharedMap, ...]
     image: FileImage
     timed_calls: bytes
@@ -97,7 +97,7 @@ class SandboxRecipes:
     def failure(self, error: _core.FreezeError) -> RametError:
         return failure("a copy of the sandbox could not be thawed", error)
 
-    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
         children = {pid: pid for pid, _ in self.process.children}  # they stand there, dead, under the ids they had
         made = compile_calls(self.descriptors, self.maps, main_pid, children)
         resources = set_limits(self._resource_limits(limits, usual))
@@ -156,7 +156,7 @@ def _read(subject: Subject, paused: _core.Paused) -> SandboxRecipes:
     children, processes, timers, timed_calls, thread_ids = _core.paused_facts(paused)
     process = read_process(subject.repl, children, timers)
     pids = {pid: thread_ids[0] if pid == subject.repl else inner_pid(pid) for pid in processes}
-    target = Target(subject.repl, subject.repl_pidfd, subject.pod.root, pids, subject.lines)
+    target = PausedProcess(subject.repl, subject.repl_pidfd, subject.pod.root, pids, subject.lines)
     maps = read_shared_maps(target)
     _check_reserved(maps)
     descriptors = read_descriptors(target)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ramet.errors import LimitReached, RametError
 from ramet.freezing import _core, live
-from ramet.freezing.body import Body, Life, Prepared
+from ramet.freezing.body import Body, Life, PreparedPart
 from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
@@ -27,15 +27,16 @@ from ramet.freezing.room import Claim
 from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import Templates
 from ramet.freezing.thawing import Plan, Thawer, end_thawed
-from ramet.isolation import cgroups, hints, syscalls
-from ramet.isolation.differences import diff_files
+from ramet.isolation import hints
+from ramet.isolation.files.differences import diff_files
+from ramet.isolation.files.walks import Walks
 from ramet.isolation.holder import Broker, Holder
+from ramet.isolation.kernel import cgroups, syscalls
 from ramet.isolation.pods import Pod, PodKind, PodMaker
 from ramet.isolation.pool import Pool, PoolBounds
-from ramet.isolation.threadwork import finish
-from ramet.isolation.walks import Walks
-from ramet.protocol.differences import FileChange
-from ramet.protocol.specs import Limits, MountSpec, TemplateSpec
+from ramet.isolation.thread_work import finish
+from ramet.protocol.values.differences import FileChange
+from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and for the ones below
 # Thawed ahead, for each kind that was asked for: a waiting one costs about a megabyte.
@@ -47,10 +48,10 @@ _STRAGGLER_SECONDS = 0.05
 
 
 # Done to a sandbox of its kind that was thawed ahead.
-Prepare = Callable[[Body], Awaitable[Prepared]]
+Prepare = Callable[[Body], Awaitable[PreparedPart]]
 
 
-class Kind(NamedTuple):
+class SandboxKind(NamedTuple):
     """Sandboxes that can stand in for one another."""
 
     template: TemplateSpec
@@ -91,7 +92,7 @@ class Machine:
         self._walks = walks
         self._templates = Templates(holder, maker, self._tracer)
         self._thawer = Thawer(self._tracer, delegation, self._surroundings)
-        self._ready: Pool[Kind, Body] = Pool(self._make_ahead, _SANDBOXES_READY, maker.pool.load)
+        self._ready: Pool[SandboxKind, Body] = Pool(self._make_ahead, _SANDBOXES_READY, maker.pool.load)
         maker.on_crowded = self._ready.give_up
         self._asked_at = 0.0  # for a sandbox, the last time
         self._stragglers: asyncio.Task[None] | None = None
@@ -133,7 +134,7 @@ class Machine:
         prepare: Prepare | None = None,
     ) -> Body:
         """A sandbox: one that was thawed ahead of time, or a new one. ``prepare`` is done ahead, or not at all."""
-        kind = Kind(template, limits, prepare)
+        kind = SandboxKind(template, limits, prepare)
         self._asked_at = asyncio.get_running_loop().time()
         # Without an await: a caller for whom one waits gets it in the same step of the loop.
         body = None if mounts else self._ready.take(kind)
@@ -156,7 +157,7 @@ class Machine:
         pod = await self._maker.take(template.interpreter, limits, mounts)
         return await self._inhabit(pod, template, tuple(mounts), self._wake(template, pod), None)
 
-    async def _make_ahead(self, kind: Kind) -> Body:
+    async def _make_ahead(self, kind: SandboxKind) -> Body:
         """One for the pool, prepared when no caller has asked for a sandbox for a moment: that would slow it down."""
         body = await self._make(kind.template, kind.limits, ())
         if kind.prepare is not None:

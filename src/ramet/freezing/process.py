@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramet.freezing import _core
-from ramet.freezing.calls import Call, ResourceLimit, call
+from ramet.freezing.calls import InjectedCall, ResourceLimit, call
 
 _TIMER_BYTES = 32  # struct itimerval
 _DELETED = b" (deleted)"
@@ -25,7 +25,7 @@ class ProcessState:
     timers: tuple[bytes, ...]  # real, virtual, profiling
     children: tuple[tuple[int, int], ...]  # pid in the pod, status of waitpid with which it ended or shall end
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[InjectedCall]:
         # All of these may fail: the folder may be closed to the process since it went there, or its parent may be gone.
         # Then it starts at the root, where setns has left it.
         go = [call("go to its folder", "chdir", self.folder, must_work=False)]
@@ -36,7 +36,7 @@ class ProcessState:
         # A thawed process has the template's umask.
         return [*go, call("umask", "umask", self.umask)]
 
-    def timer_calls(self) -> list[Call]:
+    def timer_calls(self) -> list[InjectedCall]:
         """The interval timers. Last in the list: they run from here on, and a signal could end a process half made."""
         return [
             call("set a timer", "setitimer", kind, timer, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 
 from ramet.freezing.calls import ResourceLimit
-from ramet.isolation.cgroups import Delegation
-from ramet.protocol.specs import Limits
+from ramet.isolation.kernel.cgroups import Delegation
+from ramet.protocol.values.specs import Limits
 
 _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sandbox
 _DESCRIPTORS_AT_LEAST = 1024

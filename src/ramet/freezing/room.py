@@ -21,7 +21,7 @@ _RETRY_SECONDS = 0.5
 class Claim:
     """An allowance in one pod's cgroups for one snapshot. The snapshot and each sandbox made from it hold it."""
 
-    def __init__(self, room: Room, memory_bytes: int) -> None:
+    def __init__(self, room: MemoryAllowance, memory_bytes: int) -> None:
         self._room = room
         self._holders = 1
         self.memory_bytes = memory_bytes
@@ -36,7 +36,7 @@ class Claim:
             self._room.forget(self)
 
 
-class Room:
+class MemoryAllowance:
     """All allowances of one pod. Owned by the sandbox that has the pod; used by the engine's loop only."""
 
     def __init__(self, pod: Pod) -> None:

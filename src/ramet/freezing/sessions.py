@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ramet.errors import RametError
-from ramet.isolation.terminals import Started, set_size
+from ramet.isolation.kernel.terminals import Started, set_size
 
 _HANG_UP_SECONDS = 1.0  # from SIGHUP to SIGKILL
 _END_SECONDS = 10.0
@@ -19,14 +19,14 @@ _STOP_PASSES = 100
 _ENDED = ("Z", "X", "x")
 
 
-class Session:
+class TerminalSession:
     """Owned by its body.
 
     The race that `held` guards against: once a dead leader is reaped, the kernel may give its pid to another process,
     and signals or a freeze would reach that one. So while anybody holds the session, a dead leader stays a zombie.
     """
 
-    def __init__(self, master: int, leader: Started, on_reaped: Callable[[Session], None]) -> None:
+    def __init__(self, master: int, leader: Started, on_reaped: Callable[[TerminalSession], None]) -> None:
         loop = asyncio.get_running_loop()
         self.master = master
         self.leader = leader

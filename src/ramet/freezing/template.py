@@ -20,7 +20,7 @@ from ramet.freezing.calls import (
     CONTROL,
     SPARE_STDERR,
     SPARE_STDOUT,
-    Call,
+    InjectedCall,
     ResourceLimit,
     call,
     set_limits,
@@ -30,16 +30,16 @@ from ramet.freezing.failures import describe, failure
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.processes import end_process
 from ramet.isolation import hints
+from ramet.isolation.files.layers import FileImage
+from ramet.isolation.files.skeleton import COMMAND_FOLDER, GUEST_FOLDER, system_folders
 from ramet.isolation.holder import Holder
+from ramet.isolation.kernel.seccomp import compile_filter
+from ramet.isolation.kernel.syscall_numbers import X86_64
 from ramet.isolation.launch import HELPER, NOT_CAPABLE
-from ramet.isolation.layers import FileImage
 from ramet.isolation.pods import Ends, Pod, PodMaker
-from ramet.isolation.seccomp import compile_filter
-from ramet.isolation.skeleton import COMMAND_FOLDER, GUEST_FOLDER, system_folders
-from ramet.isolation.syscall_numbers import X86_64
-from ramet.isolation.threadwork import finish
+from ramet.isolation.thread_work import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
-from ramet.protocol.specs import Limits, TemplateSpec
+from ramet.protocol.values.specs import Limits, TemplateSpec
 
 _OWN_DESCRIPTORS = {0, 1, 2, CONTROL, SPARE_STDOUT, SPARE_STDERR}
 _KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
@@ -57,7 +57,7 @@ class TemplateRecipes:
 
     template: TemplateSpec
     taken_pids: frozenset[int]  # of its threads
-    file_calls: tuple[Call, ...]
+    file_calls: tuple[InjectedCall, ...]
     image: FileImage = field(default_factory=lambda: FileImage(None, None, (), 0))
 
     @property
@@ -68,7 +68,7 @@ class TemplateRecipes:
     def greeting(self) -> bytes:
         return b""  # the engine's first frame wakes it
 
-    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[Call, ...]:
+    def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
         home = call("go home", "chdir", b"/root", must_work=False)  # a pod that was used before may have lost it
         return (*standard_lines(), home, call("umask", "umask", 0o022), *self.file_calls, *set_limits(usual))
 
@@ -160,7 +160,7 @@ async def _end_booted(pidfd: int) -> None:
     await end_process(os.dup(pidfd))
 
 
-def _open_again(files: Sequence[FileRecipe]) -> Iterator[Call]:
+def _open_again(files: Sequence[FileRecipe]) -> Iterator[InjectedCall]:
     """With 0, 1 and 2 in place an open gives 3, which is then moved. The one that belongs at 3 comes last."""
     for number, flags, offset, path in sorted(files, key=lambda file: file[0] == 3):
         # In a pod that was used before, anything may be at this path: a pipe without a writer must not hold the thaw.

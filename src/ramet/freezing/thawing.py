@@ -10,13 +10,13 @@ from typing import NamedTuple
 from ramet.errors import ForkFailed
 from ramet.freezing import _core
 from ramet.freezing.body import Life
-from ramet.freezing.calls import Call
+from ramet.freezing.calls import InjectedCall
 from ramet.freezing.frozen import Frozen, Recipes
 from ramet.freezing.processes import end_process
 from ramet.freezing.resource_limits import resource_limits
-from ramet.isolation import cgroups
+from ramet.isolation.kernel import cgroups
 from ramet.isolation.pods import Pod
-from ramet.isolation.threadwork import finish
+from ramet.isolation.thread_work import finish
 
 _THAW_SECONDS = 10.0
 _FIRST_PID, _LAST_PID = 1000, 30_000
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
     pod: Pod
     pid: int
-    calls: tuple[Call, ...]
+    calls: tuple[InjectedCall, ...]
     children: tuple[tuple[int, int], ...]
     groups: int
     consume: bool  # the copy takes the shadow of the snapshot itself, which has none afterwards

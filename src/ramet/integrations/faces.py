@@ -59,7 +59,7 @@ class AsyncFace:
         return await self._sandbox.files.list(path)
 
 
-class Call(Protocol):
+class BlockingCall(Protocol):
     """A way to call a blocking function: at once, or in a thread."""
 
     def __call__(
@@ -70,7 +70,7 @@ class Call(Protocol):
 class SyncFace:
     """Uses a Sandbox, whose methods block."""
 
-    def __init__(self, sandbox: Sandbox, call: Call) -> None:
+    def __init__(self, sandbox: Sandbox, call: BlockingCall) -> None:
         self._sandbox = sandbox
         self._call = call
 

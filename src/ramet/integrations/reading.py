@@ -5,7 +5,7 @@ from __future__ import annotations
 from ramet import FileInfo
 from ramet.integrations.bounding import bounded
 from ramet.integrations.faces import Face
-from ramet.integrations.results import IMAGE_BYTES, PRINTED_CHARACTERS, Image, Shown
+from ramet.integrations.results import IMAGE_BYTES, PRINTED_CHARACTERS, ModelImage, Shown
 
 # The most that is read of a file. For longer ones the model writes code that runs in the sandbox.
 LOOKED_AT_BYTES = 8 * 1024 * 1024
@@ -19,7 +19,7 @@ async def read_file(face: Face, path: str, first_line: int = 1, line_count: int 
     data = await face.read(path, LOOKED_AT_BYTES)
     media_type = image_type(data)
     if media_type is not None and len(data) <= IMAGE_BYTES:
-        return Shown(f"{path}: {media_type}, {len(data)} bytes", (Image(media_type, data),))
+        return Shown(f"{path}: {media_type}, {len(data)} bytes", (ModelImage(media_type, data),))
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ModelImage:
     """A picture for a model that can see."""
 
     media_type: str
@@ -39,7 +39,7 @@ class Shown:
     """The answer for a model. ``failed``: the code or the file operation failed."""
 
     text: str
-    images: tuple[Image, ...] = ()
+    images: tuple[ModelImage, ...] = ()
     failed: bool = False
     result: Result | None = None  # if a cell ran
 
@@ -79,18 +79,18 @@ def _displayed(result: Result) -> Iterator[str]:
             yield one.text
 
 
-def _images(result: Result) -> tuple[tuple[Image, ...], int]:
+def _images(result: Result) -> tuple[tuple[ModelImage, ...], int]:
     """The images within the limits, and the number of the others."""
     found = [image for one in result.results if (image := _image(one)) is not None]
     fitting = [image for image in found if len(image.data) <= IMAGE_BYTES][:IMAGE_COUNT]
     return tuple(fitting), len(found) - len(fitting)
 
 
-def _image(one: RichResult) -> Image | None:
+def _image(one: RichResult) -> ModelImage | None:
     for media_type in _IMAGE_TYPES:
         data = one.data.get(media_type)
         if isinstance(data, bytes):
-            return Image(media_type, data)
+            return ModelImage(media_type, data)
     return None
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ramet.isolation
-from ramet.isolation import cgroups, engine_uids, hints, launch, powers
+from ramet.isolation import hints, launch
+from ramet.isolation.kernel import cgroups
+from ramet.isolation.own_processes import engine_uids, powers
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _packet_rules(network: Finding | None) -> Finding:
         missing = "network-namespace" if network is None or network.tried else "user-namespace"
         return _not_tried(name, False, detail, missing)
     package = str(Path(ramet.isolation.__file__).resolve().parent.parent.parent)
-    boot = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.packet_rules import probe; probe()"
+    boot = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.kernel.packet_rules import probe; probe()"
     done = subprocess.run(
         [str(launch.HELPER), "network", sys.executable, "-I", "-c", boot, package],
         capture_output=True,

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ramet.errors import HostNotCapable, LimitReached, RametError
-from ramet.isolation import hints, syscalls
-from ramet.isolation.install_places import foreign_places
+from ramet.isolation import hints
+from ramet.isolation.files.install_places import foreign_places
+from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
+from ramet.isolation.kernel import syscalls
 from ramet.isolation.launch import HELPER
-from ramet.isolation.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders, write_skeleton
-from ramet.isolation.threadwork import finish
-from ramet.protocol.specs import Interpreter
+from ramet.isolation.thread_work import finish
+from ramet.protocol.values.specs import Interpreter
 from ramet_guest.wire import PACKET_BYTES_AT_MOST
 
 _POD_SECONDS = 20.0
@@ -39,7 +40,7 @@ class HostFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class HostTree:
     """A host folder attached in the holder, where builders of pods find it under its number."""
 
     number: int
@@ -188,7 +189,7 @@ class Holder:
         self._broker = broker
         self._guest = guest
         # Tasks rather than results, so that concurrent callers share one request and a failed one can be retried.
-        self._trees: dict[tuple[str, str], asyncio.Task[Tree]] = {}
+        self._trees: dict[tuple[str, str], asyncio.Task[HostTree]] = {}
         self._tree_numbers = itertools.count()
         # Answers about trees carry no number, so only one tree request may be in flight. Pods are matched by id.
         self._tree_turn = asyncio.Lock()
@@ -365,7 +366,7 @@ class Holder:
             os.makedirs(f"{folder}/{place}", mode=0o755)
         return (await self._attach(syscalls.clone_tree(folder))).number
 
-    async def _tree(self, path: str, kind: str) -> Tree:
+    async def _tree(self, path: str, kind: str) -> HostTree:
         key = (path, kind)
         if key not in self._trees:
             self._trees[key] = asyncio.create_task(self._open_and_attach(path, kind))
@@ -375,7 +376,7 @@ class Holder:
             self._trees.pop(key, None)
             raise
 
-    async def _open_and_attach(self, path: str, kind: str) -> Tree:
+    async def _open_and_attach(self, path: str, kind: str) -> HostTree:
         folder = await self._broker.open_folder(path, kind)
         tree = await self._attach(folder.mount, "show")
         if folder.below:
@@ -410,7 +411,7 @@ class Holder:
             except OSError:
                 pass  # the holder is gone, and its trees with it
 
-    async def _attach(self, mount: int, asking: str = "") -> Tree:
+    async def _attach(self, mount: int, asking: str = "") -> HostTree:
         """Attach a mount under a new number; takes the descriptor.
 
         With "show" the holder also tries an overlay over it.
@@ -430,7 +431,7 @@ class Holder:
         word, _, reason = answer.partition(" ")
         if word != "ok":
             raise RametError(f"cannot attach a folder to the sandboxes' base: {answer.removeprefix('error ')}")
-        return Tree(number, f"overlayfs does not support its file system: {reason}" if reason else None)
+        return HostTree(number, f"overlayfs does not support its file system: {reason}" if reason else None)
 
 
 def _shifts_below_overlays() -> bool:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import ramet.isolation
 from ramet.errors import HostNotCapable
-from ramet.isolation import cgroups, engine_uids, interpreter, package_folder, skeleton
-from ramet.isolation.engine_uids import EngineUid
+from ramet.isolation.files import interpreter, package_folder, skeleton
+from ramet.isolation.kernel import cgroups
+from ramet.isolation.own_processes import engine_uids
+from ramet.isolation.own_processes.engine_uids import EngineUid
 from ramet_guest import wire
 
 NOT_CAPABLE = wire.EXIT_NOT_CAPABLE  # exit code of the launcher when the host refused a step

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, SandboxLost
-from ramet.isolation.cgroups import NONE, Delegation, PodGroup
+from ramet.isolation.files.layers import FileImage, PodFiles
+from ramet.isolation.files.shown_folders import ShownFolders
+from ramet.isolation.files.walks import Walks
 from ramet.isolation.holder import Broker, Holder, Layout, PodHandle, receive_packet, send_packet
-from ramet.isolation.layers import FileImage, PodFiles
+from ramet.isolation.kernel.cgroups import NONE, Delegation, PodGroup
+from ramet.isolation.kernel.syscalls import open_in_root
 from ramet.isolation.pool import REFILL_AFTER_SECONDS, Pool, PoolBounds
-from ramet.isolation.shown_folders import ShownFolders
-from ramet.isolation.syscalls import open_in_root
-from ramet.isolation.threadwork import finish
-from ramet.isolation.walks import Walks
-from ramet.protocol.specs import Interpreter, Limits, MountSpec
+from ramet.isolation.thread_work import finish
+from ramet.protocol.values.specs import Interpreter, Limits, MountSpec
 from ramet_guest.wire import NAMESPACES
 
 _INODES_PER_MIB = 64  # so a writable layer of 4 GiB holds up to 262 144 files

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ramet.isolation.cgroups import Delegation
-from ramet.protocol.specs import Limits
+from ramet.isolation.kernel.cgroups import Delegation
+from ramet.protocol.values.specs import Limits
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 

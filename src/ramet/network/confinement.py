@@ -12,8 +12,8 @@ import resource
 import socket
 from dataclasses import dataclass
 
-from ramet.isolation import landlock, powers, refusals
-from ramet.isolation.python_files import LIBRARIES, python_folders
+from ramet.isolation.own_processes import given_up_calls, landlock, powers
+from ramet.isolation.own_processes.python_files import LIBRARIES, python_folders
 
 # Resolver settings and certificate authorities, which some distributions keep elsewhere. Not all of /etc, which holds
 # files for root alone; except where /etc/resolv.conf is a plain file, because its folder is needed then.
@@ -49,7 +49,7 @@ _RESOLVER_FILE = "/etc/resolv.conf"
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
+class ProxyWalls:
     """The walls that are in force."""
 
     landlock: landlock.Standing
@@ -63,7 +63,7 @@ class Walls:
         return found if self.refusals else [*found, "system calls (seccomp)"]
 
 
-def lock_down() -> Walls:
+def lock_down() -> ProxyWalls:
     """Put the walls up, permanently. Call it before there is a second thread. Raises OSError."""
     # Use all descriptors that the hard limit grants: each connection takes two.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -77,7 +77,7 @@ def lock_down() -> Walls:
         )
     )
     # After drop_capabilities, which sets no_new_privs: the kernel refuses a filter without it (EACCES).
-    return Walls(standing, refusals.refuse(reaches=True))
+    return ProxyWalls(standing, given_up_calls.refuse(reaches=True))
 
 
 def _resolver_folder() -> str:

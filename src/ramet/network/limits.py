@@ -7,7 +7,7 @@ import time
 from typing import Literal
 
 from ramet.network.streams.stream import PIECE_BYTES
-from ramet.protocol.network import NetworkSpec
+from ramet.protocol.network.specs import NetworkSpec
 
 # The memory that all connections of a sandbox, or of an exposed port, may use in the proxy while peers do not read. A
 # guess that leaves whole pieces to a few connections, and 4 KiB each to a thousand.
@@ -25,7 +25,7 @@ def piece_bytes_of(connections: int) -> int:
     return max(_PIECE_BYTES_AT_LEAST, min(PIECE_BYTES, _HELD_BYTES // (4 * max(1, connections))))
 
 
-class Descriptors:
+class DescriptorBudget:
     """The descriptors of this process that connections may use. All sandboxes share them; none can take them all."""
 
     def __init__(self, count: int) -> None:
@@ -35,16 +35,16 @@ class Descriptors:
         return f"<Descriptors, {self.free} free>"
 
 
-class Limits:
+class PeerLimits:
     """The limits and counters of one sandbox. They last as long as the proxy knows it, while the limits may change."""
 
-    def __init__(self, network: NetworkSpec, used_bytes: int = 0, descriptors: Descriptors | None = None) -> None:
+    def __init__(self, network: NetworkSpec, used_bytes: int = 0, descriptors: DescriptorBudget | None = None) -> None:
         self.used_bytes = used_bytes
         self.piece_bytes = PIECE_BYTES
         self._network = network
         self._targets = 0
         self._clients = 0
-        self._descriptors = descriptors or Descriptors(sys.maxsize)
+        self._descriptors = descriptors or DescriptorBudget(sys.maxsize)
         # Descriptors in use, including those of connections that have ended but whose peer does not read the rest.
         self._taken = 0
         self._allowance = 0.0  # bytes that may be sent now; negative: too many were sent

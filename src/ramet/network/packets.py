@@ -32,7 +32,7 @@ _RETRY_SECONDS = 0.05
 Message = dict[str, object]
 
 
-class Channel:
+class PacketChannel:
     """One end of the connection, in a running loop. Owns the socket.
 
     Received descriptors belong to ``on_message``. It may raise ProtocolError; then ``on_end`` follows, as it does when

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ramet.network
 from ramet.errors import RametError
-from ramet.network.packets import Channel
+from ramet.network.packets import PacketChannel
 from ramet.protocol import fields
 
 _START_SECONDS = 30.0  # a busy machine takes seconds to import the proxy's modules
@@ -57,7 +57,7 @@ class ProxyProcess:
         # By pidfd, because the number could be reused between its death and a kill.
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._on_death)
-        self._channel = Channel(ours, self._receive, self._on_hang_up)
+        self._channel = PacketChannel(ours, self._receive, self._on_hang_up)
 
     def __repr__(self) -> str:
         return f"<ProxyProcess {self._process.pid}{' closed' if self._closed else ''}>"

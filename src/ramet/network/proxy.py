@@ -22,19 +22,19 @@ import uvloop
 
 from ramet.errors import RametError
 from ramet.network import confinement
-from ramet.network.doors.doors import Doors
-from ramet.network.exposing import Exposure
-from ramet.network.guests import Guest
-from ramet.network.limits import Descriptors
-from ramet.network.packets import Channel, Message, close_all
-from ramet.network.reaching.host_addresses import HostAddresses
-from ramet.network.reaching.resolving import Lookups, Resolver
-from ramet.network.reporting import Reports
+from ramet.network.connecting.host_addresses import HostAddresses
+from ramet.network.connecting.resolver import Lookups, Resolver
+from ramet.network.exposed_ports import ProxyExposure
+from ramet.network.limits import DescriptorBudget
+from ramet.network.listeners.listeners import PodListeners
+from ramet.network.packets import Message, PacketChannel, close_all
+from ramet.network.peers import SandboxPeer
+from ramet.network.reports import Reports
 from ramet.network.secrets import spelling
 from ramet.network.secrets.certificates import Authority, system_pem
-from ramet.network.secrets.guest_secrets import GuestSecret
+from ramet.network.secrets.peer_secrets import PeerSecret
 from ramet.protocol import fields
-from ramet.protocol.network import NetworkSpec
+from ramet.protocol.network.specs import NetworkSpec
 
 # With more than this many packets waiting for the engine, log entries stay in their sandboxes' reports, which are
 # bounded.
@@ -45,17 +45,17 @@ _FAILURES_TOLD = 100
 _FOR_CONNECTIONS = 0.75
 
 
-class Proxy:
+class ProxyServer:
     """All sandboxes. Owns the control socket. ``ended`` resolves when the engine is gone."""
 
     def __init__(self, control: socket.socket) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._doors: dict[int, Doors] = {}
-        self._exposures: dict[int, Exposure] = {}
+        self._doors: dict[int, PodListeners] = {}
+        self._exposures: dict[int, ProxyExposure] = {}
         self._authority: Authority | None = None
         self._of_host = HostAddresses()
         self._resolver = Resolver()
-        self._descriptors = Descriptors(int(_FOR_CONNECTIONS * resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+        self._descriptors = DescriptorBudget(int(_FOR_CONNECTIONS * resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
         self._failures = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._does: dict[str, Callable[[Message, list[int]], None]] = {
@@ -69,7 +69,7 @@ class Proxy:
             "flush": self._flush,
         }
         # Large messages in a memfd are accepted from the engine only; the engine accepts none from here.
-        self._channel = Channel(control, self._told, self._end, takes_memory=True)
+        self._channel = PacketChannel(control, self._told, self._end, takes_memory=True)
 
     def say(self, message: Mapping[str, object]) -> None:
         self._channel.send(message)
@@ -96,7 +96,7 @@ class Proxy:
     def _open(self, message: Message, descriptors: list[int]) -> None:
         number = fields.whole(message, "id")
         names = fields.texts(message, "listeners")
-        guest = Guest(
+        guest = SandboxPeer(
             number,
             NetworkSpec.read(fields.mapping(message, "network")),
             _secrets(message),
@@ -111,7 +111,7 @@ class Proxy:
             # A fork keeps addresses that its parent has looked up, and programs in it may still hold them.
             guest.names = self._doors[like].guest.names.copy()
         # The sandbox is in the table before its listeners open, so that a "close" that arrives while they do finds it.
-        opened = self._doors[number] = Doors(guest, lambda: self._authority, self.failed)
+        opened = self._doors[number] = PodListeners(guest, lambda: self._authority, self.failed)
         listeners = {name: socket.socket(fileno=descriptors.pop(0)) for name in names if descriptors}
         self._begin(opened.open(listeners))
 
@@ -137,13 +137,13 @@ class Proxy:
         number = fields.whole(message, "exposure")
         port = fields.whole(message, "port")
         listener = socket.socket(fileno=descriptors.pop(0))
-        made = Exposure(port, listener, lambda: self.say({"say": "more", "exposure": number}), self.failed)
+        made = ProxyExposure(port, listener, lambda: self.say({"say": "more", "exposure": number}), self.failed)
         self._exposures[number] = made
         made.add(descriptors)
         descriptors.clear()
         self._begin(self._begin_exposure(number, made))
 
-    async def _begin_exposure(self, number: int, made: Exposure) -> None:
+    async def _begin_exposure(self, number: int, made: ProxyExposure) -> None:
         await made.begin()
         if self._exposures.get(number) is not made:  # unexposed while the listener opened
             return made.close()
@@ -194,8 +194,8 @@ class Proxy:
             self.failed(problem)
 
 
-def _secrets(message: Message) -> list[GuestSecret]:
-    return [GuestSecret.read(secret) for secret in fields.array(message, "secrets") if isinstance(secret, dict)]
+def _secrets(message: Message) -> list[PeerSecret]:
+    return [PeerSecret.read(secret) for secret in fields.array(message, "secrets") if isinstance(secret, dict)]
 
 
 def _numbers_of(message: Message) -> dict[str, object]:
@@ -203,7 +203,7 @@ def _numbers_of(message: Message) -> dict[str, object]:
 
 
 async def _serve(control: socket.socket, missing: Sequence[str]) -> None:
-    proxy = Proxy(control)
+    proxy = ProxyServer(control)
     loop = asyncio.get_running_loop()
     # The loop's default handler prints its context, which may contain bytes that a connection received.
     loop.set_exception_handler(

@@ -32,8 +32,8 @@ from ramet.errors import ProtocolError, RametError, error_from_code
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 from ramet.protocol.guest import Rich, read_mimes
-from ramet.protocol.results import CellError, Result, RichResult, Truncated, decode_form, whole_bytes_of_cut
-from ramet.protocol.tool_records import read_records
+from ramet.protocol.tools.records import read_records
+from ramet.protocol.values.results import CellError, Result, RichResult, Truncated, decode_form, whole_bytes_of_cut
 
 # client -> engine
 CREATE = 1

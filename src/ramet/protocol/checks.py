@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
+from ramet.protocol.argument_errors import Words, kind_of, must, wrong_argument
 from ramet.protocol.frames import TO_GUEST
-from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
 
 if TYPE_CHECKING:
-    from ramet.protocol.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
+    from ramet.protocol.values.specs import Lifetime, Limits, MountSpec, SandboxSpec, TemplateSpec, ThawSpec
 
 Language = Literal["python", "bash"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)

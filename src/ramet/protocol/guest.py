@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_text
-from ramet.protocol.results import CellError
+from ramet.protocol.values.results import CellError
 from ramet_guest import wire
 
 # What each kind means is said in ``wire``. From the engine to the guest:
@@ -101,7 +101,7 @@ class Named(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class GuestNames:
     """The names of a guest's namespace; ``omitted`` ones were too many to be told."""
 
     names: Mapping[str, Named]

@@ -26,7 +26,7 @@ from ramet.errors import (
     RametError,
 )
 from ramet.protocol import calls
-from ramet.transport.embedded_links import AsyncLink, BlockingLink, wake_to_notice_signals
+from ramet.transport.embedded_links import AsyncEmbeddedLink, BlockingLink, wake_to_notice_signals
 from ramet.transport.private_listener import PrivateListener
 
 _IDLE_CONNECTIONS_AT_MOST = 8
@@ -37,7 +37,7 @@ _END_SECONDS = 1.0
 _NOT_LOADED, _NO_LIBRARY = 127, "error while loading shared libraries"
 
 
-class EngineProcess(Protocol):
+class RunningEngine(Protocol):
     """The operations on the engine's process that this module needs."""
 
     @property
@@ -47,10 +47,10 @@ class EngineProcess(Protocol):
     def stderr_tail(self) -> str: ...
 
 
-StartProcess = Callable[[socket.socket, socket.socket | None], EngineProcess]
+StartProcess = Callable[[socket.socket, socket.socket | None], RunningEngine]
 
 
-def _start_process(primary: socket.socket, listener: socket.socket | None) -> EngineProcess:
+def _start_process(primary: socket.socket, listener: socket.socket | None) -> RunningEngine:
     # Imported on demand: a process that only catches our errors never starts an engine.
     from ramet.isolation.launch import start_engine
 
@@ -145,8 +145,8 @@ class EmbeddedEngine:
     def link(self) -> BlockingLink:
         return BlockingLink(self, self.connect(blocking=True))
 
-    def async_link(self) -> AsyncLink:
-        return AsyncLink(self, self.connect(blocking=False))
+    def async_link(self) -> AsyncEmbeddedLink:
+        return AsyncEmbeddedLink(self, self.connect(blocking=False))
 
     def connect(self, blocking: bool) -> socket.socket:
         """Return a connection for one call: an idle one, or a new one."""

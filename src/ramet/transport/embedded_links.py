@@ -16,7 +16,7 @@ from typing import Protocol
 from ramet.errors import ExecutionCancelled, RametError
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
-from ramet.transport.exchange import Exchange
+from ramet.transport.exchange import CallExchange
 
 _MOMENT_SECONDS = 0.0003
 _QUICK_SECONDS = 0.001  # after a call this quick, the next one polls first
@@ -24,7 +24,7 @@ _NOTICE_SIGNALS = struct.pack("ll", 1, 0)  # struct timeval: one second
 _WORTH_IT = len(os.sched_getaffinity(0)) > 1  # with one processor the engine could not run while we poll
 
 
-class Connections(Protocol):
+class EmbeddedConnections(Protocol):
     """The part of an engine that links need."""
 
     quick: bool
@@ -66,7 +66,7 @@ class _Claim:
             self.open = False
 
 
-def _refusal(connection: socket.socket, exchange: Exchange) -> RametError | None:
+def _refusal(connection: socket.socket, exchange: CallExchange) -> RametError | None:
     """Return the error that an engine without room sent before it hung up, without having read our request."""
     try:
         data = connection.recv(exchange.wanted_bytes, socket.MSG_DONTWAIT)
@@ -92,10 +92,10 @@ class BlockingLink:
 
     __slots__ = ("_begun", "_claim", "_connection", "_engine", "_exchange", "_left")
 
-    def __init__(self, engine: Connections, connection: socket.socket) -> None:
+    def __init__(self, engine: EmbeddedConnections, connection: socket.socket) -> None:
         self._engine = engine
         self._connection = connection
-        self._exchange = Exchange()
+        self._exchange = CallExchange()
         self._claim = _Claim()
         self._begun = False  # part of the answer has arrived
         # Set by `leave` before it closes the socket, so that a thread that reads for us reports a cancelled call.
@@ -168,15 +168,15 @@ class BlockingLink:
         self._connection.close()
 
 
-class AsyncLink:
+class AsyncEmbeddedLink:
     """A call on a non-blocking socket. A cancelled task closes its connection."""
 
     __slots__ = ("_begun", "_claim", "_connection", "_engine", "_exchange", "_loop")
 
-    def __init__(self, engine: Connections, connection: socket.socket) -> None:
+    def __init__(self, engine: EmbeddedConnections, connection: socket.socket) -> None:
         self._engine = engine
         self._connection = connection
-        self._exchange = Exchange()
+        self._exchange = CallExchange()
         self._claim = _Claim()
         self._begun = False
         self._loop = asyncio.get_running_loop()

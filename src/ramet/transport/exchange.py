@@ -12,7 +12,7 @@ _READ_BYTES = 64 * 1024
 _READ_BYTES_AT_MOST = 1024 * 1024
 
 
-class Exchange:
+class CallExchange:
     """Decodes the answers to one request. A connection may be reused only when its exchange is ``over``."""
 
     def __init__(self) -> None:

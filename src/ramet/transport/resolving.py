@@ -7,14 +7,14 @@ import os
 import sys
 from typing import Any
 
-from ramet.isolation import cgroups
-from ramet.isolation import interpreter as interpreters
+from ramet.isolation.files import interpreter as interpreters
+from ramet.isolation.kernel import cgroups
 from ramet.protocol import checks
+from ramet.protocol.argument_errors import must, wrong_argument
 from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
-from ramet.protocol.options import options_of
-from ramet.protocol.refusing import must, wrong_argument
-from ramet.protocol.requests import CarriedOptions, SandboxOptions
-from ramet.protocol.specs import Interpreter, Lifetime, Limits, SandboxSpec, TemplateSpec, ThawSpec
+from ramet.protocol.values.options import options_of
+from ramet.protocol.values.requests import CarriedOptions, SandboxOptions
+from ramet.protocol.values.specs import Interpreter, Lifetime, Limits, SandboxSpec, TemplateSpec, ThawSpec
 
 _MEMORY_MIB = 4096
 _PIDS = 256

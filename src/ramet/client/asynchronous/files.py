@@ -12,7 +12,7 @@ from ramet.client.handle import HandleOwner
 from ramet.client.operations import files
 from ramet.client.sources import Data, async_pieces
 from ramet.protocol.calls import CHUNK_BYTES
-from ramet.protocol.results import FileInfo
+from ramet.protocol.values.results import FileInfo
 
 
 class AsyncFiles:

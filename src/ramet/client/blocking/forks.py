@@ -15,7 +15,7 @@ from ramet.client.handle import SnapshotHandle, closing_after
 from ramet.client.operations import forks
 from ramet.client.usual_names import no_member_of_list
 from ramet.errors import EngineClosed, EngineLost
-from ramet.protocol.forks import ForkInfo
+from ramet.protocol.values.forks import ForkInfo
 
 if TYPE_CHECKING:
     from ramet.client.blocking.sandbox import Sandbox

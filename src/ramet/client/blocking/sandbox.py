@@ -30,11 +30,11 @@ from ramet.client.usual_names import knows_its_arguments, no_such_member, not_pi
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.checks import Language
-from ramet.protocol.forks import Diff, ForkInfo
-from ramet.protocol.listing import SandboxRow
-from ramet.protocol.replays import ReplayEvent
-from ramet.protocol.results import Event, Result, SandboxInfo
-from ramet.protocol.terminals import TerminalInfo
+from ramet.protocol.values.forks import Diff, ForkInfo
+from ramet.protocol.values.listing import SandboxRow
+from ramet.protocol.values.replays import ReplayEvent
+from ramet.protocol.values.results import Event, Result, SandboxInfo
+from ramet.protocol.values.terminals import TerminalInfo
 
 if TYPE_CHECKING:
     from ramet.client.asynchronous.forks import AsyncSnapshot

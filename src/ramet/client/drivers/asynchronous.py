@@ -18,8 +18,8 @@ from ramet.client.operations.steps import RECEIVE, Emit, Operation, ToolCalled, 
 from ramet.client.tools.call_reader import ToolCalls
 from ramet.client.tools.tool import Toolset
 from ramet.errors import RametError
-from ramet.protocol.results import Event, Result
-from ramet.protocol.values import INLINE_BYTES
+from ramet.protocol.values.results import Event, Result
+from ramet.protocol.values.value_bounds import INLINE_BYTES
 from ramet.transport.embedded import default_engine
 from ramet.transport.seam import Engine
 

@@ -17,7 +17,7 @@ from ramet.client.operations.steps import RECEIVE, Emit, Operation, Step, ToolCa
 from ramet.client.tools.call_reader import ToolCallReader, ToolCalls
 from ramet.client.tools.tool import Toolset
 from ramet.errors import RametError
-from ramet.protocol.results import Event, Result
+from ramet.protocol.values.results import Event, Result
 from ramet.transport.embedded import default_engine
 from ramet.transport.seam import Engine, Link
 

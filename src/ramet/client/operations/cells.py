@@ -25,11 +25,11 @@ from ramet.client.operations.steps import (
 from ramet.client.tools.current_call import check_not_called_by_cell
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.bounding import HeadAndTail
+from ramet.protocol.argument_errors import must
+from ramet.protocol.bounded_bytes import HeadAndTail
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.refusing import must
-from ramet.protocol.replays import ReplayEvent
-from ramet.protocol.results import (
+from ramet.protocol.values.replays import ReplayEvent
+from ramet.protocol.values.results import (
     ClearEvent,
     ExitEvent,
     OutputEvent,

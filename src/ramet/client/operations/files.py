@@ -7,7 +7,7 @@ from ramet.client.sources import SMALL_BYTES, as_bytes
 from ramet.errors import FileNotFolder, FileNotFound, LimitReached, ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import encode
-from ramet.protocol.results import FileInfo
+from ramet.protocol.values.results import FileInfo
 
 # A file may be far larger than it looks (sparse, or growing): reading it as bytes has a bound, a stream has none.
 READ_BYTES_AT_MOST = 2 * 1024 * 1024 * 1024

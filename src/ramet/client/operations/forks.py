@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ramet.client.operations.steps import Operation, ask, carry_out, check_may_wait, final, next_frame
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.differences import FileChange
-from ramet.protocol.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
-from ramet.protocol.refusing import wrong_argument
+from ramet.protocol.values.differences import FileChange
+from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
 
 
 class ForkedChildren(NamedTuple):

@@ -11,10 +11,10 @@ from ramet.client.network import check_port, check_rules
 from ramet.client.operations.steps import Operation, ask, carry_out
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
-from ramet.protocol.network import Attempt, NetworkSpec
-from ramet.protocol.network_requests import rule_texts
-from ramet.protocol.refusing import wrong_argument
+from ramet.protocol.network.requests import rule_texts
+from ramet.protocol.network.specs import Attempt, NetworkSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from ramet.client.operations.steps import Operation, ask, carry_out
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
-from ramet.protocol.listing import SandboxRow
-from ramet.protocol.refusing import wrong_argument
-from ramet.protocol.requests import SandboxOptions
-from ramet.protocol.results import SandboxInfo
-from ramet.protocol.specs import Lifetime, SandboxSpec, ThawSpec
+from ramet.protocol.values.listing import SandboxRow
+from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.values.results import SandboxInfo
+from ramet.protocol.values.specs import Lifetime, SandboxSpec, ThawSpec
 
 
 class Inventory(NamedTuple):

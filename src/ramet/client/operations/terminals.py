@@ -9,9 +9,9 @@ from ramet.client.handle import SandboxHandle
 from ramet.client.operations.steps import Emit, Operation, ask, carry_out, final, next_frame
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.argument_errors import kind_of, must
 from ramet.protocol.frames import encode
-from ramet.protocol.refusing import kind_of, must
-from ramet.protocol.terminals import INPUT_BYTES_AT_MOST, TerminalInfo, check_arguments, check_size
+from ramet.protocol.values.terminals import INPUT_BYTES_AT_MOST, TerminalInfo, check_arguments, check_size
 
 _WAIT_MS = 30_000  # for one poll; wait() polls again, because a longer silence might look like a lost connection
 _ONE_WORD = re.compile(r"[\w./+-]+")

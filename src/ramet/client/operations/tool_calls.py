@@ -9,8 +9,8 @@ from ramet.protocol import calls, fields
 from ramet.protocol.frames import encode, encode_text
 
 if TYPE_CHECKING:
-    from ramet.protocol.tool_frames import FailureKind
-    from ramet.protocol.tool_values import EncodedValue
+    from ramet.protocol.tools.socket_frames import FailureKind
+    from ramet.protocol.tools.values import EncodedValue
 
 
 class ToolFailure(NamedTuple):

@@ -6,7 +6,7 @@ from ramet.client.operations.steps import Operation, carry_out, check_may_wait, 
 from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.values import VALUE_BYTES_AT_MOST, check_name
+from ramet.protocol.values.value_bounds import VALUE_BYTES_AT_MOST, check_name
 
 
 def get_value(sandbox_id: str, name: str) -> Operation[bytes]:

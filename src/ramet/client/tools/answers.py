@@ -10,8 +10,8 @@ from ramet.client.operations.tool_calls import ToolAnswer, ToolFailure
 from ramet.client.tools.tool import WrongArguments
 from ramet.errors import RametError
 from ramet.protocol.frames import encode_header
-from ramet.protocol.tool_frames import FailureKind
-from ramet.protocol.tool_values import CannotCross, encode_value
+from ramet.protocol.tools.socket_frames import FailureKind
+from ramet.protocol.tools.values import CannotCross, encode_value
 
 MESSAGE_CHARACTERS_AT_MOST = 10_000
 # A message travels in the header of an answer, where some characters take twelve bytes; a server refuses headers of

@@ -17,7 +17,7 @@ from uuid import UUID
 from ramet.client.tools.docstrings import parameter_descriptions
 from ramet.client.tools.forms import JsonForm, JsonSchema, NotDescribable
 from ramet.client.tools.hints import HintTranslator, return_annotation, type_hints
-from ramet.protocol.tools import Parameter
+from ramet.protocol.tools.specs import Parameter
 
 _NO_DEFAULT = object()
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
-from ramet.protocol.tool_frames import read_arguments
+from ramet.protocol.argument_errors import Words, kind_of, must, wrong_argument
+from ramet.protocol.tools.socket_frames import read_arguments
 
 if TYPE_CHECKING:
     from ramet.client.tools.schemas import JsonSignature
@@ -51,7 +51,7 @@ class Tool:
         from ramet.client.tools.argument_checks import BadSchema, SchemaValidator
         from ramet.client.tools.forms import NotDescribable
         from ramet.client.tools.schemas import describe, description_of
-        from ramet.protocol.tools import ToolSpec, check_tools
+        from ramet.protocol.tools.specs import ToolSpec, check_tools
 
         if not callable(handler):
             raise must("tools", "be callable", kind_of(handler), subject="the handler of a tool")
@@ -144,7 +144,7 @@ class Toolset:
 
 
 def _encoded(tools: tuple[Tool, ...]) -> bytes:
-    from ramet.protocol.tools import check_size, check_tools, encode_tools
+    from ramet.protocol.tools.specs import check_size, check_tools, encode_tools
 
     specs = [tool.spec for tool in tools]
     check_tools(specs)

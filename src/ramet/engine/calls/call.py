@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.engine.channel import Channel
+from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.settings import Settings
-from ramet.engine.turn import Caller
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame
@@ -23,7 +23,7 @@ class Peer(Protocol):
 
     registry: Registry
     settings: Settings
-    channel: Channel
+    channel: FrameChannel
 
     def answer(self, header: Mapping[str, object], made: Sequence[str] = ()) -> None:
         """The last frame. ``made``: ids in it that no client knows until it has read it."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ramet.engine.calls.call import ClientCall, Peer
-from ramet.engine.cell import Cell
-from ramet.engine.collecting import Collecting
-from ramet.engine.executions import Execution, Follower, new_id
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.spill import FOLDER, Spill
-from ramet.engine.streaming import Streaming
+from ramet.engine.cells.cell import Cell
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.files.tree import SandboxTree
+from ramet.engine.output.collecting import Collecting
+from ramet.engine.output.executions import Execution, Follower, new_id
+from ramet.engine.output.spill import FOLDER, Spill
+from ramet.engine.output.streaming import Streaming
 from ramet.engine.tools.call import Answerer
-from ramet.engine.tree import Tree
 from ramet.errors import RametError
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.argument_errors import must, wrong_argument
 from ramet.protocol.frames import Frame
-from ramet.protocol.refusing import must, wrong_argument
 
 _STREAM_NAMES = ("stdout", "stderr")
 
@@ -75,7 +75,7 @@ class RunCall(ClientCall):
     def _make_spill(self, sandbox: Sandbox, stream: int) -> Spill | None:
         settings, registry = self.peer.settings, self.peer.registry
         try:
-            tree = Tree(sandbox.body.root)
+            tree = SandboxTree(sandbox.body.root)
         except OSError:
             return None  # out of descriptors: the result is cut all the same, with no file beside it
         identity = sandbox.identity

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from ramet.engine.calls import cells, files, forks, network, sandboxes, server, terminals, tools, values
 from ramet.engine.calls.call import ClientCall, Peer, RefusedUpload, is_upload, queued
-from ramet.engine.channel import Channel
+from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.registry import Registry
 from ramet.engine.tools import calls as tool_calls
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError
@@ -40,7 +40,7 @@ _KINDS: dict[int, Callable[[Peer, Frame], ClientCall]] = {
 }
 
 
-class Connection:
+class ClientConnection:
     """Owns its socket, and the call in hand. One call at a time."""
 
     def __init__(self, sock: socket.socket, registry: Registry) -> None:
@@ -53,7 +53,7 @@ class Connection:
         self._unread: Sequence[str] = ()
         self._claims = False  # the client will say TAKEN: ids that it has not taken are closed
         self._tasks: set[asyncio.Task[None]] = set()
-        self.channel = Channel(sock, TO_ENGINE, self._on_frame, self._on_end)
+        self.channel = FrameChannel(sock, TO_ENGINE, self._on_frame, self._on_end)
 
     def __repr__(self) -> str:
         return f"<Connection {type(self._call).__name__ if self._call is not None else 'idle'}>"

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from functools import partial
 
 from ramet.engine.calls.call import Answer, ClientCall, Peer
-from ramet.engine.transfer import Transfer
-from ramet.engine.tree import Tree
+from ramet.engine.files.transfer import Transfer
+from ramet.engine.files.tree import SandboxTree
 from ramet.errors import LimitReached, ProtocolError, file_error
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.results import FileInfo
+from ramet.protocol.values.results import FileInfo
 
-FileWork = Callable[[Tree, Transfer], Answer]
+FileWork = Callable[[SandboxTree, Transfer], Answer]
 
 _ENTRIES_IN_A_FRAME = 1000
 _WHOLE_FILE_BYTES = 2**63 - 1
@@ -36,7 +36,7 @@ class FileCall(ClientCall):
     def begin(self) -> None:
         sandbox, work = self._sandbox, _prepare(self.frame)
         try:
-            tree = Tree(sandbox.body.root)
+            tree = SandboxTree(sandbox.body.root)
         except OSError as error:
             raise LimitReached(f"cannot open the files of sandbox {sandbox.id}: {error}") from None
         # Before the task begins: a restore or a merge that comes first must wait for it before it closes the body.
@@ -49,7 +49,7 @@ class FileCall(ClientCall):
     def client_left(self) -> None:
         self._transfer.abandon()
 
-    async def _serve(self, work: FileWork, tree: Tree, over: asyncio.Future[None]) -> None:
+    async def _serve(self, work: FileWork, tree: SandboxTree, over: asyncio.Future[None]) -> None:
         try:
             await self._sandbox.folders.now()
             answer = await work(tree, self._transfer)
@@ -97,7 +97,7 @@ async def _simple(tried: str, path: str, work: Callable[[], None], transfer: Tra
     return {}
 
 
-async def _remove(tree: Tree, transfer: Transfer, path: str, recursive: bool) -> dict[str, object]:
+async def _remove(tree: SandboxTree, transfer: Transfer, path: str, recursive: bool) -> dict[str, object]:
     with _as_file_error("remove", path):
         if recursive:
             await transfer.walk(lambda stop: tree.remove(path, True, stop))
@@ -106,7 +106,7 @@ async def _remove(tree: Tree, transfer: Transfer, path: str, recursive: bool) ->
     return {}
 
 
-async def _read(tree: Tree, transfer: Transfer, path: str, offset: int, length: int | None) -> dict[str, object]:
+async def _read(tree: SandboxTree, transfer: Transfer, path: str, offset: int, length: int | None) -> dict[str, object]:
     """So many bytes from there on; fewer when the file ends before, none when it ends before the offset."""
     left = _WHOLE_FILE_BYTES if length is None else length
     with _as_file_error("read", path):
@@ -123,7 +123,7 @@ async def _read(tree: Tree, transfer: Transfer, path: str, offset: int, length: 
     return {}
 
 
-async def _write(tree: Tree, transfer: Transfer, path: str, first: bytes, more: bool) -> dict[str, object]:
+async def _write(tree: SandboxTree, transfer: Transfer, path: str, first: bytes, more: bool) -> dict[str, object]:
     piece: bytes | None = first
     try:
         with _as_file_error("write", path):
@@ -142,12 +142,12 @@ async def _write(tree: Tree, transfer: Transfer, path: str, first: bytes, more: 
     return {}
 
 
-async def _stat(tree: Tree, transfer: Transfer, path: str) -> dict[str, object]:
+async def _stat(tree: SandboxTree, transfer: Transfer, path: str) -> dict[str, object]:
     with _as_file_error("stat", path):
         return asdict(await transfer.in_thread(lambda: tree.stat(path)))
 
 
-async def _list(tree: Tree, transfer: Transfer, path: str) -> dict[str, object]:
+async def _list(tree: SandboxTree, transfer: Transfer, path: str) -> dict[str, object]:
     entries = tree.entries(path)
     count = 0
     try:

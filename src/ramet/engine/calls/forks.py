@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller
 from ramet.engine.making.diff import diff, diff_since
 from ramet.engine.making.fork import ForkResult, fork
 from ramet.engine.making.merge import merge
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.thaw import restore, snapshot, thaw
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.turn import Caller
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.allowances import Allowance
-from ramet.protocol.forks import Diff
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.specs import ThawSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.forks import Diff
+from ramet.protocol.values.specs import ThawSpec
 
 Send = Callable[[bytes], None]
 Answer = Awaitable[dict[str, object]]

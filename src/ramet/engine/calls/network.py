@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ramet.engine.calls.call import ClientCall
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.network import calls as network_calls
-from ramet.engine.sandbox import Sandbox
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.engine import describing
 from ramet.engine.calls.call import Answer, ClientCall, MakingCall, TaskCall
+from ramet.engine.cells import descriptions
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.create import create
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.protocol import fields
-from ramet.protocol.allowances import Allowance
-from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import SandboxSpec
 
 
 class CreateCall(MakingCall):
@@ -63,7 +63,7 @@ async def _info(sandbox: Sandbox) -> dict[str, object]:
         body = sandbox.body
         try:
             # In a thread: with many mappings the kernel takes long to add up a sandbox's memory.
-            return await asyncio.to_thread(describing.info, sandbox)
+            return await asyncio.to_thread(descriptions.info, sandbox)
         except OSError:
             if body is sandbox.body:
                 raise

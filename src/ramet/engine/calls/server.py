@@ -8,17 +8,17 @@ from typing import Any
 
 from ramet.engine.calls.call import Answer, ClientCall, Peer
 from ramet.engine.calls.forks import nothing, one
-from ramet.engine.describing import row
+from ramet.engine.cells.descriptions import row
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller
 from ramet.engine.making.thaw import resume
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.turn import Caller
-from ramet.engine.watching import Watcher
+from ramet.engine.subscriptions import Watcher
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
-from ramet.protocol.allowances import Allowance
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.specs import Lifetime, ThawSpec, network_in, secrets_in
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import Lifetime, ThawSpec, network_in, secrets_in
 
 Send = Callable[[bytes], None]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.engine import terminals
 from ramet.engine.calls.call import Answer, Peer, TaskCall
+from ramet.engine.terminals import terminals
 from ramet.protocol.frames import Frame
 
 

@@ -20,7 +20,7 @@ class ToolAnswerCall(ClientCall):
 
     def __init__(self, peer: Peer, frame: Frame) -> None:
         super().__init__(peer, frame)
-        self._parts: tool_calls.Answering | None = None
+        self._parts: tool_calls.ToolAnswerUpload | None = None
 
     def begin(self) -> None:
         if self.frame.header.get("quiet") is True:

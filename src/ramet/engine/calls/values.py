@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ramet.engine.calls.call import Answer, QueuedCall
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.transfer import Transfer
-from ramet.engine.turn import Caller, Turns
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller, Turns
+from ramet.engine.files.transfer import Transfer
 from ramet.errors import LimitReached, NameUnknown, ProtocolError, RametError, ValueUnsupported
 from ramet.protocol import calls, checks, fields, guest
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.values import INLINE_BYTES, VALUE_BYTES_AT_MOST, check_name
+from ramet.protocol.values.value_bounds import INLINE_BYTES, VALUE_BYTES_AT_MOST, check_name
 
 _ANOTHER_WAY = "write it to a file in the sandbox and download that, or make it plain data first"
 _SMALLER = "take a part of it, or write it to a file in the sandbox and download that"

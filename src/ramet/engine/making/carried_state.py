@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ramet.engine.network.held_secrets import Trace
 from ramet.engine.seams import Body
-from ramet.engine.terminals import Terminals
-from ramet.protocol.tools import GivenTools
+from ramet.engine.terminals.terminals import Terminals
+from ramet.protocol.tools.specs import GivenTools
 
 
 @dataclass(slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ramet.protocol.forks import Change, NameChange, NameValue
-from ramet.protocol.guest import Named, Names
+from ramet.protocol.guest import GuestNames, Named
+from ramet.protocol.values.forks import Change, NameChange, NameValue
 
 
-def compare_names(before: Names, after: Names) -> tuple[tuple[NameChange, ...], tuple[str, ...]]:
+def compare_names(before: GuestNames, after: GuestNames) -> tuple[tuple[NameChange, ...], tuple[str, ...]]:
     """The changes that lead from one namespace to the other, and names that could not be compared."""
     changes, uncompared = [], []
     for name in sorted(before.names.keys() | after.names.keys()):
@@ -18,7 +18,7 @@ def compare_names(before: Names, after: Names) -> tuple[tuple[NameChange, ...], 
     return tuple(changes), tuple(uncompared)
 
 
-def _compare(name: str, before: Names, after: Names) -> NameChange | None:
+def _compare(name: str, before: GuestNames, after: GuestNames) -> NameChange | None:
     old, new = before.names.get(name), after.names.get(name)
     if old is None or new is None:
         # Where some were left out for their number, one that is missing may be one of those.

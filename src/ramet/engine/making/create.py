@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.sources import TemplateSource
 from ramet.engine.making.workshop import NewSandbox
-from ramet.engine.network.allowing import check_allowed
+from ramet.engine.network.permissions import check_allowed
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.settings import Settings
-from ramet.protocol.allowances import Allowance
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.checks import check_sandbox
-from ramet.protocol.refusing import wrong_argument
-from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import SandboxSpec
 
 _ANY = Allowance()
 

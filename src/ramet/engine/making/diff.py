@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller, Turn, Turns
 from ramet.engine.making.bring_up import bring_up, finish_all
 from ramet.engine.making.compare_names import compare_names
 from ramet.engine.making.quotas import Reservation
@@ -14,11 +16,9 @@ from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import NewSandbox
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.turn import Caller, Turn, Turns
-from ramet.protocol.forks import Diff
-from ramet.protocol.guest import Names
-from ramet.protocol.specs import Lifetime
+from ramet.protocol.guest import GuestNames
+from ramet.protocol.values.forks import Diff
+from ramet.protocol.values.specs import Lifetime
 
 
 def diff(
@@ -112,6 +112,6 @@ async def _compare(
     return Diff(tuple(files.result()), *compare_names(before, after))
 
 
-async def _names(sandbox: Sandbox) -> Names:
+async def _names(sandbox: Sandbox) -> GuestNames:
     # A REPL that is lost has no names; the next cell will start another.
-    return await sandbox.repl.names() if sandbox.repl.alive else Names({}, 0)
+    return await sandbox.repl.names() if sandbox.repl.alive else GuestNames({}, 0)

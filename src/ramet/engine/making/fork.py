@@ -9,18 +9,18 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller, Turns
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.quotas import Reservation
 from ramet.engine.making.snapshots import settle
 from ramet.engine.making.sources import ForkSource
 from ramet.engine.making.workshop import NewSandbox
-from ramet.engine.network.allowing import check_allowed
+from ramet.engine.network.permissions import check_allowed
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Forked
-from ramet.engine.turn import Caller, Turns
-from ramet.protocol.allowances import Allowance
-from ramet.protocol.forks import ForkInfo
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.forks import ForkInfo
 
 _ANY = Allowance()
 

@@ -9,7 +9,7 @@ from time import time
 from typing import Literal
 
 from ramet.errors import SandboxClosed
-from ramet.protocol.specs import Lifetime
+from ramet.protocol.values.specs import Lifetime
 
 Cause = Literal["closed", "timeout", "idle", "merged"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from ramet.engine.network.preparing import open_door
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller, Turns
+from ramet.engine.network.prepared import open_door
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
-from ramet.engine.turn import Caller, Turns
-from ramet.protocol.refusing import wrong_argument
+from ramet.protocol.argument_errors import wrong_argument
 
 
 def merge(registry: Registry, parent: Sandbox, winner: Sandbox, caller: Caller) -> Awaitable[None]:

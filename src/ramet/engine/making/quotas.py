@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from ramet.errors import LimitReached
-from ramet.protocol.allowances import Allowance
 from ramet.protocol.checks import MIB
+from ramet.protocol.values.allowances import Allowance
 
 _ALLOWANCES_KEPT = 1000
 # The options that set these bounds, as a person types them.

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.carried_state import CarriedState
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Frozen, Machine
 from ramet.engine.settings import Settings
 from ramet.errors import ForkFailed, LimitReached, SandboxClosed
+from ramet.protocol.argument_errors import must, wrong_argument
 from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
-from ramet.protocol.refusing import must, wrong_argument
-from ramet.protocol.specs import SandboxSpec
+from ramet.protocol.values.specs import SandboxSpec
 
 
 class Snapshot:

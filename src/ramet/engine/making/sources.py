@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.snapshots import Snapshot
-from ramet.engine.network.preparing import open_door, prepare
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.network.prepared import open_door, prepare
 from ramet.engine.seams import Body, Forked, Machine
 from ramet.errors import ForkFailed, SandboxLost
-from ramet.protocol.specs import Limits, MountSpec, SandboxSpec
+from ramet.protocol.values.specs import Limits, MountSpec, SandboxSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ramet.engine.making.quotas import Quotas
 from ramet.engine.making.snapshots import Snapshot, Snapshots
-from ramet.protocol.allowances import Allowance
-from ramet.protocol.refusing import wrong_argument
-from ramet.protocol.specs import SandboxSpec, TemplateSpec
+from ramet.protocol.argument_errors import wrong_argument
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import SandboxSpec, TemplateSpec
 
 
 class TemplateNames:

@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller, Turn, Turns
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.create import check_shown
 from ramet.engine.making.snapshots import Snapshot, freeze
 from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import NewSandbox
-from ramet.engine.network.allowing import check_allowed
+from ramet.engine.network.permissions import check_allowed
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Body
-from ramet.engine.turn import Caller, Turn, Turns
 from ramet.errors import RametError, SandboxClosed
-from ramet.protocol.allowances import Allowance
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.checks import check_thaw
-from ramet.protocol.refusing import wrong_argument
-from ramet.protocol.specs import SandboxSpec, ThawSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 
 _ANY = Allowance()
 

@@ -8,23 +8,23 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from ramet.engine.executions import Shelf
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import CarriedState
 from ramet.engine.making.quotas import Quotas
 from ramet.engine.making.sources import TemplateSource
-from ramet.engine.network.network import Network
-from ramet.engine.network.preparing import taken_door
-from ramet.engine.network.proxy import Proxy
-from ramet.engine.packages.asker import Asker
+from ramet.engine.network.network import EngineNetwork
+from ramet.engine.network.prepared import taken_door
+from ramet.engine.network.proxy import ProxyHandle
+from ramet.engine.output.executions import Shelf
 from ramet.engine.packages.packages import Packages
+from ramet.engine.packages.requester import Asker
 from ramet.engine.packages.service import PackageService
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.seams import Body, Machine
 from ramet.engine.settings import Settings
 from ramet.errors import EngineClosed
-from ramet.isolation.walks import Walks
-from ramet.protocol.specs import SandboxSpec
+from ramet.isolation.files.walks import Walks
+from ramet.protocol.values.specs import SandboxSpec
 
 StartMachine = Callable[[], Awaitable[Machine]]
 
@@ -36,7 +36,7 @@ class Workshop:
         self.settings = settings
         self.quotas = quotas
         self.shelf = Shelf(settings.all_executions_bytes)
-        self.proxy = Proxy(settings)
+        self.proxy = ProxyHandle(settings)
         self.attempts: Counter[tuple[str, bool]] = Counter()  # to connect: by owner, and whether it was allowed
         self.packages = Packages(self.hidden, self.open_host_folder, settings, walks)
         self.on_lost: Callable[[str], None] = lambda _: None  # the machine ended: nothing works any more
@@ -68,12 +68,12 @@ class Workshop:
         """A folder of the host as a detached mount."""
         return await (await self.machine()).open_folder(path, writable)
 
-    async def new_network(self, spec: SandboxSpec, carried: CarriedState | None = None) -> Network | None:
+    async def new_network(self, spec: SandboxSpec, carried: CarriedState | None = None) -> EngineNetwork | None:
         """The network of a sandbox that is to be made, the caller's. The proxy runs when this returns, or it raises."""
         if spec.network is None:
             return None
         known = carried.secrets if carried is not None else ()
-        return await Network.make(self.proxy, spec.network, spec.secrets, known, spec.owner)
+        return await EngineNetwork.make(self.proxy, spec.network, spec.secrets, known, spec.owner)
 
     async def hidden(self, spec: SandboxSpec) -> Sandbox:
         """A sandbox that installs packages for another: no list shows it, and the caller closes it.
@@ -113,11 +113,11 @@ class NewSandbox:
         self,
         workshop: Workshop,
         spec: SandboxSpec,
-        network: Network | None = None,
+        network: EngineNetwork | None = None,
         carried: CarriedState | None = None,
         parent: str | None = None,
         hidden: bool = False,
-        copy_network: Callable[[], Network] | None = None,
+        copy_network: Callable[[], EngineNetwork] | None = None,
     ) -> None:
         self._workshop = workshop
         self._spec = spec

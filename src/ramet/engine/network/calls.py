@@ -5,16 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from ramet.engine.network.allowing import check_allowed
-from ramet.engine.network.exposing import dial
-from ramet.engine.network.network import Network
-from ramet.engine.sandbox import Sandbox
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.network.exposed_ports import dial
+from ramet.engine.network.network import EngineNetwork
+from ramet.engine.network.permissions import check_allowed
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
-from ramet.protocol.allowances import Allowance
+from ramet.protocol.argument_errors import must, wrong_argument
 from ramet.protocol.frames import Frame
-from ramet.protocol.network import OWN_PORTS, NetworkSpec, check_network, read_rules
-from ramet.protocol.refusing import must, wrong_argument
+from ramet.protocol.network.specs import OWN_PORTS, NetworkSpec, check_network, read_rules
+from ramet.protocol.values.allowances import Allowance
 
 
 async def serve(frame: Frame, sandbox: Sandbox) -> tuple[dict[str, object], socket.socket | None]:
@@ -40,7 +40,7 @@ async def serve(frame: Frame, sandbox: Sandbox) -> tuple[dict[str, object], sock
     raise ProtocolError(f"a request of unknown kind {frame.kind}")
 
 
-async def _network(network: Network) -> dict[str, object]:
+async def _network(network: EngineNetwork) -> dict[str, object]:
     # Without the flush the answer could miss attempts of a cell that has already ended: the proxy reports in batches.
     await network.flush()
     log = network.log
@@ -53,7 +53,7 @@ async def _network(network: Network) -> dict[str, object]:
     }
 
 
-async def _change(network: Network, header: Mapping[str, object]) -> dict[str, object]:
+async def _change(network: EngineNetwork, header: Mapping[str, object]) -> dict[str, object]:
     allow, deny = read_rules(fields.texts(header, "allow")), read_rules(fields.texts(header, "deny"))
     changed = network.spec.allowing(allow).denying(deny)
     check_network(changed)
@@ -70,7 +70,7 @@ def _header(spec: NetworkSpec) -> dict[str, object]:
     return {**spec.header(), "ca_pem": None}
 
 
-def _of(sandbox: Sandbox) -> Network:
+def _of(sandbox: Sandbox) -> EngineNetwork:
     if sandbox.network is None:
         raise wrong_argument(
             "network",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from ramet.protocol.network import SecretSpec
+from ramet.protocol.network.specs import SecretSpec
 
 # Key of the digests by which a snapshot recognises a secret without storing its value. Random in each engine: a digest
 # means nothing elsewhere.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
-from ramet.protocol.network import CONNECTIONS_AT_MOST, Attempt
+from ramet.protocol.network.specs import CONNECTIONS_AT_MOST, Attempt
 
 KEPT = 10_000
 _HOST_CHARACTERS = 300
@@ -22,7 +22,7 @@ _OPEN_AT_MOST = 2 * CONNECTIONS_AT_MOST
 _Key = tuple[int, int]
 
 
-class Log:
+class ConnectionLog:
     """The last attempts, in the order in which they began. Belongs to a sandbox id and outlives its bodies."""
 
     def __init__(self) -> None:

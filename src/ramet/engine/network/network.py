@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from ramet.engine.network.door import Door, PortTaken
+from ramet.engine.files.tree import SandboxTree
 from ramet.engine.network.held_secrets import HeldSecret, Trace
-from ramet.engine.network.log import Log
-from ramet.engine.network.proxy import Guest, Proxy
+from ramet.engine.network.log import ConnectionLog
+from ramet.engine.network.proxy import ProxiedSandbox, ProxyHandle
+from ramet.engine.network.proxy_sockets import PortTaken, ProxySockets
 from ramet.engine.network.variables import CERTIFICATES, variables
 from ramet.engine.seams import Body
-from ramet.engine.tree import Tree
 from ramet.errors import RametError, SandboxLost
 from ramet.network.process import Message
-from ramet.protocol.network import Attempt, NetworkSpec, SecretSpec
+from ramet.protocol.network.specs import Attempt, NetworkSpec, SecretSpec
 
 # A new sandbox's network waits at most this long for the first cell before it bothers the proxy, so that a burst of
 # creates is answered first.
@@ -31,30 +31,32 @@ class Beside(Protocol):
     def close(self) -> None: ...
 
 
-class Network:
+class EngineNetwork:
     """Belongs to a sandbox id. When another body takes over the id, it gets another door; rules, secrets and log stay.
 
     ``begin`` opens the door in a task of its own, so that create returns early; the first cell waits in ``opened``.
     Keeps the proxy running from construction until ``close``.
     """
 
-    def __init__(self, proxy: Proxy, spec: NetworkSpec, secrets: Iterable[HeldSecret] = (), owner: str = "") -> None:
+    def __init__(
+        self, proxy: ProxyHandle, spec: NetworkSpec, secrets: Iterable[HeldSecret] = (), owner: str = ""
+    ) -> None:
         self.spec = spec
         self.owner = owner
         self.secrets = tuple(secrets)
-        self.log = Log()
+        self.log = ConnectionLog()
         self.closed: str | None = None  # the reason, if this body can have no network at all
         self.beside: Callable[[Body], Beside] | None = None
         self._proxy = proxy
         self._like: int | None = None
         self._body: Body | None = None
-        self._guest: Guest | None = None
+        self._guest: ProxiedSandbox | None = None
         self._no_raw_tcp: str | None = None
         self._no_certificates: str | None = None
         self._opening: asyncio.Task[None] | None = None
         # A door, or a network to take the door from, until the task `_opening` has picked it up. `_shut` closes what a
         # task that was cancelled before its first step never picked up.
-        self._given: tuple[Door | None, Network | None] = (None, None)
+        self._given: tuple[ProxySockets | None, EngineNetwork | None] = (None, None)
         self._service: Beside | None = None
         self._wanted = asyncio.Event()  # a cell waits for the network
         self._held = True
@@ -66,12 +68,12 @@ class Network:
     @classmethod
     async def make(
         cls,
-        proxy: Proxy,
+        proxy: ProxyHandle,
         spec: NetworkSpec,
         secrets: Iterable[SecretSpec],
         known: Iterable[Trace] = (),
         owner: str = "",
-    ) -> Network:
+    ) -> EngineNetwork:
         """Make a network and make sure that a proxy runs. ``known``: secrets whose placeholders are in its memory.
 
         Raises EngineClosed, or RametError when the proxy does not start.
@@ -85,10 +87,10 @@ class Network:
             raise
         return made
 
-    def for_copy(self, inherit_secrets: bool) -> Network:
+    def for_copy(self, inherit_secrets: bool) -> EngineNetwork:
         """The network of a copy of the sandbox: the current rules, an empty log."""
         secrets = [secret.for_copy() for secret in self.secrets] if inherit_secrets else ()
-        made = Network(self._proxy, self.spec, secrets, self.owner)
+        made = EngineNetwork(self._proxy, self.spec, secrets, self.owner)
         made._like = self._number()
         return made
 
@@ -103,7 +105,7 @@ class Network:
         """Why programs that know no proxy reach nothing, or None if they do reach what the rules allow."""
         return self.closed or self._no_raw_tcp
 
-    def begin(self, body: Body, door: Door | None = None, door_of: Network | None = None) -> None:
+    def begin(self, body: Body, door: ProxySockets | None = None, door_of: EngineNetwork | None = None) -> None:
         """Start to open a door in this body, without waiting. Uses ``door``, or the door of ``door_of``, if given."""
         self._body = body
         self._close_service()
@@ -114,7 +116,7 @@ class Network:
         # Retrieves the exception: asyncio would complain if no cell ever waits for this task.
         self._opening.add_done_callback(_failed)
 
-    def renew(self, body: Body, door_of: Network | None = None, door: Door | None = None) -> None:
+    def renew(self, body: Body, door_of: EngineNetwork | None = None, door: ProxySockets | None = None) -> None:
         """Move to the body that has replaced the previous one."""
         if door_of is not None:
             # Its service listens in this body under the name that ours will take.
@@ -160,7 +162,7 @@ class Network:
             if self.secrets or self.spec.ca_pem:
                 await self._show_certificates(body)
             if door is None:
-                door = await Door.open(body)
+                door = await ProxySockets.open(body)
         except PortTaken as taken:
             self.closed = f"{taken}: this sandbox has no network"
             self.log.append([Attempt(time.time(), "tcp", "127.0.0.1", taken.port, False, None, self.closed)])
@@ -183,7 +185,7 @@ class Network:
         except TimeoutError:
             pass
 
-    async def _surrender(self) -> Door | None:
+    async def _surrender(self) -> ProxySockets | None:
         """Close this network but hand over its open door, for another network that continues with the same body."""
         try:
             # The task may be about to open the door: taking `_guest` before it ends would leave that door to nobody.
@@ -200,7 +202,7 @@ class Network:
     async def _show_certificates(self, body: Body) -> None:
         authority = await self._proxy.authority() if self.secrets else None
         pem = "\n".join(text for text in (authority and authority.pem, self.spec.ca_pem) if text)
-        tree = Tree(body.root)
+        tree = SandboxTree(body.root)
         try:
             await asyncio.to_thread(_write_certificates, tree, pem)
         except OSError as error:
@@ -311,7 +313,7 @@ def _failed(opening: asyncio.Task[None]) -> bool:
     return opening.cancelled() or opening.exception() is not None
 
 
-def _write_certificates(tree: Tree, pem: str) -> None:
+def _write_certificates(tree: SandboxTree, pem: str) -> None:
     """Write the bundle into the pod. Runs in a thread, because the disk of the pod may be slow."""
     from ramet.network.secrets.certificates import bundle
 

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ramet.engine.network.door import Door
+from ramet.engine.network.proxy_sockets import ProxySockets
 from ramet.engine.settings import Settings
 from ramet.errors import EngineClosed, ProtocolError
 from ramet.network.process import Message, ProxyProcess
 from ramet.protocol import fields
 
 if TYPE_CHECKING:
-    from ramet.engine.network.exposing import Exposure
+    from ramet.engine.network.exposed_ports import EngineExposure
     from ramet.network.secrets.certificates import Authority
 
 _DIED = "the proxy ended, and was started again"
@@ -38,13 +38,13 @@ class Client(Protocol):
     def ended(self, guest: int, why: str) -> None: ...
 
 
-class Guest:
+class ProxiedSandbox:
     """The registration of a sandbox at the proxy: one door, under a number that is never used again.
 
     Because numbers are not reused, a late report cannot be taken for one about another sandbox or another life.
     """
 
-    def __init__(self, number: int, door: Door, client: Client, like: int | None) -> None:
+    def __init__(self, number: int, door: ProxySockets, client: Client, like: int | None) -> None:
         self.number = number
         self.door = door
         self.client = client
@@ -54,7 +54,7 @@ class Guest:
 Process = Callable[[Callable[[Message], None], Callable[[], None]], Awaitable[ProxyProcess]]
 
 
-class Proxy:
+class ProxyHandle:
     """Owned by the registry. Runs while somebody holds it (``hold``, ``release``), and for some seconds afterwards.
 
     The engine keeps all state: if the process dies, the next one is told everything again.
@@ -74,9 +74,9 @@ class Proxy:
         self._asking: asyncio.TimerHandle | None = None
         self._silences = 0  # health checks in a row without any message from the proxy
         self._numbers = itertools.count(1)
-        self._guests: dict[int, Guest] = {}
-        self._leaving: dict[int, Guest] = {}  # closed, but reports about them may still be on their way
-        self._exposures: dict[int, Exposure] = {}
+        self._guests: dict[int, ProxiedSandbox] = {}
+        self._leaving: dict[int, ProxiedSandbox] = {}  # closed, but reports about them may still be on their way
+        self._exposures: dict[int, EngineExposure] = {}
         self._flushes: dict[int, asyncio.Future[None]] = {}
         self._authority: asyncio.Task[Authority] | None = None
         self._closed = False
@@ -232,18 +232,18 @@ class Proxy:
 
     # Sandboxes
 
-    def add(self, door: Door, client: Client, like: int | None) -> Guest:
+    def add(self, door: ProxySockets, client: Client, like: int | None) -> ProxiedSandbox:
         """Register a sandbox. ``like``: the number of one whose looked-up names its memory may contain."""
-        guest = Guest(next(self._numbers), door, client, like)
+        guest = ProxiedSandbox(next(self._numbers), door, client, like)
         self._guests[guest.number] = guest
         self._tell_open(guest)
         return guest
 
-    def change(self, guest: Guest) -> None:
+    def change(self, guest: ProxiedSandbox) -> None:
         """Send the sandbox's current rules and secrets."""
         self.send({"do": "change", "id": guest.number, **guest.client.told()})
 
-    def remove(self, guest: Guest) -> None:
+    def remove(self, guest: ProxiedSandbox) -> None:
         """Unregister a sandbox; its connections end. The caller still owns the door."""
         if self._guests.pop(guest.number, None) is not None:
             # Reports that the proxy sent before it reads this message still arrive; the flush behind it ends them.
@@ -251,11 +251,11 @@ class Proxy:
             self.send({"do": "close", "id": guest.number})
             self._flush().add_done_callback(lambda _: self._on_left(guest))
 
-    def _on_left(self, guest: Guest) -> None:
+    def _on_left(self, guest: ProxiedSandbox) -> None:
         del self._leaving[guest.number]
         guest.client.ended(guest.number, _CLOSED)
 
-    def _tell_open(self, guest: Guest) -> None:
+    def _tell_open(self, guest: ProxiedSandbox) -> None:
         # A number that this process does not know means nothing to it.
         like = guest.like if guest.like in self._guests else None
         message = {"do": "open", "id": guest.number, "like": like, **guest.client.told()}
@@ -304,11 +304,11 @@ class Proxy:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def expose(self, exposure: Exposure) -> None:
+    def expose(self, exposure: EngineExposure) -> None:
         self._exposures[exposure.number] = exposure
         exposure.tell()
 
-    def unexpose(self, exposure: Exposure) -> None:
+    def unexpose(self, exposure: EngineExposure) -> None:
         if self._exposures.pop(exposure.number, None) is not None:
             self.send({"do": "unexpose", "exposure": exposure.number})
 
@@ -337,7 +337,7 @@ class Proxy:
         else:
             raise ProtocolError(f"the proxy says {say!r:.40}")
 
-    def _on_attempt(self, guest: Guest, say: str, message: Message) -> None:
+    def _on_attempt(self, guest: ProxiedSandbox, say: str, message: Message) -> None:
         if say == "tried":
             guest.client.tried(guest.number, message)
         elif say == "counted":

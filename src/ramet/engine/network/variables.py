@@ -6,10 +6,10 @@ import os
 from collections.abc import Container, Iterable
 from functools import lru_cache
 
-from ramet.protocol.network import PROXY_PORT
+from ramet.protocol.network.specs import PROXY_PORT
 
 CERTIFICATES = "/run/ramet/certificates.pem"
-# Where distributions keep their bundle of trusted certificates; every pod has a copy (isolation/skeleton.py).
+# Where distributions keep their bundle of trusted certificates; every pod has a copy (isolation/files/skeleton.py).
 _SYSTEM_CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

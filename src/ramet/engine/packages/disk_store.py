@@ -22,18 +22,18 @@ import time
 from contextlib import suppress
 from time import monotonic
 
-from ramet.engine.packages.copying import Size, copy_tree, measure
-from ramet.engine.packages.keeping import (
+from ramet.engine.packages.tree_copies import Size, copy_tree, measure
+from ramet.engine.packages.trees import (
     ABOUT_BYTES_AT_MOST,
     IN_USE_SECONDS,
     TREE_BYTES_AT_LEAST,
     About,
     Kept,
-    Mount,
     NoRoom,
     OpenFolder,
+    TreeMount,
 )
-from ramet.isolation.walks import Stop, Walks
+from ramet.isolation.files.walks import Stop, Walks
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -101,7 +101,7 @@ class DiskStore:
         # Each mount costs a descriptor. A dropped one stays open while a request still refers to it: see Mount.
         for old in list(self._kept)[: max(0, len(self._kept) - _MOUNTS_AT_MOST + 1)]:
             del self._kept[old]
-        kept = self._kept[key] = Kept(about, Mount(mount), size_bytes)
+        kept = self._kept[key] = Kept(about, TreeMount(mount), size_bytes)
         return kept
 
     async def keep(self, key: str, tree: int, about: About, owner: str) -> Kept:

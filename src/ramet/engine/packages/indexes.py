@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from ramet.network.reaching.deciding import Decider, Verdict
-from ramet.protocol.network import NetworkSpec
-from ramet.protocol.rules import host_address, host_name
+from ramet.network.connecting.decisions import Decider, Verdict
+from ramet.protocol.network.rules import host_address, host_name
+from ramet.protocol.network.specs import NetworkSpec
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -7,9 +7,9 @@ import gc
 import os
 from time import monotonic
 
-from ramet.engine.packages.copying import Size, copy_tree, measure
-from ramet.engine.packages.keeping import TREE_BYTES_AT_LEAST, About, Kept, Mount, NoRoom
-from ramet.isolation.walks import Stop, Walks
+from ramet.engine.packages.tree_copies import Size, copy_tree, measure
+from ramet.engine.packages.trees import TREE_BYTES_AT_LEAST, About, Kept, NoRoom, TreeMount
+from ramet.isolation.files.walks import Stop, Walks
 
 _SPARE_BYTES = 1 << 20
 _SPARE_INODES = 16
@@ -59,7 +59,7 @@ class MemoryStore:
                 if not all(self._make_room(size_bytes, limit_bytes, whose) for limit_bytes, whose in bounds):
                     raise NoRoom("every package stored in memory is in use")
             mount = await self._walks.run(owner, lambda stop: _copy(tree, size, stop), os.close)
-            kept = self._kept[key] = Kept(about, Mount(mount), size_bytes, owner)
+            kept = self._kept[key] = Kept(about, TreeMount(mount), size_bytes, owner)
             return kept
 
     def _make_room(self, size_bytes: int, limit_bytes: int, owner: str | None) -> bool:

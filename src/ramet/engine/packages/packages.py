@@ -14,18 +14,18 @@ from time import monotonic
 from types import NoneType
 from typing import Any
 
-from ramet.engine.packages.asker import Asker
-from ramet.engine.packages.copying import TooMuch
 from ramet.engine.packages.disk_store import DiskStore
 from ramet.engine.packages.indexes import why_none_answers
-from ramet.engine.packages.installing import InstallFailed, MakeSandbox, install, list_base
-from ramet.engine.packages.keeping import About, Kept, NoRoom, OpenFolder, Store
+from ramet.engine.packages.installation import InstallFailed, MakeSandbox, install, list_base
 from ramet.engine.packages.memory_store import MemoryStore
-from ramet.engine.packages.wanting import Wanted
+from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requirements import Requirements
+from ramet.engine.packages.tree_copies import TooMuch
+from ramet.engine.packages.trees import About, Kept, NoRoom, OpenFolder, Store
 from ramet.engine.settings import Settings
 from ramet.errors import LimitReached, RametError
-from ramet.isolation.walks import Walks
-from ramet.protocol.specs import Interpreter
+from ramet.isolation.files.walks import Walks
+from ramet.protocol.values.specs import Interpreter
 
 _INSTALLED_AT_ONCE = 4
 _INSTALLED_FOR_AN_OWNER = 2  # installations of one owner at once
@@ -108,14 +108,14 @@ class Packages:
     def __repr__(self) -> str:
         return f"<Packages {len(self._installing)} being installed>"
 
-    async def get(self, asker: Asker, wanted: Wanted, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
+    async def get(self, asker: Asker, wanted: Requirements, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
         """The tree with the requested packages. Raises NotAvailable: then the sandbox runs pip itself."""
         try:
             return await self._get(asker, wanted, on_line, may_install)
         except (InstallFailed, TooMuch, NoRoom, Busy, RametError, OSError) as error:
             raise NotAvailable(str(error)) from None
 
-    async def _get(self, asker: Asker, wanted: Wanted, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
+    async def _get(self, asker: Asker, wanted: Requirements, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
         about = await self._base(asker)
         refused = why_none_answers(asker.network, asker.indexes(about.index))
         if refused is not None:
@@ -137,7 +137,7 @@ class Packages:
                 self._begin(key, store, asker, wanted)
         return await self._installing[key].wait(on_line)
 
-    def _begin(self, key: str, store: Store, asker: Asker, wanted: Wanted) -> None:
+    def _begin(self, key: str, store: Store, asker: Asker, wanted: Requirements) -> None:
         installing = self._installing[key] = Installing(lambda: self._forget(key, installing))
         installing.task = asyncio.create_task(self._install(key, store, asker, wanted, installing))
         installing.task.add_done_callback(lambda done: self._on_done(key, installing, done))
@@ -155,7 +155,9 @@ class Packages:
         if self._installing.get(key) is installing:
             del self._installing[key]
 
-    async def _install(self, key: str, store: Store, asker: Asker, wanted: Wanted, installing: Installing) -> Kept:
+    async def _install(
+        self, key: str, store: Store, asker: Asker, wanted: Requirements, installing: Installing
+    ) -> Kept:
         # Room is taken inside the task: waiting for it must not depend on the first request, which may give up.
         async with self._room_for(asker.owner):
             seconds = self._settings.install_seconds

@@ -15,10 +15,10 @@ import termios
 from collections.abc import Callable
 from contextlib import suppress
 
-from ramet.engine.packages.asker import Asker
-from ramet.engine.packages.keeping import Kept
 from ramet.engine.packages.packages import NotAllowed, NotAvailable, Packages, report
-from ramet.engine.packages.wanting import REQUEST_BYTES_AT_MOST, NotPlain, Wanted, read_request
+from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requirements import REQUEST_BYTES_AT_MOST, NotPlain, Requirements, read_request
+from ramet.engine.packages.trees import Kept
 from ramet.engine.seams import Body
 from ramet.errors import RametError
 from ramet_guest.wire import PACKAGES_SOCKET
@@ -143,7 +143,7 @@ class PackageService:
         await link.send({"given": about}, kept)
         await link.wait_until_taken()
 
-    async def _get(self, link: _Link, asker: Asker, wanted: Wanted) -> Kept:
+    async def _get(self, link: _Link, asker: Asker, wanted: Requirements) -> Kept:
         """Get the tree; give up when the program disconnects. Raises NotAvailable, or ConnectionError."""
         getting = asyncio.create_task(self._get_in_turn(link, asker, wanted))
         gone = asyncio.create_task(link.wait_for_end())
@@ -160,7 +160,7 @@ class PackageService:
                 task.cancel()
             await asyncio.gather(getting, gone, telling, return_exceptions=True)
 
-    async def _get_in_turn(self, link: _Link, asker: Asker, wanted: Wanted) -> Kept:
+    async def _get_in_turn(self, link: _Link, asker: Asker, wanted: Requirements) -> Kept:
         """One request at a time, so that one sandbox does not take the room of all others."""
         async with self._turn:
             return await self._packages.get(asker, wanted, link.tell, self._may_install)

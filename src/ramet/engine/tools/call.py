@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
-from ramet.engine.channel import Channel
+from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.settings import Settings
-from ramet.engine.tools.link import Link
-from ramet.engine.tools.records import ARGUMENTS_BYTES_AT_MOST, Records
+from ramet.engine.tools.link import ToolConnection
+from ramet.engine.tools.records import ARGUMENTS_BYTES_AT_MOST, ToolCallRecords
 from ramet.protocol import calls
 from ramet.protocol.frames import encode_text
-from ramet.protocol.tools import ToolSpec
+from ramet.protocol.tools.specs import ToolSpec
 
 
 class Answerer:
     """The client that answers the tool calls of its cell, for as long as its connection for that cell lasts."""
 
-    def __init__(self, channel: Channel, settings: Settings) -> None:
+    def __init__(self, channel: FrameChannel, settings: Settings) -> None:
         self._channel = channel
         self._settings = settings
         self.gone = False
@@ -53,16 +53,16 @@ class Arriving(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class ToolCall:
+class PendingToolAnswer:
     """A call that was accepted and has no complete answer yet."""
 
     id: str
     tool: ToolSpec
     accepts: str  # JSON
     arguments: bytes
-    link: Link
+    link: ToolConnection
     answerer: Answerer
-    records: Records
+    records: ToolCallRecords
     began: float
     told: bool = False  # sent to the client; until then the call waits in the service's queue
     timer: asyncio.TimerHandle | None = None

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from ramet.engine.channel import Channel
+from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.registry import Registry
-from ramet.engine.sandbox import Sandbox
 from ramet.engine.settings import Settings
-from ramet.engine.tools.call import ToolCall
+from ramet.engine.tools.call import PendingToolAnswer
 from ramet.engine.tools.service import ToolService
 from ramet.errors import ExecutionUnknown, ProtocolError, SandboxClosed
-from ramet.protocol import calls, fields, tool_frames
+from ramet.protocol import calls, fields
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.refusing import wrong_argument
-from ramet.protocol.tools import GivenTools, check_tools, read_tools
+from ramet.protocol.tools import socket_frames
+from ramet.protocol.tools.specs import GivenTools, check_tools, read_tools
 
 _BROKEN_OFF = "the answer ended before it was complete"
 
@@ -49,7 +50,7 @@ def gone(frame: Frame, registry: Registry) -> None:
             cell.answerer.leave()
 
 
-def answer(frame: Frame, registry: Registry, channel: Channel, on_over: OnOver) -> Answering | None:
+def answer(frame: Frame, registry: Registry, channel: FrameChannel, on_over: OnOver) -> ToolAnswerUpload | None:
     """Pass an answer to the code that waits for it. Returns the receiver of the remaining parts, if there are any.
 
     An answer to a call that has ended meanwhile, or whose sandbox is closed, is dropped: the client could not know.
@@ -58,7 +59,7 @@ def answer(frame: Frame, registry: Registry, channel: Channel, on_over: OnOver) 
     reply = _Reply(frame)
     service, call = _find(frame, registry)
     if reply.more:
-        return Answering(service, call, frame.blob, channel, registry.settings, on_over)
+        return ToolAnswerUpload(service, call, frame.blob, channel, registry.settings, on_over)
     if service is not None and call is not None:
         reply.give(service, call)
     on_over(call is not None)
@@ -89,20 +90,20 @@ class _Reply:
         outcome = fields.text(header, "outcome")
         if outcome == "error":
             kind = fields.text(header, "kind") if "kind" in header else "error"
-            if kind not in tool_frames.FAILURE_KINDS or self.more:
+            if kind not in socket_frames.FAILURE_KINDS or self.more:
                 raise ProtocolError("a tool fails in a known way, which is told in one piece")
             self._failure = kind, fields.text(header, "message")
         elif outcome != "value":
             raise ProtocolError("a tool's answer is a value or an error")
 
-    def give(self, service: ToolService, call: ToolCall) -> None:
+    def give(self, service: ToolService, call: PendingToolAnswer) -> None:
         if self._failure is None:
             service.answer(call, self._value)
         else:
             service.fail(call, *self._failure)
 
 
-def _find(frame: Frame, registry: Registry) -> tuple[ToolService | None, ToolCall | None]:
+def _find(frame: Frame, registry: Registry) -> tuple[ToolService | None, PendingToolAnswer | None]:
     header = frame.header
     call_id = fields.text(header, "call")
     try:
@@ -113,7 +114,7 @@ def _find(frame: Frame, registry: Registry) -> tuple[ToolService | None, ToolCal
     return service, None if service is None else service.find(call_id)
 
 
-class Answering:
+class ToolAnswerUpload:
     """Receives a value in parts, no faster than the calling code reads it. Other calls are not held up.
 
     If no call waits, or it ends in the middle, the remaining parts are read and dropped: the client sends all of them
@@ -123,9 +124,9 @@ class Answering:
     def __init__(
         self,
         service: ToolService | None,
-        call: ToolCall | None,
+        call: PendingToolAnswer | None,
         first: bytes,
-        channel: Channel,
+        channel: FrameChannel,
         settings: Settings,
         on_over: OnOver,
     ) -> None:
@@ -170,8 +171,8 @@ class Answering:
         if call is None or self._service is None:
             return
         self._value_bytes += len(data)
-        if self._value_bytes > tool_frames.VALUE_BYTES_AT_MOST:
-            self._service.break_off(call, f"the value has more than {tool_frames.VALUE_BYTES_AT_MOST} bytes")
+        if self._value_bytes > socket_frames.VALUE_BYTES_AT_MOST:
+            self._service.break_off(call, f"the value has more than {socket_frames.VALUE_BYTES_AT_MOST} bytes")
             return
         call.link.part(data, more=True)
         reader = call.link.channel

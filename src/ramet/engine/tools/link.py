@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ramet.engine.channel import Channel
+from ramet.engine.calls.channel import FrameChannel
 from ramet.errors import ProtocolError
-from ramet.protocol import fields, tool_frames
+from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
+from ramet.protocol.tools import socket_frames
 
 if TYPE_CHECKING:
-    from ramet.engine.tools.call import ToolCall
+    from ramet.engine.tools.call import PendingToolAnswer
 
 _SMALL_BYTES = 256 * 1024  # a frame up to this size needs no room from the sandbox's budget
 _ACCEPTS_AT_MOST = 16
@@ -26,15 +27,15 @@ _NEXT = '{"more":true}'
 _LAST = '{"more":false}'
 
 
-class Room:
+class LargeCallMemory:
     """The memory budget of a sandbox for large calls that are being received. Links get it in order of arrival."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._held: dict[Link, int] = {}
-        self._waiting: dict[Link, int] = {}
+        self._held: dict[ToolConnection, int] = {}
+        self._waiting: dict[ToolConnection, int] = {}
 
-    def take(self, link: Link, count: int) -> bool:
+    def take(self, link: ToolConnection, count: int) -> bool:
         """Reserve memory for a call. False: the link must wait; ``go_on`` is called when there is room."""
         # Behind those that wait already: small calls that always fit would otherwise starve a large one.
         if not self._waiting and self._fits(count):
@@ -43,7 +44,7 @@ class Room:
         self._waiting[link] = count
         return False
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: ToolConnection) -> None:
         """Return what the link holds or waits for, and let the next ones in."""
         self._held.pop(link, None)
         self._waiting.pop(link, None)
@@ -59,22 +60,22 @@ class Room:
         return not self._held or sum(self._held.values()) + count <= self._limit_bytes
 
 
-class Link:
+class ToolConnection:
     """Owns its socket. ``on_call`` gets the name, the accepted encodings (JSON) and the arguments of each call."""
 
     def __init__(
         self,
         sock: socket.socket,
-        room: Room,
-        on_call: Callable[[Link, str, str, bytes], None],
-        on_end: Callable[[Link], None],
+        room: LargeCallMemory,
+        on_call: Callable[[ToolConnection, str, str, bytes], None],
+        on_end: Callable[[ToolConnection], None],
     ) -> None:
         self._socket = sock
         self._room = room
         self._in_room = False
         self._on_call = on_call
         self._on_end = on_end
-        self.call: ToolCall | None = None  # waits for its answer
+        self.call: PendingToolAnswer | None = None  # waits for its answer
         self.used = perf_counter()
         self._accepts: object = None
         self._accepts_text = "[]"
@@ -108,14 +109,14 @@ class Link:
 
     def value(self, data: bytes, more: bool) -> None:
         """Send the whole value, or its first part."""
-        self.channel.send(encode_text(tool_frames.ANSWER, _FIRST if more else _WHOLE, data))
+        self.channel.send(encode_text(socket_frames.ANSWER, _FIRST if more else _WHOLE, data))
 
     def part(self, data: bytes, more: bool) -> None:
-        self.channel.send(encode_text(tool_frames.MORE, _NEXT if more else _LAST, data))
+        self.channel.send(encode_text(socket_frames.MORE, _NEXT if more else _LAST, data))
 
     def failure(self, kind: str, message: str) -> None:
         header = {"outcome": "error", "kind": kind, "message": message[:_MESSAGE_CHARACTERS_AT_MOST], "more": False}
-        self.channel.send(encode(tool_frames.ANSWER, header))
+        self.channel.send(encode(socket_frames.ANSWER, header))
 
     def over(self) -> None:
         """The call has been answered: the next one may come."""
@@ -132,7 +133,7 @@ class Link:
     # Frames from the sandbox
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.kind != tool_frames.CALL:
+        if frame.kind != socket_frames.CALL:
             raise ProtocolError(f"a frame of kind {frame.kind} at a tool socket")
         self._check_answered()
         if self.channel.in_frame:
@@ -163,7 +164,7 @@ class Link:
         self._on_end(self)
 
 
-class _LinkChannel(Channel):
+class _LinkChannel(FrameChannel):
     """A channel that reports the beginning of a large frame, before its body is in memory."""
 
     def __init__(
@@ -173,7 +174,7 @@ class _LinkChannel(Channel):
         on_end: Callable[[ProtocolError | None], None],
         on_large: Callable[[int], None],
     ) -> None:
-        super().__init__(sock, tool_frames.FROM_SANDBOX, on_frame, on_end)
+        super().__init__(sock, socket_frames.FROM_SANDBOX, on_frame, on_end)
         self._on_large = on_large
 
     @property

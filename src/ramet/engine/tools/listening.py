@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
-from ramet.engine.tools.link import Link, Room
+from ramet.engine.tools.link import LargeCallMemory, ToolConnection
 from ramet.errors import SandboxLost
 
 # Abstract unix sockets belong to a network namespace, and every pod has its own. So the name can be the same in all
@@ -50,17 +50,17 @@ class ToolSocket:
         self,
         listener: socket.socket,
         settings: Settings,
-        on_call: Callable[[Link, str, str, bytes], None],
-        on_link_end: Callable[[Link], None],
+        on_call: Callable[[ToolConnection, str, str, bytes], None],
+        on_link_end: Callable[[ToolConnection], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         listener.setblocking(False)
         self._listener = listener
         self._settings = settings
-        self._room = Room(settings.tool_arguments_bytes)
+        self._room = LargeCallMemory(settings.tool_arguments_bytes)
         self._on_call = on_call
         self._on_link_end = on_link_end
-        self._links: set[Link] = set()
+        self._links: set[ToolConnection] = set()
         self._accepting = False
         self._again: asyncio.TimerHandle | None = None
         self.accept()
@@ -75,7 +75,7 @@ class ToolSocket:
         self._links.clear()
         self._listener.close()
 
-    def drop(self, link: Link) -> None:
+    def drop(self, link: ToolConnection) -> None:
         """Close a link, for instance because its answer broke off in the middle."""
         link.close()
         self._forget(link)
@@ -112,7 +112,7 @@ class ToolSocket:
                 self.drop(leaving)
             accepted.setblocking(False)
             ToolSocket._links_of_all += 1
-            self._links.add(Link(accepted, self._room, self._on_call, self._on_end))
+            self._links.add(ToolConnection(accepted, self._room, self._on_call, self._on_end))
 
     @property
     def _most(self) -> int:
@@ -128,17 +128,17 @@ class ToolSocket:
             self._again.cancel()
         self._again = self._loop.call_later(_NO_ROOM_SECONDS, self.accept)
 
-    def _longest_idle(self) -> Link | None:
+    def _longest_idle(self) -> ToolConnection | None:
         # Not one that was used just now: its caller is likely to use it again.
         moment = perf_counter() - _IDLE_SECONDS
         idle = (link for link in self._links if link.idle_since(moment))
         return min(idle, key=lambda link: link.used, default=None)
 
-    def _on_end(self, link: Link) -> None:
+    def _on_end(self, link: ToolConnection) -> None:
         self._forget(link)
         self._on_link_end(link)
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: ToolConnection) -> None:
         if link in self._links:
             self._links.remove(link)
             ToolSocket._links_of_all -= 1

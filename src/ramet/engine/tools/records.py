@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.protocol.tool_records import encode_record
+from ramet.protocol.tools.records import encode_record
 
 RECORDS_AT_MOST = 1000
 ARGUMENTS_BYTES_AT_MOST = 16 * 1024
@@ -13,7 +13,7 @@ _BYTES_AT_MOST = 8 * 1024 * 1024
 _SHORT_CHARACTERS = 200
 
 
-class Records:
+class ToolCallRecords:
     """The records, in the order in which the calls ended. Owned by the cell."""
 
     def __init__(self) -> None:

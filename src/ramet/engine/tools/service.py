@@ -8,17 +8,17 @@ import secrets
 from collections import Counter, deque
 from time import perf_counter
 
-from ramet.engine.attention import expect_news
-from ramet.engine.cell import Cell
-from ramet.engine.repl import Repl
+from ramet.engine.busy_selector import expect_news
+from ramet.engine.cells.cell import Cell
+from ramet.engine.cells.repl import Repl
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
-from ramet.engine.tools.call import Arriving, ToolCall
-from ramet.engine.tools.link import Link
+from ramet.engine.tools.call import Arriving, PendingToolAnswer
+from ramet.engine.tools.link import ToolConnection
 from ramet.engine.tools.listening import ToolSocket, open_tool_socket
-from ramet.engine.tools.records import Records
+from ramet.engine.tools.records import ToolCallRecords
 from ramet.errors import SandboxClosed
-from ramet.protocol.tools import GivenTools, ToolSpec
+from ramet.protocol.tools.specs import GivenTools, ToolSpec
 
 _NO_CELL = "no cell is running: a tool can be called only while one is"
 _NO_ANSWERER = "the program that runs this cell answers no tool calls"
@@ -48,8 +48,8 @@ class ToolService:
         self._cell: Cell | None = None
         self._repl: Repl | None = None
         self._counts: Counter[str] = Counter()
-        self._calls: dict[str, ToolCall] = {}
-        self._untold: deque[ToolCall] = deque()  # wait until the client has read what it was sent
+        self._calls: dict[str, PendingToolAnswer] = {}
+        self._untold: deque[PendingToolAnswer] = deque()  # wait until the client has read what it was sent
         self._ids = f"tc_{secrets.token_hex(8)}"
         self._numbers = itertools.count(1)
 
@@ -108,7 +108,7 @@ class ToolService:
 
     # Calls from the sandbox
 
-    def _on_call(self, link: Link, name: str, accepts: str, arguments: bytes) -> None:
+    def _on_call(self, link: ToolConnection, name: str, accepts: str, arguments: bytes) -> None:
         tool = self._in_force.by_name.get(name)
         refusal = self._refusal(name, tool)
         cell = self._cell
@@ -120,7 +120,7 @@ class ToolService:
                 _records(cell).add(name, arguments, 0.0, kind, message)
             return
         self._counts[name] += 1
-        call = ToolCall(
+        call = PendingToolAnswer(
             f"{self._ids}_{next(self._numbers)}",
             tool,
             accepts,
@@ -155,7 +155,7 @@ class ToolService:
             return "refused", f"tool {name} was called {tool.calls_per_cell} times in this cell, which is its limit"
         return None
 
-    def _tell(self, call: ToolCall) -> None:
+    def _tell(self, call: PendingToolAnswer) -> None:
         cell = self._cell
         if cell is not None and cell.sink.live and self._repl is not None:
             # Output and calls come through different sockets. Reading the output first keeps the order of the cell.
@@ -173,7 +173,7 @@ class ToolService:
             self._untold.popleft()
             self._tell(call)
 
-    def _on_link_end(self, link: Link) -> None:
+    def _on_link_end(self, link: ToolConnection) -> None:
         """The calling code has closed its connection, broken the protocol, or died."""
         call = link.call
         if call is not None:
@@ -181,49 +181,49 @@ class ToolService:
             call.take_back()
             call.record("cancelled", "the code that made this call waits for it no more")
 
-    def _on_timeout(self, call: ToolCall) -> None:
+    def _on_timeout(self, call: PendingToolAnswer) -> None:
         self._fail(
             call, "timeout", f"tool {call.tool.name} gave no answer within {call.tool.timeout_seconds:g} seconds"
         )
 
     # The answer
 
-    def find(self, call_id: str) -> ToolCall | None:
+    def find(self, call_id: str) -> PendingToolAnswer | None:
         """The call of this id, if the client may still answer it: it was sent, and no answer is arriving."""
         # A second answer while the first is arriving would mix with it on the connection.
         call = self._calls.get(call_id)
         return call if call is not None and call.told and call.arriving is None else None
 
-    def answer(self, call: ToolCall, value: bytes) -> None:
+    def answer(self, call: PendingToolAnswer, value: bytes) -> None:
         """Answer with a value in one part."""
         self._over(call)
         call.link.value(value, more=False)
         expect_news()
         call.record("ok", None)
 
-    def answer_in_parts(self, call: ToolCall, first: bytes, arriving: Arriving) -> None:
+    def answer_in_parts(self, call: PendingToolAnswer, first: bytes, arriving: Arriving) -> None:
         """Answer with the first part of a value. More go to ``call.link``; ``answered`` or ``break_off`` end it."""
         call.arriving = arriving
         self._stop_timer(call)  # the tool has answered in time; how fast the value arrives is up to the code's reading
         call.link.value(first, more=True)
 
-    def answered(self, call: ToolCall) -> None:
+    def answered(self, call: PendingToolAnswer) -> None:
         self._over(call)
         call.link.part(b"", more=False)
         call.record("ok", None)
 
-    def break_off(self, call: ToolCall, message: str) -> None:
+    def break_off(self, call: PendingToolAnswer, message: str) -> None:
         """Give up an answer in the middle. The code has read its beginning, so only closing the connection says so."""
         self._fail(call, "gone", message)
 
-    def fail(self, call: ToolCall, kind: str, message: str) -> None:
+    def fail(self, call: PendingToolAnswer, kind: str, message: str) -> None:
         """Answer with a failure that the client reports."""
         self._over(call)
         call.link.failure(kind, message)
         expect_news()
         call.record(kind, message)
 
-    def _fail(self, call: ToolCall, kind: str, message: str) -> None:
+    def _fail(self, call: PendingToolAnswer, kind: str, message: str) -> None:
         """End a call without an answer of the client, or in the middle of one."""
         link = call.link
         # Out of the tables first: the end of the link, which may follow, must not end the call a second time.
@@ -235,7 +235,7 @@ class ToolService:
             self._socket.drop(link)
         call.record(kind, message)
 
-    def _over(self, call: ToolCall) -> None:
+    def _over(self, call: PendingToolAnswer) -> None:
         """Remove a call from every table. Each call ends here exactly once, whichever side ends it first."""
         del self._calls[call.id]
         if not call.told:
@@ -248,13 +248,13 @@ class ToolService:
         if self._socket is not None:
             self._socket.accept()  # the link is idle now: a connection that waits may take its place
 
-    def _stop_timer(self, call: ToolCall) -> None:
+    def _stop_timer(self, call: PendingToolAnswer) -> None:
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
 
 
-def _records(cell: Cell) -> Records:
+def _records(cell: Cell) -> ToolCallRecords:
     if cell.tool_records is None:
-        cell.tool_records = Records()
+        cell.tool_records = ToolCallRecords()
     return cell.tool_records

@@ -5,19 +5,19 @@ their results into calls for the copy, later. Each kind of descriptor has a file
 again.
 """
 
-from ramet.freezing.calls import Call
+from ramet.freezing.calls import InjectedCall
 from ramet.freezing.descriptors.compiling import compile_calls
 from ramet.freezing.descriptors.maps import SharedMap, check_amount, privatize, read_shared_maps, with_ranges
 from ramet.freezing.descriptors.reading import read_descriptors
-from ramet.freezing.descriptors.recipes import Descriptors
-from ramet.freezing.descriptors.target import Lines, Target
+from ramet.freezing.descriptors.recipes import OpenDescriptors
+from ramet.freezing.descriptors.target import Lines, PausedProcess
 
 __all__ = [
-    "Call",
-    "Descriptors",
+    "InjectedCall",
+    "OpenDescriptors",
     "Lines",
     "SharedMap",
-    "Target",
+    "PausedProcess",
     "check_amount",
     "compile_calls",
     "privatize",

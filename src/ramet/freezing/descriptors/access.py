@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ramet.freezing import _core
 from ramet.freezing.descriptors.bounds import MOST_FACT_BYTES, Budget, too_much
 from ramet.freezing.descriptors.calls import O_CLOEXEC
-from ramet.freezing.descriptors.diagnosis import SocketDiagnosis
 from ramet.freezing.descriptors.kernel import copy_descriptor
 from ramet.freezing.descriptors.maps import SharedMap, read_shared_maps
 from ramet.freezing.descriptors.recipes import Dead, Inode
-from ramet.freezing.descriptors.target import Target
-from ramet.isolation.syscalls import find_in_root
+from ramet.freezing.descriptors.sockets.diagnosis import SocketDiagnosis
+from ramet.freezing.descriptors.target import PausedProcess
+from ramet.isolation.kernel.syscalls import find_in_root
 
 _READ_BYTES = 65_536
 _REPEATED = frozenset(("lock", "tfd", "inotify"))
@@ -48,10 +48,10 @@ class Opened:
         return self.flags & os.O_ACCMODE != os.O_WRONLY and not self.flags & os.O_PATH
 
 
-class Access:
+class ProcessAccess:
     """Owns what is open in the engine while one process is read. A context manager."""
 
-    def __init__(self, target: Target, table: _core.Table) -> None:
+    def __init__(self, target: PausedProcess, table: _core.Table) -> None:
         self.target = target
         # Read in one call by the C extension. The process is stopped, so the table cannot change meanwhile.
         self._table = {number: (link, text) for number, link, text in table}
@@ -65,7 +65,7 @@ class Access:
         self._diagnosis: SocketDiagnosis | None = None
         self._maps: tuple[SharedMap, ...] | None = None
 
-    def __enter__(self) -> Access:
+    def __enter__(self) -> ProcessAccess:
         """Open the two folders by which the process's descriptors are reached, relative to its pid."""
         # If the second open fails, the first is closed again.
         with contextlib.ExitStack() as cleanup:

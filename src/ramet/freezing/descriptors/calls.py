@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ramet.freezing.calls import Call, call
+from ramet.freezing.calls import InjectedCall, call
 from ramet.freezing.descriptors.target import LINE_NUMBERS
 
 O_CLOEXEC = 0o2000000
@@ -19,11 +19,11 @@ F_SETFD, F_SETFL, F_DUPFD_CLOEXEC = 2, 4, 1030
 SETTABLE_FLAGS = 0o1046000
 
 
-class Script:
+class CallList:
     """A list of calls under construction, and the slots in use."""
 
     def __init__(self, taken: Iterable[int]) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[InjectedCall] = []
         # Slots must avoid every number that will be assigned later: dup3 onto one would close what is there.
         self._taken = {*taken, *LINE_NUMBERS}
         self._next = max(LINE_NUMBERS) + 1

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from ramet.freezing.calls import Call
-from ramet.freezing.descriptors import epolls, events, files, locks, pipes, sockets, terminals
-from ramet.freezing.descriptors.calls import O_CLOEXEC, Script
-from ramet.freezing.descriptors.internet_making import InternetMaker
+from ramet.freezing.calls import InjectedCall
+from ramet.freezing.descriptors.calls import O_CLOEXEC, CallList
+from ramet.freezing.descriptors.kinds import epolls, events, files, locks, pipes, terminals
+from ramet.freezing.descriptors.kinds.nameless import NamelessMaker
 from ramet.freezing.descriptors.maps import SharedMap, share_again
-from ramet.freezing.descriptors.nameless import NamelessMaker
 from ramet.freezing.descriptors.recipes import (
     Dead,
     Description,
-    Descriptors,
     Epoll,
     EventCounter,
     FileWatch,
@@ -24,27 +22,30 @@ from ramet.freezing.descriptors.recipes import (
     NamedFile,
     NamelessFile,
     NamelessFolder,
+    OpenDescriptors,
     OtherSocket,
     PipeEnd,
     ProcessHandle,
     ProcFile,
     SignalQueue,
-    Terminal,
+    TerminalRecipe,
     Timer,
     UnixSocket,
 )
+from ramet.freezing.descriptors.sockets import sockets
+from ramet.freezing.descriptors.sockets.internet_making import InternetMaker
+from ramet.freezing.descriptors.sockets.unix_making import UnixMaker
 from ramet.freezing.descriptors.target import LINE_NUMBERS
-from ramet.freezing.descriptors.unix_making import UnixMaker
 
 _Kind = TypeVar("_Kind")
 
 
 def compile_calls(
-    found: Descriptors,
+    found: OpenDescriptors,
     maps: Sequence[SharedMap],
     main_pid: int,
     children: Mapping[int, int] = MappingProxyType({}),
-) -> list[Call]:
+) -> list[InjectedCall]:
     """Compile the calls for a copy, which is in its pod with the pod's capabilities and "/" as its working folder.
 
     It starts with the guest's three lines at 1000, 1001 and 1002 and nothing else open, and ends with exactly the
@@ -57,7 +58,7 @@ def compile_calls(
 class _Compiler:
     """The state of one compilation."""
 
-    def __init__(self, found: Descriptors, maps: Sequence[SharedMap], pids: Mapping[int, int]) -> None:
+    def __init__(self, found: OpenDescriptors, maps: Sequence[SharedMap], pids: Mapping[int, int]) -> None:
         self._found = found
         self._maps = maps
         self._pids = pids
@@ -65,10 +66,10 @@ class _Compiler:
         # Numbers that an epoll still knows but that are not open now must stay free, see `epolls.watch_stale`.
         watched = {entry.number for _, thing in self._all(Epoll).values() for entry in thing.watched}
         self._numbers = numbers
-        self._script = Script(numbers | watched)
+        self._script = CallList(numbers | watched)
         self._slots: dict[int, int] = {}
 
-    def compile(self) -> list[Call]:
+    def compile(self) -> list[InjectedCall]:
         # Order: memory before the seals that forbid writing to it; listeners before what connects to them (inside the
         # makers); all things before their numbers; numbers before epoll entries, which are registered by number; timers
         # after the epolls are drained, or they could fire into the drain; locks last, because closing any descriptor of
@@ -78,7 +79,7 @@ class _Compiler:
         self._make_files()
         self._make_events()
         self._make_pipes()
-        self._slots.update(terminals.make_terminals(self._script, self._all(Terminal)))
+        self._slots.update(terminals.make_terminals(self._script, self._all(TerminalRecipe)))
         self._make_sockets()
         self._watch_stale()
         self._place()

@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 
-from ramet.isolation.syscall_numbers import X86_64
+from ramet.isolation.kernel.syscall_numbers import X86_64
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall

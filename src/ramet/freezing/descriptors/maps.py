@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from ramet.errors import ForkFailed
 from ramet.freezing import _core
-from ramet.freezing.calls import Call
+from ramet.freezing.calls import InjectedCall
 from ramet.freezing.descriptors.bounds import MOST_HOLES_BYTES, MOST_SHARED_BYTES, MOST_SHARED_MAPS, too_much
-from ramet.freezing.descriptors.calls import Script
+from ramet.freezing.descriptors.calls import CallList
 from ramet.freezing.descriptors.recipes import Memory, Ranges
-from ramet.freezing.descriptors.target import Target
-from ramet.isolation.skeleton import system_folders
-from ramet.isolation.syscall_numbers import X86_64
-from ramet.isolation.syscalls import find_in_root
+from ramet.freezing.descriptors.target import PausedProcess
+from ramet.isolation.files.skeleton import system_folders
+from ramet.isolation.kernel.syscall_numbers import X86_64
+from ramet.isolation.kernel.syscalls import find_in_root
 
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (..)(.)s ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -61,7 +61,7 @@ class SharedMap:
         return 0 if self.path is not None else sum(length for _, length in self.pieces())
 
 
-def read_shared_maps(target: Target) -> tuple[SharedMap, ...]:
+def read_shared_maps(target: PausedProcess) -> tuple[SharedMap, ...]:
     """Read the shared mappings of a paused process. Raises ForkFailed."""
     try:
         maps = os.open(f"/proc/{target.pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
@@ -102,7 +102,7 @@ def check_amount(maps: Sequence[SharedMap], counted_bytes: int) -> float:
     return (known + unknown) / _COPY_BYTES_PER_SECOND
 
 
-def _query(target: Target, maps: int) -> list[SharedMap] | None:
+def _query(target: PausedProcess, maps: int) -> list[SharedMap] | None:
     """Ask the kernel with PROCMAP_QUERY. None before Linux 6.11."""
     ranges = _core.shared_maps(maps, MOST_SHARED_MAPS + 1)
     if ranges is None:
@@ -116,7 +116,7 @@ def _query(target: Target, maps: int) -> list[SharedMap] | None:
     return found
 
 
-def _parse(target: Target, maps: int) -> list[SharedMap]:
+def _parse(target: PausedProcess, maps: int) -> list[SharedMap]:
     """Parse /proc/<pid>/maps."""
     found: list[SharedMap] = []
     with os.fdopen(os.dup(maps), "rb") as lines:
@@ -149,7 +149,7 @@ def _check_count(found: list[SharedMap]) -> None:
 
 
 def _shared_map(
-    target: Target, start: int, end: int, protection: int, offset: int, inode: int, name: bytes
+    target: PausedProcess, start: int, end: int, protection: int, offset: int, inode: int, name: bytes
 ) -> SharedMap:
     path = None
     # A mapping of a file with a path is that file again in the copy's own tree, where others may map it too.
@@ -158,7 +158,7 @@ def _shared_map(
     return SharedMap(start, end - start, protection, offset, (inode, name), path, name == _ANONYMOUS)
 
 
-def _is_file(target: Target, path: bytes) -> bool:
+def _is_file(target: PausedProcess, path: bytes) -> bool:
     """Whether a path is a regular file.
 
     Not compared by inode: an overlay shows other inodes in /proc/<pid>/maps than in stat. The name of a deleted file
@@ -183,15 +183,15 @@ def covers(maps: Iterable[SharedMap], memory: Memory, size: int) -> bool:
     return position >= size
 
 
-def privatize(maps: Sequence[SharedMap]) -> list[Call]:
+def privatize(maps: Sequence[SharedMap]) -> list[InjectedCall]:
     """Calls for the frozen copy of the memory, which has an empty table of descriptors.
 
     Afterwards it shares nothing with the process it was copied from, whatever that one writes later.
     """
-    calls: list[Call] = []
+    calls: list[InjectedCall] = []
 
     def add(name: str, system_call: str, *arguments: int | bytes, must_work: bool = True) -> None:
-        calls.append(Call(name, X86_64[system_call], arguments, must_work))
+        calls.append(InjectedCall(name, X86_64[system_call], arguments, must_work))
 
     for each in maps:
         if each.path is not None:
@@ -215,7 +215,7 @@ def privatize(maps: Sequence[SharedMap]) -> list[Call]:
     return calls
 
 
-def share_again(script: Script, maps: Sequence[SharedMap], files: Mapping[Memory, tuple[int, int]]) -> None:
+def share_again(script: CallList, maps: Sequence[SharedMap], files: Mapping[Memory, tuple[int, int]]) -> None:
     """Map shared memory in the copy. `files`: slots and sizes of nameless files that are open as well."""
     nameless: dict[Memory, list[SharedMap]] = {}
     for each in maps:
@@ -239,7 +239,7 @@ def share_again(script: Script, maps: Sequence[SharedMap], files: Mapping[Memory
             script.drop(slot)
 
 
-def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
+def _write_range(script: CallList, each: SharedMap, slot: int, size: int) -> None:
     """Write a range from the copy's own memory, which holds the contents since the freeze."""
     if not each.protection & _PROT_READ:
         script.call("make memory readable", "mprotect", each.start, each.length, _PROT_READ)
@@ -251,7 +251,7 @@ def _write_range(script: Script, each: SharedMap, slot: int, size: int) -> None:
         script.call("fill shared memory", "pwrite64", slot, each.start + at, length, each.offset + at)
 
 
-def _map_named(script: Script, each: SharedMap, path: bytes) -> None:
+def _map_named(script: CallList, each: SharedMap, path: bytes) -> None:
     name = f"map {os.fsdecode(path)!r} again"
     access = os.O_RDWR if each.protection & _PROT_WRITE else os.O_RDONLY
     # O_NONBLOCK and O_NOFOLLOW, because something else may be at that path by now.

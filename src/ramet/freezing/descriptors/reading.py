@@ -8,35 +8,36 @@ import re
 
 from ramet.errors import ForkFailed
 from ramet.freezing import _core
-from ramet.freezing.descriptors import epolls, events, files, internet_sockets, locks, pipes, sockets
-from ramet.freezing.descriptors.access import Access, Opened
+from ramet.freezing.descriptors.access import Opened, ProcessAccess
 from ramet.freezing.descriptors.bounds import MOST_DESCRIPTORS, too_much
 from ramet.freezing.descriptors.kernel import compare_descriptors
-from ramet.freezing.descriptors.recipes import Description, Descriptors, Line, NamedFile, Place, Thing
-from ramet.freezing.descriptors.target import Target
+from ramet.freezing.descriptors.kinds import epolls, events, files, locks, pipes
+from ramet.freezing.descriptors.recipes import Description, Line, NamedFile, OpenDescriptors, TableEntry, Thing
+from ramet.freezing.descriptors.sockets import internet_sockets, sockets
+from ramet.freezing.descriptors.target import PausedProcess
 
 # Every pod has these, and no sandbox can replace them, so they need no closer look.
 _DEVICES = frozenset((b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"))
 _NAMESPACE = re.compile(rb"(cgroup|ipc|mnt|net|pid|time|user|uts):\[\d+\]")
 
 
-def read_descriptors(target: Target) -> Descriptors:
+def read_descriptors(target: PausedProcess) -> OpenDescriptors:
     """Read all descriptors as plain data. Call it during the pause. Raises ForkFailed."""
     try:
         table = _core.descriptors(target.pid)
         plain = _read_plain(target, table)
         if plain is not None:
             return plain
-        with Access(target, table) as access:
+        with ProcessAccess(target, table) as access:
             return _read(access)
     except (OSError, ValueError, KeyError) as error:
         raise ForkFailed(f"the sandbox cannot be copied: reading its open descriptors failed: {error!r}") from error
 
 
-def _read_plain(target: Target, table: _core.Table) -> Descriptors | None:
+def _read_plain(target: PausedProcess, table: _core.Table) -> OpenDescriptors | None:
     """The fast path for a sandbox that has opened nothing, which is the usual one. None: it has something else."""
     lines = target.lines.links()
-    places: dict[bytes, list[Place]] = {}
+    places: dict[bytes, list[TableEntry]] = {}
     flags: dict[bytes, int] = {}
     for number, link, text in sorted(table):
         # A line may have several numbers. A device may not: two numbers could be one description or two.
@@ -48,16 +49,16 @@ def _read_plain(target: Target, table: _core.Table) -> Descriptors | None:
         if len(words) < 4 or words[2] != "flags:" or "lock:" in text:
             return None
         opened = int(words[3], 8)
-        places.setdefault(link, []).append(Place(number, bool(opened & os.O_CLOEXEC)))
+        places.setdefault(link, []).append(TableEntry(number, bool(opened & os.O_CLOEXEC)))
         flags[link] = opened & ~os.O_CLOEXEC
     descriptions = []
     for link, numbers in places.items():
         thing = Line(lines[link]) if link in lines else NamedFile(link, seekable=False, expected=True)
         descriptions.append(Description(tuple(numbers), flags[link], 0, thing, ()))
-    return Descriptors(target.pid_inside, tuple(descriptions), ()) if descriptions else None
+    return OpenDescriptors(target.pid_inside, tuple(descriptions), ()) if descriptions else None
 
 
-def _read(access: Access) -> Descriptors:
+def _read(access: ProcessAccess) -> OpenDescriptors:
     numbers = access.numbers()
     if not numbers:
         raise ForkFailed("the sandbox cannot be copied: it has closed every descriptor, or has ended")
@@ -83,7 +84,7 @@ def _read(access: Access) -> Descriptors:
     # After all sockets are known: data in flight belongs to the peer's queue, and epolls refer to other descriptions.
     descriptions = internet_sockets.read_under_way(access, descriptions, opened_by_index)
     resolved = epolls.resolve(access, descriptions, opened_by_index)
-    return Descriptors(access.target.pid_inside, tuple(resolved), tuple(access.lost))
+    return OpenDescriptors(access.target.pid_inside, tuple(resolved), tuple(access.lost))
 
 
 def _might_be_same(opened: Opened) -> object:
@@ -121,7 +122,7 @@ def _same_descriptions(pid: int, bucket: list[Opened]) -> list[list[Opened]]:
 def _describe(group: list[Opened], thing: Thing) -> Description:
     first = group[0]
     return Description(
-        places=tuple(Place(each.number, bool(each.flags & os.O_CLOEXEC)) for each in group),
+        places=tuple(TableEntry(each.number, bool(each.flags & os.O_CLOEXEC)) for each in group),
         flags=first.status_flags,
         position=first.position,
         thing=thing,
@@ -129,7 +130,7 @@ def _describe(group: list[Opened], thing: Thing) -> Description:
     )
 
 
-def _read_thing(access: Access, opened: Opened) -> Thing:
+def _read_thing(access: ProcessAccess, opened: Opened) -> Thing:
     link = opened.link
     if link in _DEVICES:
         return NamedFile(link, seekable=False, expected=True)

@@ -104,7 +104,7 @@ class ProcessHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class EpollEntry:
     """One entry of an epoll."""
 
     number: int  # at registration
@@ -117,12 +117,12 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Epoll:
-    watched: tuple[Watched, ...]
+    watched: tuple[EpollEntry, ...]
     quiet: bool  # whether it had nothing to report
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SocketOption:
     level: int
     option: int
     value: bytes
@@ -133,7 +133,7 @@ class SocketFacts:
     family: int
     type: int
     protocol: int
-    options: tuple[Option, ...]  # that differ from those of a new socket
+    options: tuple[SocketOption, ...]  # that differ from those of a new socket
     reuses_address: bool
 
 
@@ -195,7 +195,7 @@ class OtherSocket:
 
 
 @dataclass(frozen=True, slots=True)
-class Terminal:
+class TerminalRecipe:
     index: int
     master: bool
     settings: bytes
@@ -227,13 +227,13 @@ Thing: TypeAlias = (
     | UnixSocket
     | InternetSocket
     | OtherSocket
-    | Terminal
+    | TerminalRecipe
     | Dead
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableEntry:
     """A descriptor number."""
 
     number: int
@@ -253,7 +253,7 @@ class Lock:
 class Description:
     """An open file description: what it is, and its descriptor numbers."""
 
-    places: tuple[Place, ...]
+    places: tuple[TableEntry, ...]
     flags: int  # without O_CLOEXEC, which belongs to the number
     position: int
     thing: Thing
@@ -261,7 +261,7 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptors:
+class OpenDescriptors:
     """Everything that a paused process had open."""
 
     pid: int  # pid of the process in its pod

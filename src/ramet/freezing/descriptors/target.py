@@ -28,7 +28,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PausedProcess:
     """A REPL whose threads are all stopped, like every other process of its pod."""
 
     pid: int  # pid in the engine's numbering

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from ramet.network.http import patience as times
-from ramet.network.http.decoding import Unpacker
+from ramet.network.http import timeouts as times
+from ramet.network.http.decompression import Unpacker
 from ramet.network.http.framing import CHUNKED, LAST_CHUNK, UNTIL_END, Chunks
 from ramet.network.http.heads import HEAD_BYTES_AT_MOST, Malformed
-from ramet.network.http.patience import Patience
-from ramet.network.secrets.effort import slices
+from ramet.network.http.timeouts import Patience
 from ramet.network.secrets.masking import Masker
 from ramet.network.secrets.replacing import Replacer
+from ramet.network.secrets.work_budget import slices
 from ramet.network.streams.socket_stream import SocketStream
 from ramet.network.streams.stream import Stream
 
@@ -75,7 +75,7 @@ class Incoming:
         return data[:end]
 
 
-class Body:
+class HttpBody:
     """One body, with a length as defined in ``framing``."""
 
     def __init__(self, incoming: Incoming, length: int) -> None:
@@ -165,7 +165,7 @@ class Change:
 
 
 async def pass_on(
-    head: bytes, body: Body, sink: Stream, in_chunks: bool, change: Change | None, patience: Patience
+    head: bytes, body: HttpBody, sink: Stream, in_chunks: bool, change: Change | None, patience: Patience
 ) -> None:
     """Write a head and a whole body, at the speed of both sides. Raises CutShort, Malformed, ConnectionError."""
     # Nothing of the body is here, and it may take long to come: the head must not wait for it.

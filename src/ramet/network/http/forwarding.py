@@ -9,22 +9,22 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Literal
 
-from ramet.network.guests import Guest
-from ramet.network.http import patience as times
-from ramet.network.http.asking import Asked, Connect, Repeated, asked_for, read_asked
-from ramet.network.http.bodies import Body, Change, CutShort, Incoming, pass_on
-from ramet.network.http.frames import MaskedFrames
+from ramet.network.connecting.targets import OutgoingConnection, TargetRefused
+from ramet.network.http import timeouts as times
+from ramet.network.http.bodies import Change, CutShort, HttpBody, Incoming, pass_on
 from ramet.network.http.framing import UNTIL_END
 from ramet.network.http.heads import AnswerHead, Malformed, check_beginning, read_request
-from ramet.network.http.patience import Patience
-from ramet.network.http.refusing import failure, malformed, refusal
-from ramet.network.http.sending import SENT, Sending, send, send_at_once
-from ramet.network.http.upgrading import relay
-from ramet.network.http.upstream import NotTrusted, Upstream, connect
+from ramet.network.http.refusals import failure, malformed, refusal
+from ramet.network.http.request_sending import SENT, Sending, send, send_at_once
+from ramet.network.http.request_targets import Asked, Connect, Repeated, asked_for, read_asked
+from ramet.network.http.timeouts import Patience
+from ramet.network.http.upstream import NotTrusted, UpstreamConnection, connect
+from ramet.network.http.websocket_frames import MaskedFrames
+from ramet.network.http.websockets import relay
 from ramet.network.http.writing import AnswerPlan, interim_head, switching_head
-from ramet.network.reaching.targets import Refused, Target
+from ramet.network.peers import SandboxPeer
 from ramet.network.streams.stream import Stream
-from ramet.protocol.network import Kind
+from ramet.protocol.network.specs import Kind
 
 # A server may send 1xx heads without end, each of which resets the timeout.
 _INTERIM_AT_MOST = 100
@@ -36,7 +36,11 @@ _AT_ONCE_BYTES = 64 * 1024
 
 
 async def forward(
-    client: Stream, guest: Guest, fixed: tuple[str, int] | None, secure: bool, target: Target | None = None
+    client: Stream,
+    guest: SandboxPeer,
+    fixed: tuple[str, int] | None,
+    secure: bool,
+    target: OutgoingConnection | None = None,
 ) -> Connect | None:
     """Serve a client until its connection ends, or until it asks for a tunnel, which is returned.
 
@@ -44,7 +48,7 @@ async def forward(
     for, inside a tunnel. ``secure``: use TLS to the server. ``target``: an existing connection to it, which is ours
     from now on.
     """
-    connection = _Connection(client, guest, fixed, secure, target)
+    connection = _ClientConnection(client, guest, fixed, secure, target)
     try:
         return await connection.serve()
     finally:
@@ -59,11 +63,16 @@ class _NoAnswer(ConnectionError):
     """A server has closed a reused connection without sending an answer."""
 
 
-class _Connection:
+class _ClientConnection:
     """One client's connection and the state of its current request."""
 
     def __init__(
-        self, client: Stream, guest: Guest, fixed: tuple[str, int] | None, secure: bool, target: Target | None
+        self,
+        client: Stream,
+        guest: SandboxPeer,
+        fixed: tuple[str, int] | None,
+        secure: bool,
+        target: OutgoingConnection | None,
     ) -> None:
         self._client = client
         self._incoming = Incoming(client)
@@ -72,7 +81,7 @@ class _Connection:
         self._secure = secure
         self._target = target
         self._kind: Kind = target.entry.kind if target is not None else "http"
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamConnection | None = None
         self._sending: Sending | None = None
         # Whom we wait for: the client's next request, the server's answer, or both while the answer is passed on.
         # Decides whom a timeout closes.
@@ -167,7 +176,7 @@ class _Connection:
                         raise _Over from None
                     # Once: a second failure happens on a fresh connection, and is the server's real answer.
                     again = False
-        except Refused as refused:
+        except TargetRefused as refused:
             keep = self._no_body_left(asked)
             return await self._say(refusal(refused, asked.host, asked.port, asked.head.method, keep), keep)
         except NotTrusted as error:
@@ -176,7 +185,7 @@ class _Connection:
             self._client.when_gone = None
             self._waiting = "client"
 
-    async def _upstream_for(self, asked: Asked) -> Upstream:
+    async def _upstream_for(self, asked: Asked) -> UpstreamConnection:
         """The kept connection if it serves this request, else a new one. Raises Refused, NotTrusted."""
         upstream = self._upstream
         if upstream is not None:
@@ -190,7 +199,7 @@ class _Connection:
         self._upstream = await connect(self._guest, asked.host, asked.port, self._kind, self._secure, target)
         return self._upstream
 
-    async def _exchange(self, asked: Asked, upstream: Upstream) -> bool:
+    async def _exchange(self, asked: Asked, upstream: UpstreamConnection) -> bool:
         if asked.length:
             # Runs as a task: a server may answer, and refuse, before it has read the whole body.
             sending = self._sending = await send(asked, upstream, self._incoming, self._patience)
@@ -228,7 +237,7 @@ class _Connection:
             upstream.stream.when_gone = self._drop_upstream
         return plan.keep
 
-    async def _pass_answer_on(self, upstream: Upstream, plan: AnswerPlan, length: int) -> None:
+    async def _pass_answer_on(self, upstream: UpstreamConnection, plan: AnswerPlan, length: int) -> None:
         """Pass an answer's body on, masked if the host has secrets."""
         incoming = upstream.incoming
         # The common case of a small answer: one write, no task switch.
@@ -237,9 +246,9 @@ class _Connection:
             incoming.held = incoming.held[length:]
             return await self._client.drain()
         change = Change(upstream.secrets.masker(), plan.unpacker) if upstream.secrets is not None and length else None
-        await pass_on(plan.head, Body(incoming, length), self._client, plan.in_chunks, change, self._patience)
+        await pass_on(plan.head, HttpBody(incoming, length), self._client, plan.in_chunks, change, self._patience)
 
-    async def _answer_head(self, asked: Asked, upstream: Upstream) -> tuple[AnswerHead, int]:
+    async def _answer_head(self, asked: Asked, upstream: UpstreamConnection) -> tuple[AnswerHead, int]:
         """Read heads up to the final answer. Interim ones (1xx) are passed on."""
         for interim in range(_INTERIM_AT_MOST):
             try:
@@ -269,7 +278,7 @@ class _Connection:
             self._patience.give(times.ANSWER_SECONDS)
         raise Malformed("it says again and again that an answer will come")
 
-    async def _switch(self, head: AnswerHead, upstream: Upstream) -> None:
+    async def _switch(self, head: AnswerHead, upstream: UpstreamConnection) -> None:
         """Relay a websocket. The timer stops here: a websocket may be silent for any time."""
         masked = MaskedFrames(upstream.secrets.masker()) if upstream.secrets is not None else None
         switching = switching_head(head, upstream.secrets)
@@ -281,7 +290,7 @@ class _Connection:
             self._client.abort()
             raise _Over from None
 
-    async def _no_answer(self, asked: Asked, upstream: Upstream, sending: Sending, error: Exception) -> bool:
+    async def _no_answer(self, asked: Asked, upstream: UpstreamConnection, sending: Sending, error: Exception) -> bool:
         """Answer the client when the server did not. If the client itself caused it, raise what it caused instead."""
         # The body's error comes first: it aborted the connection to the server, so `error` is only its consequence.
         if sending.malformed is not None:
@@ -299,7 +308,7 @@ class _Connection:
             return await self._say_failure(asked, HTTPStatus.GATEWAY_TIMEOUT, silent, False)
         if why is not None and self._guest.limits.exhausted:
             keep = sending.done and asked.keep
-            answer = refusal(Refused(why, "bytes"), asked.host, asked.port, asked.head.method, keep)
+            answer = refusal(TargetRefused(why, "bytes"), asked.host, asked.port, asked.head.method, keep)
             return await self._say(answer, keep)
         if why is not None:  # the rules of the sandbox have changed
             return await self._say_failure(asked, HTTPStatus.FORBIDDEN, why, sending.done)

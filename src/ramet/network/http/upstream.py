@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from ramet.network.guests import Guest
-from ramet.network.http.asking import Asked
+from ramet.network.connecting.targets import OutgoingConnection, reach
 from ramet.network.http.bodies import Incoming
 from ramet.network.http.framing import answer_length
 from ramet.network.http.heads import AnswerHead, RequestHead, read_answer
+from ramet.network.http.request_targets import Asked
 from ramet.network.http.writing import AnswerPlan, plan_answer, request_fields
-from ramet.network.reaching.targets import Target, reach
+from ramet.network.peers import SandboxPeer
 from ramet.network.secrets.certificates import upstream_context
-from ramet.network.secrets.guest_secrets import HostSecrets
+from ramet.network.secrets.peer_secrets import HostSecrets
 from ramet.network.streams.stream import Stream
-from ramet.protocol.network import Kind
+from ramet.protocol.network.specs import Kind
 
 _CONTEXTS_AT_MOST = 100
 _contexts: dict[str | None, ssl.SSLContext] = {}
@@ -25,10 +25,10 @@ class NotTrusted(Exception):
     """TLS with a server failed. The text says why."""
 
 
-class Upstream:
+class UpstreamConnection:
     """A connection to a server and what was decided for it. Owns the target."""
 
-    def __init__(self, guest: Guest, target: Target, stream: Stream, secure: bool) -> None:
+    def __init__(self, guest: SandboxPeer, target: OutgoingConnection, stream: Stream, secure: bool) -> None:
         self.target = target
         self.stream = stream
         self.incoming = Incoming(stream)
@@ -97,13 +97,13 @@ class Upstream:
 
 
 async def connect(
-    guest: Guest, host: str, port: int, kind: Kind, secure: bool, target: Target | None = None
-) -> Upstream:
+    guest: SandboxPeer, host: str, port: int, kind: Kind, secure: bool, target: OutgoingConnection | None = None
+) -> UpstreamConnection:
     """Connect to a server. ``target``: an existing connection. Raises Refused, NotTrusted."""
     if target is None:
         target = await reach(guest, host, port, kind)
     if not secure:
-        return Upstream(guest, target, target.stream, secure)
+        return UpstreamConnection(guest, target, target.stream, secure)
     try:
         context = await _context(guest.network.ca_pem)
         stream = await target.stream.begin_tls(context, host)
@@ -121,7 +121,7 @@ async def connect(
     except BaseException:
         target.close()
         raise
-    return Upstream(guest, target, stream, secure)
+    return UpstreamConnection(guest, target, stream, secure)
 
 
 async def _context(more_pem: str | None) -> ssl.SSLContext:

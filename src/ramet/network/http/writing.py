@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ramet.network.http.asking import Asked
-from ramet.network.http.decoding import Unpacker
+from ramet.network.http.decompression import Unpacker
 from ramet.network.http.framing import CHUNKED
 from ramet.network.http.heads import AnswerHead, Field, Fields, Malformed, written
-from ramet.network.secrets.guest_secrets import HostSecrets
+from ramet.network.http.request_targets import Asked
+from ramet.network.secrets.peer_secrets import HostSecrets
 from ramet.network.secrets.replacing import GROWTH_BYTES_AT_MOST, Overgrown
 
 _BETWEEN_HOPS = frozenset({

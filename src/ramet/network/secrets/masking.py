@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable
 from copy import copy
 
-from ramet.network.secrets.effort import Effort
 from ramet.network.secrets.spelling import LETTERS_PER_LINE_AT_LEAST, Span, spellings
+from ramet.network.secrets.work_budget import Effort
 
 # The characters of keys and tokens, and of their escapes. If all values consist of these, nothing else is held back: a
 # program may learn that much. Values have no control characters.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ramet.network.secrets.effort import Effort
+from ramet.network.secrets.work_budget import Effort
 
 _NEVER_ESCAPED = frozenset(string.ascii_letters + string.digits + "-._~")
 # Upper bounds for one character: "&amp;#x0000002f;", and "\\\ud83d\\\ude00" or the like for each byte.

@@ -34,7 +34,7 @@ class Share(Protocol):
     piece_bytes: int  # the most that is read at once
 
 
-class Meter(Protocol):
+class StreamMeter(Protocol):
     """Counts the bytes of a stream. Each call returns the seconds to wait until more may flow."""
 
     def received(self, count: int) -> float: ...
@@ -46,7 +46,7 @@ class SocketStream(Stream, asyncio.BufferedProtocol):
 
     def __init__(self, share: Share, opened: Callable[[SocketStream], None] | None = None) -> None:
         super().__init__()
-        self.meter: Meter | None = None
+        self.meter: StreamMeter | None = None
         self.on_lost: Callable[[], None] | None = None  # called once, when the transport has closed the socket
         self._share = share
         self._opened = opened

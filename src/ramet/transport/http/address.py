@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from ramet.protocol.refusing import Words, kind_of, must, wrong_argument
+from ramet.protocol.argument_errors import Words, kind_of, must, wrong_argument
 
 _PORTS = {"http": 80, "https": 443}
 _URL_CHARACTERS_AT_MOST = 2000

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from ramet.protocol.frames import Frame
 from ramet.transport.http import steps
-from ramet.transport.http.call import Call
+from ramet.transport.http.call import HttpCall
 from ramet.transport.http.janitor import Janitor
 from ramet.transport.http.server import Server
 from ramet.transport.http.sockets import prepare, something_to_read
-from ramet.transport.http.steps import Dial, Pause, Step, Steps, Wait, Watched
+from ramet.transport.http.steps import Dial, Pause, SocketWait, Step, Steps, Wait
 
 Returned = TypeVar("Returned")
 
@@ -28,7 +28,7 @@ class AsyncHttpLink:
     def __init__(self, server: Server, janitor: Janitor) -> None:
         self._server = server
         self._janitor = janitor
-        self._call = Call(server)
+        self._call = HttpCall(server)
         self._loop = asyncio.get_running_loop()
 
     async def send(self, data: bytes) -> None:
@@ -70,7 +70,7 @@ class AsyncHttpLink:
             return await self._receive(step)
         if isinstance(step, bytes):
             return await self._send(memoryview(step))
-        if isinstance(step, Watched):
+        if isinstance(step, SocketWait):
             return await self._send(step.data, watch=True)
         if isinstance(step, Dial):
             async with asyncio.timeout(steps.CONNECT_SECONDS):

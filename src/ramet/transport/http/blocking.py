@@ -15,10 +15,10 @@ from ramet.errors import RametError
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
 from ramet.transport.http import steps
-from ramet.transport.http.call import Call, Errand
+from ramet.transport.http.call import Errand, HttpCall
 from ramet.transport.http.server import Server
 from ramet.transport.http.sockets import prepare, something_to_read
-from ramet.transport.http.steps import Dial, Pause, Step, Steps, Wait, Watched
+from ramet.transport.http.steps import Dial, Pause, SocketWait, Step, Steps, Wait
 
 Returned = TypeVar("Returned")
 
@@ -39,7 +39,7 @@ class HttpLink:
 
     def __init__(self, server: Server, *, key: str | None = None, urgent: bool = False) -> None:
         self._server = server
-        self._call = Call(server, key=key, urgent=urgent)
+        self._call = HttpCall(server, key=key, urgent=urgent)
         self._seconds = None if not urgent else _ERRAND_SECONDS if key is None else _UNDO_SECONDS
 
     def send(self, data: bytes) -> None:
@@ -90,7 +90,7 @@ class HttpLink:
             return self._receive(step)
         if isinstance(step, bytes):
             return self._send(memoryview(step))
-        if isinstance(step, Watched):
+        if isinstance(step, SocketWait):
             return self._send(step.data, watch=True)
         if isinstance(step, Dial):
             timeout = min(steps.CONNECT_SECONDS, self._seconds or steps.CONNECT_SECONDS)

@@ -22,11 +22,11 @@ from typing import NamedTuple
 from ramet.errors import OutcomeUnknown, ProtocolError, RametError, Unreachable
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, Frame, FrameDecoder, encode
-from ramet.transport.http.connections import Connection
-from ramet.transport.http.messages import LAST_CHUNK, REFUSAL_BYTES_AT_MOST, Answer, chunk
+from ramet.transport.http.connections import ServerConnection
+from ramet.transport.http.messages import LAST_CHUNK, REFUSAL_BYTES_AT_MOST, HttpAnswer, chunk
 from ramet.transport.http.refusals import refusal
 from ramet.transport.http.server import Server
-from ramet.transport.http.steps import Dial, Pause, Steps, Wait, Watched
+from ramet.transport.http.steps import Dial, Pause, SocketWait, Steps, Wait
 from ramet.transport.http.tls import Tls
 
 # Calls that the server remembers by an Idempotency-Key: a repeated one gets the same answer and is not executed again.
@@ -60,7 +60,7 @@ class _Sent(IntEnum):
     ALL = 2
 
 
-class Call:
+class HttpCall:
     """The state of one call. A driver carries out the steps of ``send`` and ``receive`` on ``connection``."""
 
     def __init__(self, server: Server, *, key: str | None = None, urgent: bool = False) -> None:
@@ -79,8 +79,8 @@ class Call:
         # The place in the queue for a connection while we wait for it, and whether we hold a place.
         self._turn: Future[None] | None = None
         self._entered = False
-        self._answer = Answer()
-        self.connection: Connection | None = None
+        self._answer = HttpAnswer()
+        self.connection: ServerConnection | None = None
 
     # Interface for drivers
 
@@ -238,7 +238,7 @@ class Call:
         view = data if connection.tls is None else memoryview(connection.tls.encrypt(bytes(data)))
         try:
             while True:
-                sent: int = yield Watched(view)
+                sent: int = yield SocketWait(view)
                 view = view[sent:]
                 if not view:
                     return False
@@ -301,7 +301,7 @@ class Call:
 
     # The connection
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> ServerConnection:
         assert self.connection is not None
         return self.connection
 
@@ -322,16 +322,16 @@ class Call:
             raise _Cut(error) from None
         connection.answer = self._answer
 
-    def _open(self) -> Steps[Connection]:
+    def _open(self) -> Steps[ServerConnection]:
         server, route = self._server, self._server.route
-        connection = Connection((yield Dial(route.host, route.port)))
+        connection = ServerConnection((yield Dial(route.host, route.port)))
         # Set and registered before the handshake: `leave` closes it if the caller gives up, and a forked child closes
         # its copy.
         self.connection = connection
         server.connections.add(connection)
         if route.tunnel is not None:
             yield route.tunnel
-            answer = Answer()
+            answer = HttpAnswer()
             while not answer.status:
                 data: bytes = yield answer.wanted_bytes
                 if not data:
@@ -349,7 +349,7 @@ class Call:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-        self._answer = Answer()
+        self._answer = HttpAnswer()
         self._sent = _Sent.NOTHING
 
     # Errors

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from time import monotonic
 
 from ramet.errors import ProtocolError
-from ramet.transport.http.messages import Answer
+from ramet.transport.http.messages import HttpAnswer
 from ramet.transport.http.tls import Tls
 
 _CONNECTIONS_AT_MOST = 1000
@@ -24,7 +24,7 @@ _READ_BYTES = 64 * 1024
 _READS_AT_MOST = 4
 
 
-class Connection:
+class ServerConnection:
     """A non-blocking socket, with or without TLS, and the rest of the previous answer."""
 
     __slots__ = ("__weakref__", "_good_until", "answer", "sock", "tls")
@@ -32,7 +32,7 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.tls: Tls | None = None
-        self.answer: Answer | None = None
+        self.answer: HttpAnswer | None = None
         self._good_until = 0.0
 
     def rest(self) -> None:
@@ -69,7 +69,7 @@ class Connection:
         self.sock.close()
 
 
-def _idle_seconds(answer: Answer) -> float:
+def _idle_seconds(answer: HttpAnswer) -> float:
     """Return how long the server promises to keep it, less a second for the network."""
     for promise in answer.headers.get(b"keep-alive", b"").split(b","):
         name, _, value = promise.strip().partition(b"=")
@@ -78,7 +78,7 @@ def _idle_seconds(answer: Answer) -> float:
     return _IDLE_SECONDS
 
 
-class Connections:
+class ServerConnections:
     """All connections of this process to one server. Owns the idle ones; safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -88,11 +88,11 @@ class Connections:
         self._lock = threading.RLock()  # reentrant: a signal handler may make a call while its thread holds it
         # Used without the lock: append and pop of a deque are atomic, and a connection belongs to the thread that
         # popped it.
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[ServerConnection] = deque()
         self._in_use = 0
         self._waiting: deque[Future[None]] = deque()
         # Includes those in use: after a fork the child must close its copies of all of them.
-        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._all: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
 
     def enter(self) -> Future[None] | None:
         """Take a place for one more connection in use.
@@ -120,7 +120,7 @@ class Connections:
                     return
             self._in_use -= 1
 
-    def take(self) -> Connection | None:
+    def take(self) -> ServerConnection | None:
         """Return an idle connection that is still good, the last used first, or None."""
         while True:
             try:
@@ -132,11 +132,11 @@ class Connections:
                 return connection
             connection.close()
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: ServerConnection) -> None:
         with self._lock:
             self._all.add(connection)
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: ServerConnection) -> None:
         """Keep a connection whose answer is over. Its last bytes may still arrive; `usable` reads them."""
         connection.rest()
         self._idle.append(connection)

@@ -85,7 +85,7 @@ class _Received:
         return {name.lower(): value for name, value in self._said.items()}
 
 
-class Answer:
+class HttpAnswer:
     """The answer to one request. Do not feed it again after a ProtocolError."""
 
     def __init__(self) -> None:

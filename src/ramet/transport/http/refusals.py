@@ -13,13 +13,13 @@ from ramet.errors import (
     Unreachable,
     error_from_code,
 )
-from ramet.transport.http.messages import Answer
+from ramet.transport.http.messages import HttpAnswer
 
 _QUOTED_CHARACTERS = 200
 _KEY_HINT = "give a key as api_key=, or in RAMET_API_KEY; where the server runs one is made with: ramet keys create"
 
 
-def refusal(answer: Answer, url: str) -> RametError:
+def refusal(answer: HttpAnswer, url: str) -> RametError:
     """Return the error for an answer without frames."""
     error = _told(answer.refusal) or _guessed(answer, url)
     if isinstance(error, Unauthorized) and error.hint is None:
@@ -47,7 +47,7 @@ def _told(body: bytes) -> RametError | None:
     )
 
 
-def _guessed(answer: Answer, url: str) -> RametError:
+def _guessed(answer: HttpAnswer, url: str) -> RametError:
     """Return an error for the answer of something else: a proxy, a gateway, another program at the same port."""
     status = answer.status
     details = {"status": status}

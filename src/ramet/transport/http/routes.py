@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from ramet.protocol.refusing import wrong_argument
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.transport.http.address import Address
 
 _PROXY_PORT = 80

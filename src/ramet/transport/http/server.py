@@ -7,7 +7,7 @@ import ssl
 from functools import cached_property
 
 from ramet.transport.http.address import Address
-from ramet.transport.http.connections import Connections
+from ramet.transport.http.connections import ServerConnections
 from ramet.transport.http.messages import request_head
 from ramet.transport.http.routes import find_route
 
@@ -20,7 +20,7 @@ class Server:
         self.url = address.url
         self.route = find_route(address, os.environ)
         self.head = request_head(address, self.route)
-        self.connections = Connections()
+        self.connections = ServerConnections()
         # Whether the last call was answered quickly. Blocking callers set it, and then poll before they sleep.
         self.quick = False
 

@@ -25,7 +25,7 @@ SILENCE_SECONDS = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class SocketWait:
     data: memoryview
 
 
@@ -45,5 +45,5 @@ class Pause:
     seconds: float
 
 
-Step = bytes | Watched | int | Dial | Wait | Pause
+Step = bytes | SocketWait | int | Dial | Wait | Pause
 Steps = Generator[Step, Any, Returned]

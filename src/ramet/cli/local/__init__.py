@@ -1,0 +1,1 @@
+"""Commands that make a sandbox for themselves: `ramet run`, `ramet shell`. Start at ``run``."""

@@ -1,0 +1,4 @@
+"""Who is calling, and what may they have? Keys, authentication, limits per key, operators, the audit log.
+
+Start at ``auth``.
+"""

@@ -1,0 +1,1 @@
+"""The processes of a server: supervisor, worker, introducer, keeper. Start at ``supervisor``."""

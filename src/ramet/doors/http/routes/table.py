@@ -1,0 +1,21 @@
+"""Every route of the server."""
+
+from __future__ import annotations
+
+from ramet.doors.http.documentation import pages
+from ramet.doors.http.requests.exchange import Route
+from ramet.doors.http.routes import call, cells, files, health, metrics, network, ports, sandboxes, snapshots, terminals
+
+ROUTES: list[Route] = [
+    *call.ROUTES,
+    *sandboxes.ROUTES,
+    *cells.ROUTES,
+    *files.ROUTES,
+    *snapshots.ROUTES,
+    *terminals.ROUTES,
+    *network.ROUTES,
+    *ports.ROUTES,
+    *metrics.ROUTES,
+    *health.ROUTES,
+    *pages.ROUTES,
+]

@@ -1,0 +1,41 @@
+"""Describes a sandbox: briefly for a list, and in full."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from ramet.engine.cells.sandbox import Sandbox
+
+
+def row(sandbox: Sandbox) -> dict[str, object]:
+    """A row for a list of many sandboxes: only what costs no time to find out."""
+    spec, clock = sandbox.spec, sandbox.clock
+    return {
+        "id": sandbox.id,
+        "owner": spec.owner,
+        "state": sandbox.state,
+        "template": spec.template.name,
+        "created_ms": clock.created_ms,
+        "expires_ms": clock.expires_ms,
+        "idle_expires_ms": clock.idle_expires_ms,
+        "parent": sandbox.identity.parent,
+        "waiting": sandbox.queue.waiting,
+        "memory_limit_bytes": spec.limits.memory_bytes,
+        "persistent": spec.persistent,
+    }
+
+
+def info(sandbox: Sandbox) -> dict[str, object]:
+    """The full description. Takes milliseconds, because it reads files of the kernel; runs in a thread."""
+    body = sandbox.body  # read once: a restore or merge may replace it while this runs
+    walls = dict(body.walls())
+    if sandbox.network is not None:
+        walls["network"] = sandbox.network.summary()
+    more = {
+        "pid": body.pid,
+        "python": sandbox.spec.template.python,
+        "limits": asdict(sandbox.spec.limits),
+        "usage": {**body.usage(), "spilled_bytes": sandbox.spilled_bytes},
+        "walls": walls,
+    }
+    return {**row(sandbox), **more}

@@ -1,0 +1,57 @@
+"""The messages about a REPL that ended: why, what is gone with it, and what is kept.
+
+People and models read stdout and stderr first, and many programs pass on nothing else. A loss that only the fields of a
+result report would go unnoticed.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ramet.protocol.values.results import CellError
+
+ERROR_NAME = "PythonEnded"
+
+_GONE = "variables, imports, threads and open files"
+NO_ANSWER = "it was killed, because it did not answer in time when it was asked between two cells"
+_WHYS = {
+    "out of memory": "it was killed, because the sandbox had used up its memory",
+    "timeout": "the deadline of the cell passed, and it had to be killed",
+    "interrupt": "the cell was interrupted, and it had to be killed",
+    "broken protocol": "it was killed, because it broke the protocol of its control socket (descriptor 1000)",
+}
+
+
+def why(cause: str, exit_code: int) -> str:
+    """The cause of a death in words."""
+    if cause == "exit":
+        return f"it exited with code {exit_code}"
+    if cause in _WHYS:
+        return _WHYS[cause]
+    number = exit_code - 128
+    try:
+        return f"signal {number} ({signal.Signals(number).name}) killed it"
+    except ValueError:
+        return f"signal {number} killed it"
+
+
+def lost(reason: str) -> CellError:
+    """The error of the cell during which the REPL ended."""
+    return CellError(
+        ERROR_NAME,
+        f"the sandbox's Python ended: {reason}. Its {_GONE} are gone; files in the sandbox are kept. "
+        "The next cell starts in a fresh Python.",
+    )
+
+
+def restarted(reason: str) -> str:
+    """The message for the next cell. Its caller may not have seen the previous result, or there was none."""
+    return (
+        f"this cell started in a fresh Python, because the one before had ended: {reason}. "
+        f"Its {_GONE} are gone; files in the sandbox are kept."
+    )
+
+
+def as_output(sentence: str) -> str:
+    """The message as a line of stderr."""
+    return f"ramet: {sentence}\n"

@@ -1,0 +1,79 @@
+"""Prepares a pooled sandbox for a network: opens its door and configures its REPL before anybody asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ramet.engine.network.proxy_sockets import PortTaken, ProxySockets
+from ramet.engine.network.variables import variables
+from ramet.engine.seams import Body
+from ramet.errors import ForkFailed, SandboxLost
+from ramet.isolation.files.skeleton import COMMAND_FOLDER
+from ramet.protocol import guest
+from ramet.protocol.frames import FROM_GUEST, FrameDecoder
+
+_ANSWER_SECONDS = 10.0
+_READ_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNetwork:
+    """An open door, and the variables and commands that the REPL already has: those of every network."""
+
+    door: ProxySockets
+    variables: Mapping[str, str]
+    commands: str
+
+    def close(self) -> None:
+        self.door.close()
+
+
+async def prepare(body: Body) -> PreparedNetwork:
+    """Open a door in a fresh body and set the variables of its REPL. Raises PortTaken, SandboxLost or TimeoutError."""
+    door = await ProxySockets.open(body)
+    try:
+        found = variables()
+        # A REPL that does not answer must not hold up the pool.
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await _configure(body, found)
+    except BaseException:
+        door.close()
+        raise
+    return PreparedNetwork(door, found, COMMAND_FOLDER)
+
+
+async def open_door(body: Body, failed: str) -> None:
+    """Open a door in a body whose code has run before, and keep it in ``body.prepared`` for its future sandbox.
+
+    Raises ForkFailed if that code listens on a port that the network needs.
+    """
+    try:
+        body.prepared = PreparedNetwork(await ProxySockets.open(body), {}, COMMAND_FOLDER)
+    except PortTaken as taken:
+        raise ForkFailed(
+            f"{failed}: its code has a socket open on loopback port {taken.port}, which the sandbox's network needs",
+            hint="close that socket first, or use a sandbox without a network",
+            details={"port": taken.port},
+        ) from None
+
+
+def taken_door(body: Body) -> ProxySockets | None:
+    """Take the door that was opened in the body ahead of time, if there is one."""
+    prepared, body.prepared = body.prepared, None
+    return prepared.door if isinstance(prepared, PreparedNetwork) else None
+
+
+async def _configure(body: Body, environment: Mapping[str, str]) -> None:
+    """Send one request on the control socket and read its answer. Nobody else uses the socket yet."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(body.control, guest.configure(environment, None, commands=COMMAND_FOLDER))
+    decoder = FrameDecoder(FROM_GUEST)
+    while data := await loop.sock_recv(body.control, _READ_BYTES):
+        for frame in decoder.feed(data):
+            answer = guest.read(frame)
+            if isinstance(answer, guest.Configured) and answer.error is None:
+                return
+            raise SandboxLost("a prepared REPL could not receive its variables")
+    raise SandboxLost("a prepared REPL has ended")

@@ -1,0 +1,1 @@
+"""Sockets of a paused process: how they are read, and made again in a copy. Start at ``sockets``."""

@@ -1,0 +1,1 @@
+"""What we ask of the kernel directly: system calls, control groups, the seccomp policy, packet rules, terminals."""

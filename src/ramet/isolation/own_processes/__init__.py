@@ -1,0 +1,1 @@
+"""Walls around our own processes (worker, proxy, introducer) rather than around a sandbox, and host uids of engines."""

@@ -1,0 +1,1 @@
+"""Values by name, between the owner and the namespace, without pickles. Start at ``exchange``."""
