@@ -98,12 +98,12 @@ class SqliteStore:
         """
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise RametError(f"cannot open {self._schema.name}, {str(self._path)!r}: {error.strerror}") from None
-        try:
-            os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
 
     def _prepare(self) -> None:
         self.execute("PRAGMA journal_mode = WAL")

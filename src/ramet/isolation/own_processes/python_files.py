@@ -18,6 +18,7 @@ def python_folders() -> list[str]:
     package = Path(__file__).resolve().parents[2]
     paths = sysconfig.get_paths()
     found = [*sys.path, *site.getsitepackages(), paths["stdlib"], paths["platstdlib"], str(package)]
+    found.append(str(package.with_name("ramet_guest")))  # its module `wire`, which ours import
     home = os.path.realpath(os.path.expanduser("~"))
     folders = {os.path.realpath(path) for path in found if path}
     return sorted(path for path in folders if not f"{home}/".startswith(f"{path.rstrip('/')}/"))

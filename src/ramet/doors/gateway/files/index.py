@@ -28,10 +28,19 @@ _MIGRATIONS = (
     CREATE INDEX files_that_expire ON files (expires_seconds) WHERE expires_seconds IS NOT NULL;
     """,
 )
+_BROKEN = "move its folder away to start with no files"
+_HINTS = {
+    sqlite3.SQLITE_FULL: "make room on that disk",
+    sqlite3.SQLITE_BUSY: "another program writes to it; try again in a moment",
+    sqlite3.SQLITE_LOCKED: "another program writes to it; try again in a moment",
+    # To move the files away helps with a broken index only.
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+}
 _SCHEMA = StoreSchema(
     _MIGRATIONS,
     name="the index of the files",
-    hint=lambda _: "move its folder away to start with no files",
+    hint=_HINTS.get,
     newer="the index {path!r} has version {version}, but this Ramet knows only up to {known}",
     newer_hint="a newer Ramet wrote it: use that one, or another folder",
 )

@@ -111,7 +111,7 @@ class Creation:
     def _lasting(self, options: SandboxOptions) -> SandboxOptions:
         """With the lifetime that sandboxes of this server have, and without what only embedded ones may have."""
         for name, option in options_of(SandboxOptions).items():
-            if option.embedded_only and getattr(options, name):
+            if option.embedded_only and getattr(options, name) not in (None, ()):
                 raise _only_embedded(name)
         lifetime = self._lifetime_of(options.timeout_seconds, options.idle_timeout_seconds)
         return replace(
