@@ -92,6 +92,29 @@ async def test_what_waits_is_given_up_for_room_and_not_made_again_at_once() -> N
     await world.pool.close()
 
 
+async def test_one_that_cannot_be_closed_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "CLOSE_SECONDS", 0.01)
+    world = World()
+    await world.pool.fill(1)
+    closing = asyncio.Event()
+    stuck = world.made[0]
+    monkeypatch.setattr(stuck, "close", closing.wait)
+    assert await world.pool.give_up()
+    assert world.open == 1
+    await world.pool.close()
+    closing.set()
+
+
+async def test_a_caller_that_is_cancelled_does_not_cancel_the_closing() -> None:
+    world = World()
+    await world.pool.fill(1)
+    giving_up = asyncio.ensure_future(world.pool.give_up())
+    await asyncio.sleep(0)
+    giving_up.cancel()
+    await until(lambda: world.open == 0)
+    await world.pool.close()
+
+
 async def test_a_dead_pod_is_given_to_nobody_and_one_that_cannot_be_made_is_no_error() -> None:
     world = World(BOUNDS._replace(of_a_kind=1))
     await world.pool.fill(1)

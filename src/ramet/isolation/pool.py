@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 EXPECTED_SECONDS = 60.0
 UNUSED_SECONDS = 60.0  # a kind that was not asked for in this time is closed, except for the last one
+CLOSE_SECONDS = 20.0  # a process that the kernel does not let go of must not hold up callers, or the end of the engine
 CROWDED_SECONDS = 10.0  # after the host had no room, nothing is made ahead for this long
 REFILL_AFTER_SECONDS = 0.01  # a caller that took a pod is about to use it: making the next at once would slow that down
 
@@ -220,7 +221,12 @@ class Pool(Generic[K, T]):
     def _discard(self, waiting: T) -> None:
         task = asyncio.create_task(waiting.close())
         self._leaving.add(task)  # the loop itself keeps only a weak reference
-        task.add_done_callback(self._leaving.discard)
+        task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved: no caller waits for it
 
     async def give_up(self) -> bool:
         """The host has no room: close all that wait. Returns whether there was anything to close."""
@@ -229,8 +235,13 @@ class Pool(Generic[K, T]):
             while shelf.ready:
                 self._discard(shelf.ready.pop())
         leaving = list(self._leaving)
-        await asyncio.gather(*leaving, return_exceptions=True)
+        await self._wait_for(leaving)
         return bool(leaving)
+
+    async def _wait_for(self, leaving: Sequence[asyncio.Task[None]]) -> None:
+        # `wait`, not `gather`: a caller that is cancelled here must not cancel the closing half-way.
+        if leaving:
+            await asyncio.wait(leaving, timeout=CLOSE_SECONDS)
 
     async def close(self) -> None:
         self._closed = True
@@ -241,4 +252,4 @@ class Pool(Generic[K, T]):
         await asyncio.gather(*running, return_exceptions=True)
         for kind in list(self._shelves):
             self._drop(kind)
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await self._wait_for(list(self._leaving))

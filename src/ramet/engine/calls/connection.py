@@ -93,7 +93,8 @@ class ClientConnection:
         except RametError as error:
             self.fail(error)
             if is_upload(frame):
-                self._call = RefusedUpload(self, frame)
+                # Without what the first frame carried, which nobody needs any more.
+                self._call = RefusedUpload(self, Frame(frame.kind, {}, b""))
 
     # What ends a call
 

@@ -325,12 +325,13 @@ class Sandbox:
 
     def become(self, body: Body, spec: SandboxSpec, carried: CarriedState) -> RetiredBody:
         """Go on with a body that was thawed from a sandbox. Only in a turn."""
+        background = Tail(self._settings.background_bytes)
+        # First, because it can fail: then the sandbox keeps the body that it has, and the caller closes the new one.
+        repl = Repl(body, self._settings, background, self.replay, self._on_cell_end, fresh=False)
         retired = self._retire()
-        self.body = body
+        self.body, self.repl, self._background = body, repl, background
         self.identity.adopt(spec, carried)
         body.owner = self.owner
-        self._background = Tail(self._settings.background_bytes)
-        self.repl = Repl(body, self._settings, self._background, self.replay, self._on_cell_end, fresh=False)
         self._file_calls = set()
         self._renew_tools()
         self._renew_network(None)

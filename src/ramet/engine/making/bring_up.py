@@ -47,14 +47,17 @@ async def bring_up(
     source: Source[T],
     destinations: Sequence[Destination[T]],
     undo: AsyncExitStack,
+    lent: bool = False,
 ) -> list[T]:
     """Bring up a sandbox at each destination. Raises what the source raises.
 
     ``undo`` closes everything that was made. The caller takes it off (``pop_all``) when the sandboxes have their users:
-    a caller that fails or is cancelled before that leaves nothing behind.
+    a caller that fails or is cancelled before that leaves nothing behind. ``lent``: the bodies belong to their
+    destinations already, and are not closed here.
     """
     bodies: list[Body] = []
-    undo.push_async_callback(_close_all, bodies)
+    if not lent:
+        undo.push_async_callback(_close_all, bodies)
     # On top of the bodies, so it runs before: a sandbox lets go of its body's descriptors before these are closed.
     undo.push_async_callback(_give_up_all, destinations)
     bodies += await source.bodies()

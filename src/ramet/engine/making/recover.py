@@ -25,7 +25,7 @@ class Recovering(Protocol):
 async def recover(sandbox: Recovering) -> None:
     """Raises LimitReached, TemplateFailed, SandboxLost or SandboxClosed; the next cell tries again."""
     async with AsyncExitStack() as undo:
-        await bring_up(_EmptiedPod(sandbox.body), [_Recovered(sandbox)], undo)
+        await bring_up(_EmptiedPod(sandbox.body), [_Recovered(sandbox)], undo, lent=True)
         undo.pop_all()
 
 
