@@ -9,7 +9,7 @@ import pytest
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.packages.packages import NotAvailable, Packages
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.requirements import Requirements
 from ramet.engine.settings import Settings
 from ramet.errors import LimitReached, SandboxLost
@@ -41,12 +41,12 @@ def test_no_owner_waits_for_what_a_sandbox_of_another_one_tells() -> None:
             raise SandboxLost("this owner's own was asked")
 
         packages = Packages(make, _no_folder, Settings())
-        other = Asker.of(replace(SPEC, owner="somebody else"))
+        other = Requester.of(replace(SPEC, owner="somebody else"))
         waiting = asyncio.create_task(packages.get(other, WANTED, print, lambda: True))
         async with asyncio.timeout(10):
             await others.wait()
             with pytest.raises(NotAvailable, match="own was asked"):
-                await packages.get(Asker.of(SPEC), WANTED, print, lambda: True)
+                await packages.get(Requester.of(SPEC), WANTED, print, lambda: True)
         waiting.cancel()
         await packages.close()
 
@@ -64,7 +64,7 @@ def test_what_many_wait_for_is_not_told_with_a_hundredth_of_a_processor() -> Non
         packages = Packages(make, _no_folder, Settings())
         slow = replace(SPEC, limits=replace(SPEC.limits, cpus=0.01))
         with pytest.raises(NotAvailable):
-            await packages.get(Asker.of(slow), WANTED, print, lambda: True)
+            await packages.get(Requester.of(slow), WANTED, print, lambda: True)
         assert [spec.limits for spec in made] == [SPEC.limits]
         await packages.close()
 
@@ -83,7 +83,7 @@ def test_what_an_owner_has_no_room_for_is_left_to_pip_and_asked_for_again() -> N
         packages = Packages(make, _no_folder, Settings())
         for _ in range(3):
             with pytest.raises(NotAvailable, match="its limit is 2"):
-                await packages.get(Asker.of(SPEC), WANTED, print, lambda: True)
+                await packages.get(Requester.of(SPEC), WANTED, print, lambda: True)
         assert asked == 3
         await packages.close()
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from ramet.engine.packages.packages import NotAvailable, Packages
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.requirements import Requirements
 from ramet.engine.packages.service import PackageService
 from ramet.engine.packages.trees import About, Kept, TreeMount
@@ -54,7 +54,11 @@ class ScriptedPackages:
         self.given_up = 0
 
     async def get(
-        self, asker: Asker, wanted: Requirements, on_line: Callable[[str], None], may_install: Callable[[], bool]
+        self,
+        requester: Requester,
+        wanted: Requirements,
+        on_line: Callable[[str], None],
+        may_install: Callable[[], bool],
     ) -> Kept:
         self.asked += 1
         if not may_install():
@@ -82,7 +86,7 @@ async def connected(body: ScriptedBody) -> socket.socket:
 def run(tmp_path: Path, scenario: Callable[[PackageService, ScriptedBody, ScriptedPackages], Any]) -> None:
     async def whole() -> None:
         body, packages = ScriptedBody(), ScriptedPackages(tmp_path)
-        service = PackageService(cast(Packages, packages), cast(Body, body), lambda: Asker.of(SPEC))
+        service = PackageService(cast(Packages, packages), cast(Body, body), lambda: Requester.of(SPEC))
         await service.open()
         await scenario(service, body, packages)
         service.close()

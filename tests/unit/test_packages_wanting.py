@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.requirements import NotPlain, Requirements, read_request, requirement
 from ramet.protocol.network.rules import parse_rule
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec
@@ -102,9 +102,9 @@ def test_a_request_is_the_same_in_any_order() -> None:
 
 
 @pytest.fixture
-def asker() -> Asker:
+def requester() -> Requester:
     interpreter = Interpreter("/usr/bin/python3", "3.12.1", (), (), None)
-    return Asker.of(
+    return Requester.of(
         SandboxSpec(
             TemplateSpec("python", interpreter, (), True),
             Limits(1 << 30, 100, 1.0, 1 << 30),
@@ -118,50 +118,55 @@ WANTED = Requirements(("thing",))
 BASE = {"pip": "1"}
 
 
-def test_the_same_wish_of_the_same_owner_has_the_same_key(asker: Asker) -> None:
-    assert asker.key(WANTED, BASE, 0.0) == replace(asker).key(WANTED, dict(BASE), DAY - 1)
-    assert len(asker.key(WANTED, BASE, 0.0)) == 64
+def test_the_same_wish_of_the_same_owner_has_the_same_key(requester: Requester) -> None:
+    assert requester.key(WANTED, BASE, 0.0) == replace(requester).key(WANTED, dict(BASE), DAY - 1)
+    assert len(requester.key(WANTED, BASE, 0.0)) == 64
 
 
-def test_nobody_gets_a_tree_that_was_made_from_something_else(asker: Asker) -> None:
+def test_nobody_gets_a_tree_that_was_made_from_something_else(requester: Requester) -> None:
     others = [
-        replace(asker, owner="another"),
-        replace(asker, settings=(("PIP_INDEX_URL", "http://other.example/simple"),)),
-        replace(asker, network=NetworkSpec(open=True)),
-        replace(asker, network=replace(asker.network, addresses=(("index.example", "127.0.0.1"),))),
-        replace(asker, network=replace(asker.network, deny=(parse_rule("files.example"),))),
+        replace(requester, owner="another"),
+        replace(requester, settings=(("PIP_INDEX_URL", "http://other.example/simple"),)),
+        replace(requester, network=NetworkSpec(open=True)),
+        replace(requester, network=replace(requester.network, addresses=(("index.example", "127.0.0.1"),))),
+        replace(requester, network=replace(requester.network, deny=(parse_rule("files.example"),))),
         replace(
-            asker, template=replace(asker.template, interpreter=replace(asker.template.interpreter, version="3.13.0"))
+            requester,
+            template=replace(requester.template, interpreter=replace(requester.template.interpreter, version="3.13.0")),
         ),
     ]
     keys = {other.key(WANTED, BASE, 0.0) for other in others}
-    keys |= {asker.key(replace(WANTED, **{name: True}), BASE, 0.0) for name in ("upgrade", "pre", "no_deps")}  # type: ignore[arg-type]
-    keys |= {asker.key(WANTED, {"pip": "2"}, 0.0), asker.key(WANTED, BASE, DAY), asker.key(WANTED, BASE, 0.0)}
+    keys |= {requester.key(replace(WANTED, **{name: True}), BASE, 0.0) for name in ("upgrade", "pre", "no_deps")}  # type: ignore[arg-type]
+    keys |= {
+        requester.key(WANTED, {"pip": "2"}, 0.0),
+        requester.key(WANTED, BASE, DAY),
+        requester.key(WANTED, BASE, 0.0),
+    }
     assert len(keys) == len(others) + 6
 
 
-def test_what_is_pinned_is_kept_for_longer(asker: Asker) -> None:
+def test_what_is_pinned_is_kept_for_longer(requester: Requester) -> None:
     pinned = Requirements(("other[x]==2.0", "thing==1.0"))
-    assert asker.key(pinned, BASE, 0.0) == asker.key(pinned, BASE, 2 * DAY)
+    assert requester.key(pinned, BASE, 0.0) == requester.key(pinned, BASE, 2 * DAY)
     for loose in ("thing==1.*", "thing>=1", "thing ; python_version=='3'", "thing!=2,==1"):
         assert not Requirements((loose,)).all_pinned
 
 
-def test_only_who_sees_the_owners_own_index_is_served(asker: Asker) -> None:
+def test_only_who_sees_the_owners_own_index_is_served(requester: Requester) -> None:
     own = {"PIP_INDEX_URL": "http://index.example/simple"}
-    assert asker.why_not(own) is None
-    assert asker.why_not({}) == "other settings of pip than its owner's"
-    assert asker.why_not({**own, "PIP_EXTRA_INDEX_URL": "http://evil.example"}) is not None
-    assert replace(asker, settings=(("PIP_CONSTRAINT", "/c"),)).why_not({"PIP_CONSTRAINT": "/c"}) is not None
-    assert replace(asker, network=replace(asker.network, total_bytes=10)).why_not(own) is not None
+    assert requester.why_not(own) is None
+    assert requester.why_not({}) == "other settings of pip than its owner's"
+    assert requester.why_not({**own, "PIP_EXTRA_INDEX_URL": "http://evil.example"}) is not None
+    assert replace(requester, settings=(("PIP_CONSTRAINT", "/c"),)).why_not({"PIP_CONSTRAINT": "/c"}) is not None
+    assert replace(requester, network=replace(requester.network, total_bytes=10)).why_not(own) is not None
 
 
 @pytest.mark.parametrize("name", ["PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
-def test_an_owner_who_trusts_what_the_system_trusts_is_served(asker: Asker, name: str) -> None:
-    def made(path: str) -> tuple[Asker, dict[str, str]]:
+def test_an_owner_who_trusts_what_the_system_trusts_is_served(requester: Requester, name: str) -> None:
+    def made(path: str) -> tuple[Requester, dict[str, str]]:
         environment = ((name, path),)
-        spec = SandboxSpec(asker.template, asker.limits, environment=environment, network=asker.network)
-        return Asker.of(spec), {name: path} if name == "PIP_CERT" else {}
+        spec = SandboxSpec(requester.template, requester.limits, environment=environment, network=requester.network)
+        return Requester.of(spec), {name: path} if name == "PIP_CERT" else {}
 
     system, seen = made("/etc/ssl/certs/ca-certificates.crt")
     assert system.why_not(seen) is None
@@ -172,24 +177,24 @@ def test_an_owner_who_trusts_what_the_system_trusts_is_served(asker: Asker, name
         assert own.why_not(seen) == "its owner trusts certificates of its own"
 
 
-def test_the_certificates_that_the_network_itself_names_are_no_setting_of_its_owner(asker: Asker) -> None:
+def test_the_certificates_that_the_network_itself_names_are_no_setting_of_its_owner(requester: Requester) -> None:
     own = {"PIP_INDEX_URL": "http://index.example/simple"}
-    trusting = replace(asker, certificates="/run/ramet/certificates.pem")
+    trusting = replace(requester, certificates="/run/ramet/certificates.pem")
     assert trusting.why_not({**own, "PIP_CERT": "/run/ramet/certificates.pem"}) is None
     assert trusting.why_not({**own, "PIP_CERT": "/etc/ssl/certs/ca-certificates.crt"}) is not None
     assert trusting.why_not(own) is None
-    told = replace(asker, network=replace(asker.network, ca_pem="-----BEGIN CERTIFICATE-----"))
-    assert told.key(WANTED, BASE, 0.0) != asker.key(WANTED, BASE, 0.0)
+    told = replace(requester, network=replace(requester.network, ca_pem="-----BEGIN CERTIFICATE-----"))
+    assert told.key(WANTED, BASE, 0.0) != requester.key(WANTED, BASE, 0.0)
 
 
-def test_a_sandbox_whose_index_is_a_secret_is_left_to_pip(asker: Asker) -> None:
+def test_a_sandbox_whose_index_is_a_secret_is_left_to_pip(requester: Requester) -> None:
     spec = SandboxSpec(
-        asker.template,
-        asker.limits,
-        network=asker.network,
+        requester.template,
+        requester.limits,
+        network=requester.network,
         secrets=(SecretSpec("PIP_INDEX_URL", "http://user:word@index.example", (parse_rule("index.example"),)),),
     )
-    assert Asker.of(spec).why_not({}) is not None
+    assert Requester.of(spec).why_not({}) is not None
 
 
 @pytest.mark.parametrize(

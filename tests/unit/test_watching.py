@@ -81,10 +81,10 @@ async def test_who_watches_without_reading_is_hung_up_on(tmp_path: Path) -> None
     watcher = Client(engine)
     await watcher.ask(calls.WATCH)
     for _ in range(10_000):
-        engine.registry.watchers.ended("sbx", "", "closed", "x" * 1000)
-        if not engine.registry.watchers._all:
+        engine.registry.subscriptions.ended("sbx", "", "closed", "x" * 1000)
+        if not engine.registry.subscriptions._all:
             break
-    assert not engine.registry.watchers._all
+    assert not engine.registry.subscriptions._all
     with pytest.raises(AssertionError, match="hung up"):
         await read_on(watcher)
     watcher.leave()
@@ -101,7 +101,7 @@ async def test_a_watcher_who_leaves_is_forgotten_and_one_who_speaks_is_out_of_st
     speaker.send(calls.SANDBOXES)
     with pytest.raises(ProtocolError):
         await speaker.answer()
-    await until(lambda: not engine.registry.watchers._all)
+    await until(lambda: not engine.registry.subscriptions._all)
 
 
 async def test_figures_are_added_up_by_owner(engine: Engine, connect: Connect) -> None:

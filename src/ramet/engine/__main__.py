@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from typing import cast
 
-from ramet.engine.busy_selector import AttentiveSelector
+from ramet.engine.busy_selector import BusySelector
 from ramet.engine.making.workshop import StartMachine
 from ramet.engine.seams import Machine
 from ramet.engine.serving import serve
@@ -65,7 +65,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     machine = start_machine or (lambda: _real_machine(chosen))
     # Objects that exist now stay for good: the garbage collector need not visit them again.
     gc.freeze()
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(AttentiveSelector())) as runner:
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector())) as runner:
         runner.run(serve(primary, owner, machine, settings, listener))
 
 

@@ -19,13 +19,13 @@ _WORTH_IT = len(os.sched_getaffinity(0)) > 1
 _until = 0.0
 
 
-def expect_news() -> None:
+def expect_message() -> None:
     """Poll for the next moment, because a message will probably arrive."""
     global _until
     _until = perf_counter() + _MOMENT_SECONDS
 
 
-class AttentiveSelector(selectors.EpollSelector):
+class BusySelector(selectors.EpollSelector):
     """The selector of the engine's event loop."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

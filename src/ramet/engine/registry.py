@@ -23,7 +23,7 @@ from ramet.engine.making.snapshots import Snapshot, Snapshots
 from ramet.engine.making.template_names import TemplateNames
 from ramet.engine.making.workshop import StartMachine, Workshop
 from ramet.engine.settings import Settings
-from ramet.engine.subscriptions import Watchers
+from ramet.engine.subscriptions import Subscriptions
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
 from ramet.isolation.files.walks import Walks
 from ramet.protocol.values.specs import SandboxSpec
@@ -49,7 +49,7 @@ class Registry:
         self._closed = False
         self.snapshots = Snapshots(settings)
         self.kept = KeptStates(settings)
-        self.watchers = Watchers()
+        self.subscriptions = Subscriptions()
         quotas = Quotas(
             lambda owner: _memory_limits(self._sandboxes.values(), owner),
             lambda owner: _memory_limits(self._leaving, owner),
@@ -84,7 +84,7 @@ class Registry:
         for sandbox in sandboxes:
             self._sandboxes[sandbox.id] = sandbox
             sandbox.clock.start(partial(self._on_due, sandbox))
-            self.watchers.begun(row(sandbox))
+            self.subscriptions.begun(row(sandbox))
 
     def check_keeping(self, spec: SandboxSpec) -> None:
         """Raise LimitReached if a sandbox is to be persistent and its state could not be kept when it ends."""
@@ -161,7 +161,7 @@ class Registry:
     def _bury(self, sandbox: Sandbox, cause: Cause, message: str) -> Tombstone:
         tombstone = Tombstone(sandbox.owner, cause, message, now_ms())
         self.tombstones.add(sandbox.id, tombstone)
-        self.watchers.ended(sandbox.id, sandbox.owner, cause, message)
+        self.subscriptions.ended(sandbox.id, sandbox.owner, cause, message)
         return tombstone
 
     def retire(self, retired: RetiredBody) -> None:

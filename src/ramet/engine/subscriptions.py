@@ -9,7 +9,7 @@ from ramet.protocol import calls
 from ramet.protocol.frames import encode
 
 
-class Watcher:
+class Subscription:
     """A subscription to the events of all owners, or of one. A subscriber that does not read is disconnected."""
 
     def __init__(self, channel: FrameChannel, owner: str | None, limit_bytes: int, hang_up: Callable[[], None]) -> None:
@@ -27,17 +27,17 @@ class Watcher:
             self._channel.send(frame)
 
 
-class Watchers:
+class Subscriptions:
     """All subscriptions of one engine."""
 
     def __init__(self) -> None:
-        self._all: set[Watcher] = set()
+        self._all: set[Subscription] = set()
 
-    def add(self, watcher: Watcher) -> None:
-        self._all.add(watcher)
+    def add(self, subscription: Subscription) -> None:
+        self._all.add(subscription)
 
-    def remove(self, watcher: Watcher) -> None:
-        self._all.discard(watcher)
+    def remove(self, subscription: Subscription) -> None:
+        self._all.discard(subscription)
 
     def begun(self, row: Mapping[str, object]) -> None:
         if self._all:
@@ -47,7 +47,7 @@ class Watchers:
         if self._all:
             self._tell(owner, {"event": "ended", "id": sandbox_id, "owner": owner, "cause": cause, "message": message})
 
-    def _tell(self, owner: str, news: Mapping[str, object]) -> None:
-        frame = encode(calls.NEWS, news)
-        for watcher in tuple(self._all):  # a copy: a subscriber that is disconnected is removed during the loop
-            watcher.tell(owner, frame)
+    def _tell(self, owner: str, event: Mapping[str, object]) -> None:
+        frame = encode(calls.NEWS, event)
+        for subscription in tuple(self._all):  # a copy: a subscriber that is disconnected is removed during the loop
+            subscription.tell(owner, frame)

@@ -13,7 +13,7 @@ from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
 from ramet.engine.making.thaw import resume
 from ramet.engine.registry import Registry
-from ramet.engine.subscriptions import Watcher
+from ramet.engine.subscriptions import Subscription
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
@@ -53,25 +53,25 @@ class WatchCall(ClientCall):
     def __init__(self, peer: Peer, frame: Frame) -> None:
         super().__init__(peer, frame)
         self._owner = fields.optional_text(frame.header, "owner")
-        self._watcher = Watcher(peer.channel, self._owner, peer.settings.watch_unsent_bytes, peer.close)
+        self._subscription = Subscription(peer.channel, self._owner, peer.settings.watch_unsent_bytes, peer.close)
 
     def begin(self) -> None:
-        self.peer.registry.watchers.add(self._watcher)
+        self.peer.registry.subscriptions.add(self._subscription)
         self.peer.channel.send(_everything(self.peer.registry, self._owner))
 
     def client_left(self) -> None:
-        self.peer.registry.watchers.remove(self._watcher)
+        self.peer.registry.subscriptions.remove(self._subscription)
 
 
 def _everything(registry: Registry, owner: str | None) -> bytes:
     """The first event of a subscription: everything that exists."""
-    news = {
+    event = {
         "event": "all",
         "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
         "snapshots": registry.snapshots.rows(owner),
         "spaces": registry.kept.rows(owner),
     }
-    return encode(calls.NEWS, news)
+    return encode(calls.NEWS, event)
 
 
 def _listing(registry: Registry, owner: str | None) -> dict[str, object]:

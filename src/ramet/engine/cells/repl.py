@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ramet.engine.busy_selector import expect_news
+from ramet.engine.busy_selector import expect_message
 from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.cells import repl_endings
 from ramet.engine.cells.cell import Cell
@@ -235,7 +235,7 @@ class Repl:
         cell.began = perf_counter()
         self._channel.send(guest.run(cell_id, cell.language, cell.code, cell.sink.live))
         # The guest works from here on: the rest of this function runs beside it.
-        expect_news()
+        expect_message()
         cell.background = self._background.take()
         if cell.sink.live:
             self._pipes.watch()
@@ -382,7 +382,7 @@ class Repl:
             running.ladder.stop()
         self._go_on()
         self.on_cell_end(running, ending)
-        expect_news()
+        expect_message()
         if self.alive and self._running is None:  # the callback may have started the next cell already
             self._pipes.rest()
 

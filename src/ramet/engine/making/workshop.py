@@ -18,7 +18,7 @@ from ramet.engine.network.prepared import taken_door
 from ramet.engine.network.proxy import ProxyHandle
 from ramet.engine.output.executions import Shelf
 from ramet.engine.packages.packages import Packages
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.service import PackageService
 from ramet.engine.seams import Body, Machine
 from ramet.engine.settings import Settings
@@ -140,7 +140,7 @@ class NewSandbox:
         if network is not None:
             if not self._hidden:
                 network.beside = lambda body: PackageService(
-                    workshop.packages, body, lambda: Asker.of(sandbox.whole_spec(), network.log.append)
+                    workshop.packages, body, lambda: Requester.of(sandbox.whole_spec(), network.log.append)
                 )
             network.log.on_attempt = lambda allowed: workshop.attempts.update([(spec.owner, allowed)])
             network.begin(body, taken_door(body))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ramet.engine.cells.cell import Cell, Collected
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.requirements import Requirements
 from ramet.engine.packages.trees import ABOUT_BYTES_AT_MOST, About
 from ramet.errors import RametError
@@ -45,35 +45,39 @@ class Installed:
     tree: int  # a descriptor that the caller must close
 
 
-async def list_base(make: MakeSandbox, asker: Asker, seconds: float) -> About:
+async def list_base(make: MakeSandbox, requester: Requester, seconds: float) -> About:
     """List the packages that every sandbox of this kind begins with, and pip's default index.
 
     Uses a fresh sandbox, in which no code of the owner has run that could forge the list. Raises InstallFailed or
     RametError.
     """
     # All sandboxes of the owner share the answer: one with a hundredth of a processor must not delay the others.
-    limits = replace(asker.limits, cpus=max(1.0, asker.limits.cpus))
-    sandbox = await make(SandboxSpec(asker.template, limits, owner=asker.owner))
+    limits = replace(requester.limits, cpus=max(1.0, requester.limits.cpus))
+    sandbox = await make(SandboxSpec(requester.template, limits, owner=requester.owner))
     try:
-        await _run(sandbox, asker, {"only_base": True}, lambda line: None, seconds)
+        await _run(sandbox, requester, {"only_base": True}, lambda line: None, seconds)
         return await _about(sandbox)
     finally:
         await sandbox.close()
 
 
 async def install(
-    make: MakeSandbox, asker: Asker, wanted: Requirements, on_line: Callable[[str], None], seconds: float
+    make: MakeSandbox, requester: Requester, wanted: Requirements, on_line: Callable[[str], None], seconds: float
 ) -> Installed:
     """Install into a folder of a new sandbox. Raises InstallFailed or RametError."""
     spec = SandboxSpec(
-        asker.template, asker.limits, environment=asker.settings, owner=asker.owner, network=asker.network
+        requester.template,
+        requester.limits,
+        environment=requester.settings,
+        owner=requester.owner,
+        network=requester.network,
     )
     sandbox = await make(spec)
     try:
         try:
-            await _run(sandbox, asker, wanted.header(), on_line, seconds)
+            await _run(sandbox, requester, wanted.header(), on_line, seconds)
         finally:  # also after a failure: the log then shows which host was refused
-            await _tell_attempts(sandbox, asker)
+            await _tell_attempts(sandbox, requester)
         about = await _about(sandbox)
         tree = open_in_root(sandbox.body.root, f"{_FOLDER}/tree", os.O_RDONLY | os.O_DIRECTORY, follow_links=False)
         return Installed(sandbox, about, tree)
@@ -87,13 +91,13 @@ async def install(
 
 async def _run(
     sandbox: Sandbox,
-    asker: Asker,
+    requester: Requester,
     request: dict[str, object],
     on_line: Callable[[str], None],
     seconds: float,
 ) -> None:
     words = (
-        asker.template.python, "-I", "-S", "-X", "utf8", "-c", _PROGRAM,
+        requester.template.python, "-I", "-S", "-X", "utf8", "-c", _PROGRAM,
         os.path.dirname(GUEST_FOLDER), json.dumps({**request, "folder": _FOLDER}),
     )  # fmt: skip
     ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -115,11 +119,11 @@ async def _run(
         raise InstallFailed(f"it ended with exit code {outcome.exit_code}")
 
 
-async def _tell_attempts(sandbox: Sandbox, asker: Asker) -> None:
+async def _tell_attempts(sandbox: Sandbox, requester: Requester) -> None:
     if sandbox.network is not None:
         # The proxy reports in batches; without the flush the last connections would be missing.
         await sandbox.network.flush()
-        asker.on_attempts(sandbox.network.log.attempts())
+        requester.on_attempts(sandbox.network.log.attempts())
 
 
 async def _about(sandbox: Sandbox) -> About:

@@ -18,7 +18,7 @@ from ramet.engine.packages.disk_store import DiskStore
 from ramet.engine.packages.indexes import why_none_answers
 from ramet.engine.packages.installation import InstallFailed, MakeSandbox, install, list_base
 from ramet.engine.packages.memory_store import MemoryStore
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.requirements import Requirements
 from ramet.engine.packages.tree_copies import TooMuch
 from ramet.engine.packages.trees import About, Kept, NoRoom, OpenFolder, Store
@@ -108,21 +108,25 @@ class Packages:
     def __repr__(self) -> str:
         return f"<Packages {len(self._installing)} being installed>"
 
-    async def get(self, asker: Asker, wanted: Requirements, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
+    async def get(
+        self, requester: Requester, wanted: Requirements, on_line: OnLine, may_install: Callable[[], bool]
+    ) -> Kept:
         """The tree with the requested packages. Raises NotAvailable: then the sandbox runs pip itself."""
         try:
-            return await self._get(asker, wanted, on_line, may_install)
+            return await self._get(requester, wanted, on_line, may_install)
         except (InstallFailed, TooMuch, NoRoom, Busy, RametError, OSError) as error:
             raise NotAvailable(str(error)) from None
 
-    async def _get(self, asker: Asker, wanted: Requirements, on_line: OnLine, may_install: Callable[[], bool]) -> Kept:
-        about = await self._base(asker)
-        refused = why_none_answers(asker.network, asker.indexes(about.index))
+    async def _get(
+        self, requester: Requester, wanted: Requirements, on_line: OnLine, may_install: Callable[[], bool]
+    ) -> Kept:
+        about = await self._base(requester)
+        refused = why_none_answers(requester.network, requester.indexes(about.index))
         if refused is not None:
             raise NotAllowed(refused)
-        if not asker.network.open and not asker.network.allow:
+        if not requester.network.open and not requester.network.allow:
             raise NotAvailable("this sandbox may reach no host")
-        key = asker.key(wanted, about.base, time.time())
+        key = requester.key(wanted, about.base, time.time())
         store = await self._opened()
         while key not in self._installing:
             kept = await store.find(key)
@@ -134,12 +138,12 @@ class Packages:
             if key not in self._installing:
                 if not may_install():
                     raise NotAvailable("this sandbox has used up its installations")
-                self._begin(key, store, asker, wanted)
+                self._begin(key, store, requester, wanted)
         return await self._installing[key].wait(on_line)
 
-    def _begin(self, key: str, store: Store, asker: Asker, wanted: Requirements) -> None:
+    def _begin(self, key: str, store: Store, requester: Requester, wanted: Requirements) -> None:
         installing = self._installing[key] = Installing(lambda: self._forget(key, installing))
-        installing.task = asyncio.create_task(self._install(key, store, asker, wanted, installing))
+        installing.task = asyncio.create_task(self._install(key, store, requester, wanted, installing))
         installing.task.add_done_callback(lambda done: self._on_done(key, installing, done))
 
     def _on_done(self, key: str, installing: Installing, done: asyncio.Task[Kept]) -> None:
@@ -156,15 +160,15 @@ class Packages:
             del self._installing[key]
 
     async def _install(
-        self, key: str, store: Store, asker: Asker, wanted: Requirements, installing: Installing
+        self, key: str, store: Store, requester: Requester, wanted: Requirements, installing: Installing
     ) -> Kept:
         # Room is taken inside the task: waiting for it must not depend on the first request, which may give up.
-        async with self._room_for(asker.owner):
+        async with self._room_for(requester.owner):
             seconds = self._settings.install_seconds
-            made = await install(self._make_sandbox, asker, wanted, installing.on_line, seconds)
+            made = await install(self._make_sandbox, requester, wanted, installing.on_line, seconds)
             try:
                 # The sandbox stays open until the copy is complete: the tree lives in its memory.
-                return await store.keep(key, made.tree, made.about, asker.owner)
+                return await store.keep(key, made.tree, made.about, requester.owner)
             finally:
                 os.close(made.tree)
                 await made.sandbox.close()
@@ -189,15 +193,15 @@ class Packages:
     def _has_room(self, owner: str) -> bool:
         return self._owners.total() < _INSTALLED_AT_ONCE and self._owners[owner] < _INSTALLED_FOR_AN_OWNER
 
-    async def _base(self, asker: Asker) -> About:
+    async def _base(self, requester: Requester) -> About:
         """The packages that a fresh sandbox has, cached for each owner and interpreter.
 
         Not shared between owners: the listing sandbox counts against the limits of one owner and may have to wait.
         """
-        kind = asker.owner, asker.template.interpreter
+        kind = requester.owner, requester.template.interpreter
         since, task = self._bases.get(kind, (0.0, None))
         if task is None or monotonic() - since > _BASE_SECONDS or (task.done() and _failed(task)):
-            task = asyncio.create_task(list_base(self._make_sandbox, asker, self._settings.install_seconds))
+            task = asyncio.create_task(list_base(self._make_sandbox, requester, self._settings.install_seconds))
             self._bases[kind] = (monotonic(), task)
         # Shielded: requests share the task, and one that is cancelled must not cancel it for the others.
         return await asyncio.shield(task)

@@ -38,7 +38,7 @@ _KEPT_PINNED_SECONDS = 7 * 24 * 3600  # not for ever: the dependencies of a pinn
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Requester:
     """A sandbox as its owner made it. Code that runs in the sandbox can change none of these fields."""
 
     template: TemplateSpec
@@ -52,7 +52,9 @@ class Asker:
     on_attempts: Callable[[Iterable[Attempt]], None] = field(default=lambda attempts: None, compare=False)
 
     @classmethod
-    def of(cls, spec: SandboxSpec, on_attempts: Callable[[Iterable[Attempt]], None] = lambda attempts: None) -> Asker:
+    def of(
+        cls, spec: SandboxSpec, on_attempts: Callable[[Iterable[Attempt]], None] = lambda attempts: None
+    ) -> Requester:
         pip = (pair for pair in spec.environment if pair[0].startswith("PIP_") or pair[0] in _TRUST_SETTINGS)
         network = spec.network or NetworkSpec()
         return cls(

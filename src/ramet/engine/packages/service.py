@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ramet.engine.packages.packages import NotAllowed, NotAvailable, Packages, report
-from ramet.engine.packages.requester import Asker
+from ramet.engine.packages.requester import Requester
 from ramet.engine.packages.requirements import REQUEST_BYTES_AT_MOST, NotPlain, Requirements, read_request
 from ramet.engine.packages.trees import Kept
 from ramet.engine.seams import Body
@@ -37,12 +37,12 @@ _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.001, 1.0
 
 
 class PackageService:
-    """Owned by a sandbox with a network, one for each body. ``asker`` describes the sandbox as it is at the moment."""
+    """Owned by a sandbox with a network, one for each body. ``requester`` describes the sandbox as it is now."""
 
-    def __init__(self, packages: Packages, body: Body, asker: Callable[[], Asker]) -> None:
+    def __init__(self, packages: Packages, body: Body, requester: Callable[[], Requester]) -> None:
         self._packages = packages
         self._body = body
-        self._asker = asker
+        self._requester = requester
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
         self._closed = False
@@ -126,11 +126,11 @@ class PackageService:
             line = await link.read_line()
         try:
             wanted, settings = read_request(line)
-            asker = self._asker()
-            why = asker.why_not(settings)
+            requester = self._requester()
+            why = requester.why_not(settings)
             if why is not None:
                 raise NotAvailable(why)
-            kept = await self._get(link, asker, wanted)
+            kept = await self._get(link, requester, wanted)
         except NotAllowed as error:
             await link.send({"why": str(error), "refused": True})
             return
@@ -143,9 +143,9 @@ class PackageService:
         await link.send({"given": about}, kept)
         await link.wait_until_taken()
 
-    async def _get(self, link: _Link, asker: Asker, wanted: Requirements) -> Kept:
+    async def _get(self, link: _Link, requester: Requester, wanted: Requirements) -> Kept:
         """Get the tree; give up when the program disconnects. Raises NotAvailable, or ConnectionError."""
-        getting = asyncio.create_task(self._get_in_turn(link, asker, wanted))
+        getting = asyncio.create_task(self._get_in_turn(link, requester, wanted))
         gone = asyncio.create_task(link.wait_for_end())
         telling = asyncio.create_task(link.keep_telling())
         try:
@@ -160,10 +160,10 @@ class PackageService:
                 task.cancel()
             await asyncio.gather(getting, gone, telling, return_exceptions=True)
 
-    async def _get_in_turn(self, link: _Link, asker: Asker, wanted: Requirements) -> Kept:
+    async def _get_in_turn(self, link: _Link, requester: Requester, wanted: Requirements) -> Kept:
         """One request at a time, so that one sandbox does not take the room of all others."""
         async with self._turn:
-            return await self._packages.get(asker, wanted, link.tell, self._may_install)
+            return await self._packages.get(requester, wanted, link.tell, self._may_install)
 
     def _may_install(self) -> bool:
         """Count an installation that is about to begin. False if this body has had too many."""

@@ -8,7 +8,7 @@ import secrets
 from collections import Counter, deque
 from time import perf_counter
 
-from ramet.engine.busy_selector import expect_news
+from ramet.engine.busy_selector import expect_message
 from ramet.engine.cells.cell import Cell
 from ramet.engine.cells.repl import Repl
 from ramet.engine.seams import Body
@@ -161,7 +161,7 @@ class ToolService:
             # Output and calls come through different sockets. Reading the output first keeps the order of the cell.
             self._repl.take_output()
         call.tell()
-        expect_news()
+        expect_message()
 
     def _go_on(self) -> None:
         """The client has read most of what it was sent: send the calls that wait."""
@@ -198,7 +198,7 @@ class ToolService:
         """Answer with a value in one part."""
         self._over(call)
         call.link.value(value, more=False)
-        expect_news()
+        expect_message()
         call.record("ok", None)
 
     def answer_in_parts(self, call: PendingToolAnswer, first: bytes, arriving: Arriving) -> None:
@@ -220,7 +220,7 @@ class ToolService:
         """Answer with a failure that the client reports."""
         self._over(call)
         call.link.failure(kind, message)
-        expect_news()
+        expect_message()
         call.record(kind, message)
 
     def _fail(self, call: PendingToolAnswer, kind: str, message: str) -> None:

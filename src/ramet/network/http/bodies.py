@@ -12,7 +12,7 @@ from ramet.network.http import timeouts as times
 from ramet.network.http.decompression import Unpacker
 from ramet.network.http.framing import CHUNKED, LAST_CHUNK, UNTIL_END, Chunks
 from ramet.network.http.heads import HEAD_BYTES_AT_MOST, Malformed
-from ramet.network.http.timeouts import Patience
+from ramet.network.http.timeouts import ConnectionTimeout
 from ramet.network.secrets.masking import Masker
 from ramet.network.secrets.replacing import Replacer
 from ramet.network.secrets.work_budget import slices
@@ -42,7 +42,9 @@ class Incoming:
         held, self.held = self.held, b""
         return held or await self.stream.read()
 
-    async def head(self, check: Callable[[bytes, int], None] | None = None, patience: Patience | None = None) -> bytes:
+    async def head(
+        self, check: Callable[[bytes, int], None] | None = None, timeout: ConnectionTimeout | None = None
+    ) -> bytes:
         """Read a whole head. Returns b"" if the other side closes before it.
 
         ``check`` raises Malformed for a beginning that cannot become a head; it is also given how much of it it has
@@ -62,8 +64,8 @@ class Incoming:
                 check(data, seen)
             seen = len(data)
             # Once per head: a client that sends a byte now and then must not extend its time.
-            if patience is not None and not waiting:
-                patience.give(times.HEAD_SECONDS)
+            if timeout is not None and not waiting:
+                timeout.give(times.HEAD_SECONDS)
                 waiting = True
             piece = await self.stream.read()
             if not piece:
@@ -165,7 +167,7 @@ class Change:
 
 
 async def pass_on(
-    head: bytes, body: HttpBody, sink: Stream, in_chunks: bool, change: Change | None, patience: Patience
+    head: bytes, body: HttpBody, sink: Stream, in_chunks: bool, change: Change | None, timeout: ConnectionTimeout
 ) -> None:
     """Write a head and a whole body, at the speed of both sides. Raises CutShort, Malformed, ConnectionError."""
     # Nothing of the body is here, and it may take long to come: the head must not wait for it.
@@ -174,7 +176,7 @@ async def pass_on(
         head = b""
     end = LAST_CHUNK if in_chunks else b""
     while not body.ended:
-        patience.give(times.ANSWER_SECONDS)
+        timeout.give(times.ANSWER_SECONDS)
         if change is None and not head and not in_chunks and await body.pour(sink):
             await sink.drain()
             continue

@@ -17,7 +17,7 @@ from ramet.network.http.heads import AnswerHead, Malformed, check_beginning, rea
 from ramet.network.http.refusals import failure, malformed, refusal
 from ramet.network.http.request_sending import SENT, Sending, send, send_at_once
 from ramet.network.http.request_targets import Asked, Connect, Repeated, asked_for, read_asked
-from ramet.network.http.timeouts import Patience
+from ramet.network.http.timeouts import ConnectionTimeout
 from ramet.network.http.upstream import NotTrusted, UpstreamConnection, connect
 from ramet.network.http.websocket_frames import MaskedFrames
 from ramet.network.http.websockets import relay
@@ -86,7 +86,7 @@ class _ClientConnection:
         # Whom we wait for: the client's next request, the server's answer, or both while the answer is passed on.
         # Decides whom a timeout closes.
         self._waiting: Literal["client", "server", "both"] = "client"
-        self._patience = Patience(self._give_up)
+        self._timeout = ConnectionTimeout(self._give_up)
         self._handed_over = False
         self._last: Repeated | None = None
         self._beginning = b""  # the beginning of a head that has not arrived whole, for the log
@@ -95,10 +95,10 @@ class _ClientConnection:
         head = b""
         try:
             while True:
-                self._patience.give(times.IDLE_SECONDS)
+                self._timeout.give(times.IDLE_SECONDS)
                 # Reset before each read: if reading raises, the log must not show the previous request.
                 head = b""
-                head = await self._incoming.head(self._check_beginning, self._patience)
+                head = await self._incoming.head(self._check_beginning, self._timeout)
                 if not head:
                     return None
                 asked = self._read(head)
@@ -143,7 +143,7 @@ class _ClientConnection:
 
     def close(self) -> None:
         # The timer first: firing in the middle of this would act on closed streams.
-        self._patience.close()
+        self._timeout.close()
         self._client.when_gone = None
         if self._sending is not None:
             self._sending.cancel()
@@ -156,13 +156,13 @@ class _ClientConnection:
 
     async def _serve_one(self, asked: Asked) -> bool:
         """Serve one request. Returns whether another may follow on this connection."""
-        self._patience.give(times.ANSWER_SECONDS)
+        self._timeout.give(times.ANSWER_SECONDS)
         # A client that has shut down its sending side may still wait for the answer, or be gone: a shorter timeout for
         # it.
-        self._client.when_gone = lambda: self._patience.shorten(times.GONE_SECONDS)
+        self._client.when_gone = lambda: self._timeout.shorten(times.GONE_SECONDS)
         # It may have ended before the callback was set, and would not report it again.
         if self._client.ended:
-            self._patience.shorten(times.GONE_SECONDS)
+            self._timeout.shorten(times.GONE_SECONDS)
         # Only without a body: one that was streamed to the server is not there any more to be sent again.
         again = asked.head.method in _SENT_AGAIN and not asked.length
         try:
@@ -202,7 +202,7 @@ class _ClientConnection:
     async def _exchange(self, asked: Asked, upstream: UpstreamConnection) -> bool:
         if asked.length:
             # Runs as a task: a server may answer, and refuse, before it has read the whole body.
-            sending = self._sending = await send(asked, upstream, self._incoming, self._patience)
+            sending = self._sending = await send(asked, upstream, self._incoming, self._timeout)
         else:
             sending = self._sending = SENT
             send_at_once(asked, upstream)
@@ -246,7 +246,7 @@ class _ClientConnection:
             incoming.held = incoming.held[length:]
             return await self._client.drain()
         change = Change(upstream.secrets.masker(), plan.unpacker) if upstream.secrets is not None and length else None
-        await pass_on(plan.head, HttpBody(incoming, length), self._client, plan.in_chunks, change, self._patience)
+        await pass_on(plan.head, HttpBody(incoming, length), self._client, plan.in_chunks, change, self._timeout)
 
     async def _answer_head(self, asked: Asked, upstream: UpstreamConnection) -> tuple[AnswerHead, int]:
         """Read heads up to the final answer. Interim ones (1xx) are passed on."""
@@ -261,7 +261,7 @@ class _ClientConnection:
                 # A server may close an idle connection in the moment in which we send the next request (RFC 9112,
                 # 9.3.1). Only then is the request sent again: not on the first request of a connection, not after an
                 # interim answer, and not if rules or a timeout closed it.
-                fresh = interim or upstream.used == 1 or upstream.target.reason or self._patience.over
+                fresh = interim or upstream.used == 1 or upstream.target.reason or self._timeout.over
                 raise (ConnectionError if fresh else _NoAnswer)("the connection ended before an answer came")
             head, length = upstream.read_answer(data, asked.head.method)
             if head.status >= 200:
@@ -275,14 +275,14 @@ class _ClientConnection:
             if asked.head.minor == 1:
                 self._client.write(interim_head(head, upstream.secrets))
                 await self._client.drain()
-            self._patience.give(times.ANSWER_SECONDS)
+            self._timeout.give(times.ANSWER_SECONDS)
         raise Malformed("it says again and again that an answer will come")
 
     async def _switch(self, head: AnswerHead, upstream: UpstreamConnection) -> None:
         """Relay a websocket. The timer stops here: a websocket may be silent for any time."""
         masked = MaskedFrames(upstream.secrets.masker()) if upstream.secrets is not None else None
         switching = switching_head(head, upstream.secrets)
-        self._patience.close()
+        self._timeout.close()
         self._client.write(switching)
         try:
             await relay(self._incoming, upstream.incoming, masked)
@@ -302,9 +302,9 @@ class _ClientConnection:
         why = upstream.target.reason
         silent = f"nothing came for {times.ANSWER_SECONDS:.0f} seconds"
         told = f"its answer is not passed on: {error}" if isinstance(error, Malformed) else str(error)
-        upstream.abort(why or (silent if self._patience.over else told))
+        upstream.abort(why or (silent if self._timeout.over else told))
         self._upstream = None
-        if self._patience.over:
+        if self._timeout.over:
             return await self._say_failure(asked, HTTPStatus.GATEWAY_TIMEOUT, silent, False)
         if why is not None and self._guest.limits.exhausted:
             keep = sending.done and asked.keep
@@ -348,7 +348,7 @@ class _ClientConnection:
             # The task reads from the same client and would take what we want to discard.
             self._sending.cancel()
         self._waiting = "client"
-        self._patience.give(times.LINGER_SECONDS)
+        self._timeout.give(times.LINGER_SECONDS)
         left = _LINGER_BYTES
         try:
             self._client.write_eof()

@@ -9,7 +9,7 @@ from ramet.network.http.bodies import Change, CutShort, HttpBody, Incoming, pass
 from ramet.network.http.framing import CHUNKED
 from ramet.network.http.heads import Malformed
 from ramet.network.http.request_targets import Asked
-from ramet.network.http.timeouts import Patience
+from ramet.network.http.timeouts import ConnectionTimeout
 from ramet.network.http.upstream import UpstreamConnection
 from ramet.network.http.writing import request_fields, request_line
 
@@ -62,7 +62,7 @@ def send_at_once(asked: Asked, upstream: UpstreamConnection) -> None:
     upstream.stream.write(request_line(asked, upstream.secrets) + upstream.fields_of(asked))
 
 
-async def send(asked: Asked, upstream: UpstreamConnection, client: Incoming, patience: Patience) -> Sending:
+async def send(asked: Asked, upstream: UpstreamConnection, client: Incoming, timeout: ConnectionTimeout) -> Sending:
     """Write a request with its body, or start to. Raises Malformed or CutShort for a body that is read in advance."""
     length, secrets = asked.length, upstream.secrets
     assert length
@@ -86,7 +86,7 @@ async def send(asked: Asked, upstream: UpstreamConnection, client: Incoming, pat
         upstream.stream.write(head + await body.next())
         return SENT
     sending = Sending()
-    sending.begin(pass_on(head, body, upstream.stream, length == CHUNKED, change, patience), upstream, client)
+    sending.begin(pass_on(head, body, upstream.stream, length == CHUNKED, change, timeout), upstream, client)
     return sending
 
 

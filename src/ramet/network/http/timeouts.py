@@ -15,7 +15,7 @@ LINGER_SECONDS = 5.0  # for the rest of a refused request
 _LOOK_SECONDS = 15.0
 
 
-class Patience:
+class ConnectionTimeout:
     """Calls ``end`` when the current deadline passes. A new deadline can then be set for what is left to do."""
 
     def __init__(self, end: Callable[[], None]) -> None:

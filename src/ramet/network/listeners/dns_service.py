@@ -24,7 +24,7 @@ _PORT = 53
 Failed = Callable[[BaseException], None]
 
 
-class NamingService(asyncio.DatagramProtocol):
+class DnsService(asyncio.DatagramProtocol):
     """The DNS server of one sandbox. ``raw``: connections to stand-in addresses are redirected to us."""
 
     def __init__(self, guest: SandboxPeer, raw: bool, failed: Failed) -> None:

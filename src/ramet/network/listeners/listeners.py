@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 
 from ramet.network.listeners.clients import serve_proxy_client, serve_raw_client
-from ramet.network.listeners.dns_service import NamingService
+from ramet.network.listeners.dns_service import DnsService
 from ramet.network.listeners.tunnels import AuthorityNow
 from ramet.network.peers import SandboxPeer
 from ramet.network.streams.socket_stream import SocketStream
@@ -28,7 +28,7 @@ class PodListeners:
         self._authority = authority
         self._failed = failed
         self._servers: list[asyncio.Server] = []
-        self._names: NamingService | None = None
+        self._names: DnsService | None = None
         self._clients: dict[asyncio.Task[None], SocketStream] = {}
         self._closed = False
 
@@ -44,7 +44,7 @@ class PodListeners:
         if NAMES in listeners and not self._closed:
             raw = TRANSPARENT in listeners
             _, self._names = await loop.create_datagram_endpoint(
-                lambda: NamingService(self.guest, raw, self._failed), sock=listeners[NAMES]
+                lambda: DnsService(self.guest, raw, self._failed), sock=listeners[NAMES]
             )
             # The loop has set SO_REUSEADDR. For UDP that would let code in the pod bind the same port, and answer
             # instead of us.

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from copy import copy
 
 from ramet.network.secrets.spelling import LETTERS_PER_LINE_AT_LEAST, Span, spellings
-from ramet.network.secrets.work_budget import Effort
+from ramet.network.secrets.work_budget import WorkBudget
 
 # The characters of keys and tokens, and of their escapes. If all values consist of these, nothing else is held back: a
 # program may learn that much. Values have no control characters.
@@ -39,7 +39,7 @@ class Masker:
         self._pattern = re.compile(b"|".join(beginnings) or rb"(?!)")
         self._held_at_most = max((one.bytes_at_most for one in self._spellings), default=1) - 1
         self._run = _run_bytes(texts)
-        self._effort = Effort()  # shared with all fresh copies
+        self._budget = WorkBudget()  # shared with all fresh copies
         self._held = b""
         self._held_masked = 0  # how much of it belongs to a value that began before
 
@@ -51,7 +51,7 @@ class Masker:
 
     def feed(self, data: bytes) -> bytes:
         """Mask a piece. Returns what can be passed on now."""
-        self._effort.gain(len(data))
+        self._budget.gain(len(data))
         data = self._held + data
         return self._release(data, self._may_go_on_from(data))
 
@@ -66,13 +66,13 @@ class Masker:
     def _release(self, data: bytes, keep: int) -> bytes:
         spans = [(0, self._held_masked)]
         beyond = self._held_masked  # masked up to here, by values that begin in the part being released
-        search, effort = self._pattern.search, self._effort
+        search, budget = self._pattern.search, self._budget
         match = search(data)
         while match is not None:
             start = match.start()
-            effort.spend(_STEPS_PER_MATCH + len(self._spellings))
+            budget.spend(_STEPS_PER_MATCH + len(self._spellings))
             for one in self._spellings:
-                for span in one.spans(data, start, effort):
+                for span in one.spans(data, start, budget):
                     spans.append(span)
                     if start < keep:
                         beyond = max(beyond, span[1])

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ramet.network.secrets.work_budget import Effort
+from ramet.network.secrets.work_budget import WorkBudget
 
 _NEVER_ESCAPED = frozenset(string.ascii_letters + string.digits + "-._~")
 # Upper bounds for one character: "&amp;#x0000002f;", and "\\\ud83d\\\ude00" or the like for each byte.
@@ -51,7 +51,7 @@ _ONE_BASE64_ALPHABET = bytes.maketrans(b"-_", b"+/")
 Span = tuple[int, int]
 Unit = Sequence[bytes]  # expressions for the spellings of one character, longer ones first
 # Where a spelling ends that begins at a given place. 0: none does.
-EndOf = Callable[[bytes, int, Effort], int]
+EndOf = Callable[[bytes, int, WorkBudget], int]
 # Expressions for the spellings of one character, by their first byte.
 ByBeginning = dict[int, tuple[re.Pattern[bytes], ...]]
 
@@ -94,10 +94,10 @@ class Spellings:
     def __repr__(self) -> str:
         return f"<Spellings, {len(self._ends)}>"
 
-    def spans(self, data: bytes, start: int, effort: Effort) -> Iterator[Span]:
+    def spans(self, data: bytes, start: int, budget: WorkBudget) -> Iterator[Span]:
         """The ranges of the value's spellings that begin at ``start``. Raises TooAlike."""
         for end_of, bits_before in self._ends.get(data[start], ()):
-            if end := end_of(data, start, effort):
+            if end := end_of(data, start, budget):
                 before = _LETTER_BEFORE.search(data, max(0, start - _LETTER_AT_MOST), start) if bits_before else None
                 yield start if before is None else before.start(), end
 
@@ -118,8 +118,8 @@ def forget() -> None:
 
 
 def _literal(text: bytes) -> EndOf:
-    def end(data: bytes, start: int, effort: Effort) -> int:
-        effort.spend(1 + len(text) // _BYTES_PER_STEP)
+    def end(data: bytes, start: int, budget: WorkBudget) -> int:
+        budget.spend(1 + len(text) // _BYTES_PER_STEP)
         return start + len(text) if data.startswith(text, start) else 0
 
     return end
@@ -132,16 +132,16 @@ def _escaped_text(value: str) -> EndOf:
     """
     parts = [run.encode() if run[0] in _NEVER_ESCAPED else run for run in re.findall(r"[A-Za-z0-9._~-]+|.", value)]
 
-    def end(data: bytes, start: int, effort: Effort) -> int:
+    def end(data: bytes, start: int, budget: WorkBudget) -> int:
         reached = {start}
         for part in parts:
             if isinstance(part, bytes):
-                effort.spend(len(reached) * (1 + len(part) // _BYTES_PER_STEP))
+                budget.spend(len(reached) * (1 + len(part) // _BYTES_PER_STEP))
                 reached = {at + len(part) for at in reached if data.startswith(part, at)}
             else:
-                known = _compiled(part, effort)
+                known = _compiled(part, budget)
                 tried = [(spelling, at) for at in reached for spelling in known.get(_byte_at(data, at), ())]
-                effort.spend(len(reached) + len(tried))
+                budget.spend(len(reached) + len(tried))
                 matches = [spelling.match(data, at) for spelling, at in tried]
                 reached = {match.end() for match in matches if match is not None}
             if not reached:
@@ -156,10 +156,10 @@ def _base64_text(form: _Base64Form) -> EndOf:
     wanted = letters.encode()
     escaped = {letter: re.compile(_one_of(_base64_unit(letter))) for letter in "+/"}
 
-    def end(data: bytes, at: int, effort: Effort) -> int:
+    def end(data: bytes, at: int, budget: WorkBudget) -> int:
         done = 0
         while done < len(wanted):
-            effort.spend(1)
+            budget.spend(1)
             match = _BASE64_LETTERS.match(data, at, at + min(len(wanted) - done, _BASE64_PER_STEP))
             if match is not None:
                 found = match[0].translate(_ONE_BASE64_ALPHABET)
@@ -199,14 +199,14 @@ def _one_of(unit: Unit) -> bytes:
 _known: dict[str, ByBeginning] = {}
 
 
-def _compiled(character: str, effort: Effort) -> ByBeginning:
+def _compiled(character: str, budget: WorkBudget) -> ByBeginning:
     """Compiled expressions for one character.
 
     Compiled on first use: a value may contain thousands of different ones.
     """
     known = _known.get(character)
     if known is None:
-        effort.spend(_STEPS_TO_COMPILE)
+        budget.spend(_STEPS_TO_COMPILE)
         if len(_known) >= _COMPILED_AT_MOST:
             _known.clear()
         found: defaultdict[int, list[re.Pattern[bytes]]] = defaultdict(list)

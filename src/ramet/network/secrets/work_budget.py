@@ -31,7 +31,7 @@ def slices(data: bytes) -> Iterator[bytes]:
         yield data[at : at + SLICE_BYTES]
 
 
-class Effort:
+class WorkBudget:
     """The budget of one connection. Each byte adds to it; unused budget is kept up to a limit."""
 
     __slots__ = ("_left",)

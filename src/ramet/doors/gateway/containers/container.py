@@ -18,7 +18,7 @@ from ramet.doors.gateway.errors import ApiError, invalid
 from ramet.doors.gateway.files.store import FileStore
 from ramet.doors.gateway.running.blocks import EDITOR
 from ramet.doors.gateway.running.cell_run import CellRun
-from ramet.doors.gateway.running.client_tools import Tooling
+from ramet.doors.gateway.running.client_tools import ClientTools
 from ramet.doors.gateway.running.execution import ExecutionPlace, carry_out
 from ramet.doors.gateway.running.outcomes import CellRequest, ClientTool, Finished
 from ramet.doors.gateway.running.outputs import Outputs
@@ -63,7 +63,7 @@ class Container:
         self._runs: deque[CellRun] = deque(maxlen=_RUNS_KEPT)
         self._uploads: Uploads = Uploads() if like is None else like._uploads.copy()
         self._outputs: Outputs = Outputs() if like is None else like._outputs.copy()
-        self._tooling = Tooling(self._called, fresh=like is None)
+        self._client_tools = ClientTools(self._called, fresh=like is None)
         self._kept = KeptSandbox(settings, self._outputs.folder, sandbox)
         self._lock = asyncio.Lock()  # or waking, freezing, copying and closing would race for the sandbox
 
@@ -158,7 +158,7 @@ class Container:
     ) -> CellRun:
         """Start a cell. Waits while another runs. Raises ContainerBusy if that one waits for its client.
 
-        ``tools`` become functions in Python and commands in bash. ``tools_anew``: see ``Tooling.give``.
+        ``tools`` become functions in Python and commands in bash. ``tools_anew``: see ``ClientTools.give``.
         """
         with self.in_use():
             run = await self._claim(request, tools if request.name != EDITOR else ())
@@ -203,7 +203,7 @@ class Container:
         async with self._lock:
             # Checked under the lock: a request may have come, or `close`, since the registry chose this container.
             if not self.busy and self.closed is None and await self._kept.freeze():
-                self._tooling.forget()
+                self._client_tools.forget()
                 # Clients that have read an outcome have had time to ask for it again.
                 self._runs = deque((run for run in self._runs if not run.told), maxlen=_RUNS_KEPT)
 
@@ -261,7 +261,7 @@ class Container:
     async def _give_tools(self, sandbox: AsyncSandbox, run: CellRun, anew: bool) -> None:
         if run.request.name != EDITOR:
             try:
-                await self._tooling.give(sandbox, run.tools, anew=anew)
+                await self._client_tools.give(sandbox, run.tools, anew=anew)
             except InvalidArgument as error:
                 raise invalid(f"tools: {error.message}") from error
 

@@ -10,7 +10,7 @@ from ramet.doors.gateway.running.outcomes import ClientTool
 Called = Callable[[str, dict[str, object]], Awaitable[str]]
 
 
-class Tooling:
+class ClientTools:
     """The tools that a sandbox was last given. Belongs to one container; ``called`` handles the calls of its code."""
 
     def __init__(self, called: Called, *, fresh: bool) -> None:

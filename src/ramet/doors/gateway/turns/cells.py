@@ -13,7 +13,7 @@ from ramet.doors.gateway.running.blocks import ErrorCode, execution_error, tool_
 from ramet.doors.gateway.running.cell_run import CellRequest, CellRun, Finished, Waiting
 from ramet.doors.gateway.services import Services
 from ramet.doors.gateway.turns.message_builder import ContainerShown
-from ramet.doors.gateway.upstream.cell_texts import Wording
+from ramet.doors.gateway.upstream.cell_texts import CellTexts
 
 _DEFAULT_VERSION = "20260120"
 _CHARACTERS_PER_TOKEN = 4
@@ -34,11 +34,11 @@ def tokens_kept_out(request: MessagesRequest) -> int:
 class TurnCells:
     """Owns the turn's use of the container; the container itself outlives the turn."""
 
-    def __init__(self, services: Services, request: MessagesRequest, owner: str, wording: Wording) -> None:
+    def __init__(self, services: Services, request: MessagesRequest, owner: str, texts: CellTexts) -> None:
         self._services = services
         self.request = request
         self._owner = owner
-        self._wording = wording
+        self._texts = texts
         self._container: Container | None = None
         self._stack: ExitStack | None = None
         self._run: CellRun | None = None
@@ -77,7 +77,7 @@ class TurnCells:
                 except ContainerExpired as error:
                     container = await self._instead(error)
                     paths = await container.upload(uploads)
-                self._wording.uploaded(dict(zip(uploads, paths, strict=True)))
+                self._texts.uploaded(dict(zip(uploads, paths, strict=True)))
             if request.calls.answers:
                 self._take_answers(container)
         self._prepared = True
@@ -92,7 +92,7 @@ class TurnCells:
             self._services.watch(self._run)
         else:
             self._run, self._after = None, None
-            self._wording.cell_ended(str(cell.get("id")), outcome.model_text)
+            self._texts.cell_ended(str(cell.get("id")), outcome.model_text)
         return outcome
 
     def give_up(self) -> None:

@@ -19,7 +19,7 @@ from ramet.doors.gateway.encoding import to_json
 from ramet.doors.gateway.requests.request import MessagesRequest
 from ramet.doors.gateway.running.answers import AnswerRefused
 from ramet.doors.gateway.services import Services
-from ramet.doors.gateway.turns.message_builder import GrowingMessage
+from ramet.doors.gateway.turns.message_builder import MessageBuilder
 from ramet.doors.gateway.turns.turn import ModelTurn
 from ramet.doors.gateway.upstream.client import Said
 from ramet.doors.gateway.upstream.credentials import UpstreamCaller
@@ -36,14 +36,14 @@ class Answered(Protocol):
     """An answer, complete or in progress."""
 
     @property
-    def message(self) -> GrowingMessage: ...
+    def message(self) -> MessageBuilder: ...
     @property
     def said(self) -> Said: ...
 
 
 @dataclass(frozen=True)
 class _Whole:
-    message: GrowingMessage
+    message: MessageBuilder
     said: Said
 
 

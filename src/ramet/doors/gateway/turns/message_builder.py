@@ -27,7 +27,7 @@ class ContainerShown:
         return {"id": self.id, "expires_at": self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
-class GrowingMessage:
+class MessageBuilder:
     """Owns the content of the answer. Each change of it is also an event of its recording."""
 
     def __init__(self, model: str, *, with_code: bool) -> None:

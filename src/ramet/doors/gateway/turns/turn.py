@@ -25,8 +25,8 @@ from ramet.doors.gateway.requests.request import MessagesRequest
 from ramet.doors.gateway.running.cell_run import PendingToolCall, Waiting
 from ramet.doors.gateway.services import Services
 from ramet.doors.gateway.turns.cells import TurnCells
-from ramet.doors.gateway.turns.message_builder import GrowingMessage
-from ramet.doors.gateway.upstream.cell_texts import Wording
+from ramet.doors.gateway.turns.message_builder import MessageBuilder
+from ramet.doors.gateway.upstream.cell_texts import CellTexts
 from ramet.doors.gateway.upstream.client import Said
 from ramet.doors.gateway.upstream.credentials import UpstreamCaller
 from ramet.doors.gateway.upstream.inlining import inlined
@@ -49,11 +49,11 @@ class ModelTurn:
         self._services = services
         self._request = request
         self._owner = owner
-        self.message = GrowingMessage(request.model, with_code=request.tools.version is not None)
+        self.message = MessageBuilder(request.model, with_code=request.tools.version is not None)
         self.failed = False
         self._sampler = Sampler(services, caller, self.message, request.tools, request.cell_ids)
-        self._wording = Wording(services.rooms.files, owner)
-        self._cells = TurnCells(services, request, owner, self._wording)
+        self._texts = CellTexts(services.rooms.files, owner)
+        self._cells = TurnCells(services, request, owner, self._texts)
         self._open: deque[AnyBlock] = deque(request.calls.cells)
         self._history: tuple[Message, ...] | None = None
         self._samples = 0
@@ -184,7 +184,7 @@ class ModelTurn:
             history.append({"role": "assistant", "content": self.message.content})
         if self._notes:
             history.append({"role": "user", "content": [{"type": "text", "text": note} for note in self._notes]})
-        told = translate(history, self._wording.tell, self._wording.tell_upload)
+        told = translate(history, self._texts.tell, self._texts.tell_upload)
         body = {**request.fields, "messages": told, "stream": request.stream}
         if tools.for_upstream:
             body["tools"] = list(tools.for_upstream)

@@ -13,7 +13,7 @@ from ramet.doors.gateway.upstream.past_cells import retell
 from ramet.doors.gateway.upstream.translation import Told
 
 
-class Wording:
+class CellTexts:
     """Owns the texts of this turn."""
 
     def __init__(self, files: FileStore, owner: str) -> None:

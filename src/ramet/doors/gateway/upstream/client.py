@@ -20,7 +20,7 @@ from ramet.doors.gateway.encoding import to_json
 from ramet.doors.gateway.errors import ApiError, invalid
 from ramet.doors.gateway.settings import GatewaySettings
 from ramet.doors.gateway.upstream.credentials import UpstreamCaller
-from ramet.doors.gateway.upstream.errors import Complaints, json_object, shown
+from ramet.doors.gateway.upstream.errors import UpstreamErrors, json_object, shown
 from ramet.doors.gateway.upstream.sse import EventReader, EventTooLong
 from ramet.errors import InvalidArgument
 
@@ -56,7 +56,7 @@ class Upstream:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._url = base_url(settings.upstream)
-        self.complaints = Complaints(urlsplit(self._url).netloc.rpartition("@")[2], settings.upstream_key)
+        self.errors = UpstreamErrors(urlsplit(self._url).netloc.rpartition("@")[2], settings.upstream_key)
         self._client = httpx.AsyncClient(
             limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_KEPT_CONNECTIONS),
             # Accept no cookies: a cookie set for one client must not be sent with the requests of another.
@@ -87,7 +87,7 @@ class Upstream:
                     yield event
                 return
             if kind != "text/event-stream":
-                raise self.complaints.broken(f"answered with {kind or 'no content type'} instead of an event stream")
+                raise self.errors.broken(f"answered with {kind or 'no content type'} instead of an event stream")
             async for event in self._events(response):
                 yield event
 
@@ -123,15 +123,13 @@ class Upstream:
             async with self._client.stream(method, url, headers=given, content=content, timeout=timeout) as response:
                 yield response
         except httpx.ConnectTimeout:
-            raise self.complaints.broken("does not answer: no connection in time") from None
+            raise self.errors.broken("does not answer: no connection in time") from None
         except httpx.ConnectError as error:
-            raise self.complaints.broken(f"cannot be reached: {_reason(error)}") from None
+            raise self.errors.broken(f"cannot be reached: {_reason(error)}") from None
         except httpx.TimeoutException:
-            raise self.complaints.broken(f"sent nothing for {silence_seconds:g} seconds", 504) from None
+            raise self.errors.broken(f"sent nothing for {silence_seconds:g} seconds", 504) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise self.complaints.broken(
-                f"closed the connection in the middle of its answer: {_reason(error)}"
-            ) from None
+            raise self.errors.broken(f"closed the connection in the middle of its answer: {_reason(error)}") from None
         except httpx.InvalidURL:
             raise invalid("the path or query of this request cannot be passed on") from None
 
@@ -140,14 +138,12 @@ class Upstream:
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             # We asked for no encoding, and a few bytes of nested encodings can unpack to more than fits in memory.
-            raise self.complaints.broken(f"answered in the encoding {encoding[:60]!r}, which it was not asked for")
+            raise self.errors.broken(f"answered in the encoding {encoding[:60]!r}, which it was not asked for")
         if response.status_code < 300:
             return
         if response.status_code < 400:
-            raise self.complaints.broken(
-                f"answered {response.status_code}, a redirect: name the place that it leads to"
-            )
-        raise self.complaints.refusal(response.status_code, await _read(response), said.headers)
+            raise self.errors.broken(f"answered {response.status_code}, a redirect: name the place that it leads to")
+        raise self.errors.refusal(response.status_code, await _read(response), said.headers)
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
         reader, pieces, size = EventReader(), response.aiter_raw(), 0
@@ -155,7 +151,7 @@ class Upstream:
             async for piece in pieces:
                 size += len(piece)
                 if size > _ANSWER_BYTES_AT_MOST:
-                    raise self.complaints.broken(f"streams without end: {_ANSWER_BYTES_AT_MOST} bytes, and no answer")
+                    raise self.errors.broken(f"streams without end: {_ANSWER_BYTES_AT_MOST} bytes, and no answer")
                 for event in reader.feed(piece):
                     read = self._event(event.name, event.data)
                     if read is not None and read["type"] == "message_stop":
@@ -165,7 +161,7 @@ class Upstream:
                     if read is not None:
                         yield read
         except EventTooLong:
-            raise self.complaints.broken("sent an endless line") from None
+            raise self.errors.broken("sent an endless line") from None
         for event in reader.end():
             if (read := self._event(event.name, event.data)) is not None:
                 yield read
@@ -175,18 +171,18 @@ class Upstream:
             return None
         event = json_object(data.encode("utf-8", "replace"))
         if event is None:
-            raise self.complaints.broken(f"sent an event that is not JSON: {shown(data.encode('utf-8', 'replace'))}")
+            raise self.errors.broken(f"sent an event that is not JSON: {shown(data.encode('utf-8', 'replace'))}")
         kind = event.setdefault("type", name)
         if kind == "error" or name == "error":
-            raise self.complaints.stream_error(event)
+            raise self.errors.stream_error(event)
         return None if kind == "ping" else event
 
     def _message(self, body: bytes) -> dict[str, Any]:
         message = json_object(body)
         if message is None:
-            raise self.complaints.broken(f"sent something that is not JSON: {shown(body)}")
+            raise self.errors.broken(f"sent something that is not JSON: {shown(body)}")
         if not isinstance(message.get("content"), list):
-            raise self.complaints.broken("sent an answer without content")
+            raise self.errors.broken("sent an answer without content")
         return message
 
 

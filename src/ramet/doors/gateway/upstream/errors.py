@@ -10,7 +10,7 @@ from ramet.doors.gateway.errors import ApiError, kind_of, status_of
 _SHOWN_CHARACTERS = 300
 
 
-class Complaints:
+class UpstreamErrors:
     """Makes the errors, without any key: a server that quotes the key it refuses must not reveal it to our clients."""
 
     def __init__(self, upstream: str, key: str | None) -> None:

@@ -11,7 +11,7 @@ from ramet.doors.gateway.exchange import owner_of
 from ramet.doors.gateway.requests.declarations import upstream_choice
 from ramet.doors.gateway.requests.request import read_body, read_request
 from ramet.doors.gateway.services import Services
-from ramet.doors.gateway.upstream.cell_texts import Wording
+from ramet.doors.gateway.upstream.cell_texts import CellTexts
 from ramet.doors.gateway.upstream.credentials import UpstreamCaller, upstream_headers
 from ramet.doors.gateway.upstream.inlining import inlined
 from ramet.doors.gateway.upstream.translation import translate
@@ -25,9 +25,9 @@ def routes(services: Services) -> list[Route]:
         owner = owner_of(request)
         body = await read_body(request, services.settings.body_bytes)
         asked = read_request(body, owner, services.threads, services.surroundings)
-        wording = Wording(services.rooms.files, owner)
+        texts = CellTexts(services.rooms.files, owner)
         messages = await inlined(asked.messages, services.rooms.files, owner)
-        given = {**asked.fields, "messages": translate(messages, wording.tell, wording.tell_upload)}
+        given = {**asked.fields, "messages": translate(messages, texts.tell, texts.tell_upload)}
         if asked.tools.for_upstream:
             given["tools"] = list(asked.tools.for_upstream)
             if (choice := upstream_choice(asked.tool_choice, asked.tools, first=True)) is not None:

@@ -15,7 +15,7 @@ from ramet.doors.gateway.errors import ApiError
 from ramet.doors.gateway.kinds import AnyBlock, client_id, is_own_result, is_own_use
 from ramet.doors.gateway.requests.declarations import DeclaredTools
 from ramet.doors.gateway.requests.tool_texts import PROGRAMMATIC_VERSIONS
-from ramet.doors.gateway.turns.message_builder import OWN_FIELDS, GrowingMessage
+from ramet.doors.gateway.turns.message_builder import OWN_FIELDS, MessageBuilder
 
 Broken = Callable[[str], ApiError]
 # Fields of blocks that grow, by the type of their deltas.
@@ -40,7 +40,7 @@ class Sample:
 
 async def read_sample(
     events: AsyncIterator[dict[str, Any]],
-    message: GrowingMessage,
+    message: MessageBuilder,
     tools: DeclaredTools,
     taken: set[str],
     broken: Broken,
@@ -53,7 +53,7 @@ async def read_sample(
 
 
 class _SampleReading:
-    def __init__(self, message: GrowingMessage, tools: DeclaredTools, taken: set[str], broken: Broken) -> None:
+    def __init__(self, message: MessageBuilder, tools: DeclaredTools, taken: set[str], broken: Broken) -> None:
         self._message = message
         self._tools = tools
         self._taken = taken

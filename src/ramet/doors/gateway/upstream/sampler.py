@@ -10,7 +10,7 @@ from typing import Any
 from ramet.doors.gateway.errors import ApiError
 from ramet.doors.gateway.requests.declarations import DeclaredTools
 from ramet.doors.gateway.services import Services
-from ramet.doors.gateway.turns.message_builder import GrowingMessage
+from ramet.doors.gateway.turns.message_builder import MessageBuilder
 from ramet.doors.gateway.upstream.client import Said, whole_as_events
 from ramet.doors.gateway.upstream.credentials import UpstreamCaller
 from ramet.doors.gateway.upstream.sample_reader import Sample, read_sample
@@ -26,7 +26,7 @@ class Sampler:
         self,
         services: Services,
         caller: UpstreamCaller,
-        message: GrowingMessage,
+        message: MessageBuilder,
         tools: DeclaredTools,
         cell_ids: set[str],
     ) -> None:
@@ -67,7 +67,7 @@ class Sampler:
         return sample
 
     async def _read(self, events: AsyncIterator[dict[str, Any]]) -> Sample:
-        broken = self._services.upstream.complaints.broken
+        broken = self._services.upstream.errors.broken
         return await read_sample(events, self._message, self._tools, self._cell_ids, broken)
 
     def _explained(self, error: ApiError) -> ApiError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ramet.doors.http.access.keys import LOCAL
-from ramet.doors.http.engine_link.events import News
+from ramet.doors.http.engine_link.events import SandboxEvent
 from ramet.protocol import calls
 from ramet.web.request_log import Log, RequestLog
 
@@ -111,11 +111,11 @@ class Audit:
             }
         )
 
-    def ended(self, news: News, key: str) -> None:
+    def ended(self, event: SandboxEvent, key: str) -> None:
         """Record a sandbox that ended by itself, because its lifetime or its idle timeout was over."""
-        if self._log is not None and news.cause not in ("closed", "merged"):
+        if self._log is not None and event.cause not in ("closed", "merged"):
             self._log.record(
-                {"action": "end", "key": key, "key_id": news.owner, "sandbox": news.id, "outcome": news.cause}
+                {"action": "end", "key": key, "key_id": event.owner, "sandbox": event.id, "outcome": event.cause}
             )
 
 

@@ -12,10 +12,10 @@ from ramet.protocol.values.listing import SandboxRow
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class SandboxEvent:
     """A sandbox began or ended; or the engine is up ("all", with all its sandboxes) or gone ("down")."""
 
-    event: Literal["all", "begun", "ended", "down"]
+    kind: Literal["all", "begun", "ended", "down"]
     sandboxes: tuple[SandboxRow, ...] = ()  # for "all" and "begun"
     id: str = ""
     owner: str = ""
@@ -25,10 +25,10 @@ class News:
     spaces: tuple[tuple[str, str], ...] = ()
 
 
-def read_news(header: Mapping[str, object]) -> News:
+def read_event(header: Mapping[str, object]) -> SandboxEvent:
     event = fields.text(header, "event")
     if event == "all":
-        return News(
+        return SandboxEvent(
             "all",
             sandboxes=tuple(SandboxRow.read(row) for row in _objects(header, "sandboxes")),
             snapshots=_owned(header, "snapshots"),
@@ -36,10 +36,10 @@ def read_news(header: Mapping[str, object]) -> News:
         )
     if event == "begun":
         row = SandboxRow.read(fields.mapping(header, "sandbox"))
-        return News("begun", sandboxes=(row,), id=row.id, owner=row.owner)
+        return SandboxEvent("begun", sandboxes=(row,), id=row.id, owner=row.owner)
     if event != "ended":
         raise ProtocolError(f"news of an unknown event {event!r:.40}")
-    return News(
+    return SandboxEvent(
         "ended",
         id=fields.text(header, "id"),
         owner=fields.text(header, "owner"),

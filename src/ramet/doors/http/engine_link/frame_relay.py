@@ -124,7 +124,7 @@ class WholeFrames:
         return data
 
 
-class Heart:
+class Heartbeat:
     """Calls back streams that were silent for a while.
 
     One timer serves all, because most calls end within one period.

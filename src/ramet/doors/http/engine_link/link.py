@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 
-from ramet.doors.http.engine_link.events import News, read_news
+from ramet.doors.http.engine_link.events import SandboxEvent, read_event
 from ramet.doors.http.engine_link.frame_relay import FrameScanner
 from ramet.errors import EngineLost, ProtocolError, RametError
 from ramet.protocol import calls
@@ -52,7 +52,7 @@ class EngineConnections:
         self._active: set[EngineCall] = set()
         self.up = False
         self.rows: dict[str, SandboxRow] = {}
-        self.on_news: list[Callable[[News], None]] = []
+        self.on_event: list[Callable[[SandboxEvent], None]] = []
 
     def __repr__(self) -> str:
         return f"<Link {'up' if self.up else 'down'}, {len(self.rows)} sandboxes, {len(self._idle)} idle connections>"
@@ -154,9 +154,9 @@ class EngineConnections:
         wait_seconds = _FIRST_WAIT_SECONDS
         while True:
             try:
-                async for news in self._news():
+                async for event in self._events():
                     wait_seconds = _FIRST_WAIT_SECONDS
-                    self._take(news)
+                    self._take(event)
             except (RametError, OSError):
                 pass  # the engine is gone or not up yet; each caller gets an error of its own
             except Exception as error:
@@ -164,29 +164,29 @@ class EngineConnections:
                 context = {"message": "news of the engine could not be taken", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
             if self.up:
-                self._take(News("down"))
+                self._take(SandboxEvent("down"))
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(wait_seconds * 2, _LAST_WAIT_SECONDS)
 
-    async def _news(self) -> AsyncIterator[News]:
+    async def _events(self) -> AsyncIterator[SandboxEvent]:
         async with EngineCall(self, await self._new()) as call:
             await call.send(encode(calls.WATCH, {}))
             async for frame in call.frames():
                 if frame.kind == calls.ERROR:
                     raise calls.read_error(frame.header)
                 if frame.kind == calls.NEWS:
-                    yield read_news(frame.header)
+                    yield read_event(frame.header)
 
-    def _take(self, news: News) -> None:
-        if news.event in ("all", "down"):
-            self.rows = {row.id: row for row in news.sandboxes}
-            self.up = news.event == "all"
-        elif news.event == "begun":
-            self.rows.update((row.id, row) for row in news.sandboxes)
+    def _take(self, event: SandboxEvent) -> None:
+        if event.kind in ("all", "down"):
+            self.rows = {row.id: row for row in event.sandboxes}
+            self.up = event.kind == "all"
+        elif event.kind == "begun":
+            self.rows.update((row.id, row) for row in event.sandboxes)
         else:
-            self.rows.pop(news.id, None)
-        for callback in self.on_news:
-            callback(news)
+            self.rows.pop(event.id, None)
+        for callback in self.on_event:
+            callback(event)
 
 
 class EngineCall:

@@ -66,7 +66,7 @@ def _introduce(line: socket.socket, socket_path: str, parent: int) -> NoReturn:
     os._exit(0)
 
 
-class Introductions:
+class IntroducerClient:
     """The worker's side. Owns the socket to the introducer, and belongs to a running loop.
 
     ``lost`` is called when the introducer has died.

@@ -14,9 +14,9 @@ import uvloop
 
 from ramet.doors.http.access.admission import Creation
 from ramet.doors.http.access.audit_log import Audit
-from ramet.doors.http.engine_link.events import News
+from ramet.doors.http.engine_link.events import SandboxEvent
 from ramet.doors.http.engine_link.link import EngineConnections
-from ramet.doors.http.processes.introducer import Introductions
+from ramet.doors.http.processes.introducer import IntroducerClient
 from ramet.doors.http.records import ServerRecords
 from ramet.doors.http.requests.application import HttpApplication
 from ramet.doors.http.routes.metrics import ServerMetrics
@@ -54,7 +54,7 @@ class Worker:
         folder = Path(settings.state)
         self._records = ServerRecords(folder / DATABASE_NAME, complain=self._complain)
         self._link = EngineConnections(settings.idle_engine_connections)
-        self._link.on_news.append(self._record)
+        self._link.on_event.append(self._record)
         self._application = HttpApplication(
             settings,
             self._link,
@@ -69,11 +69,11 @@ class Worker:
 
     async def run(self, line: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        introductions = Introductions(line, self._give_up)
+        introducer = IntroducerClient(line, self._give_up)
         stop = asyncio.Event()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop.set)
-        self._link.start(introductions.connection)
+        self._link.start(introducer.connection)
         with suppress(TimeoutError):
             # Wait for the engine, so that the first requests do not get 503. Without one, serve anyway and answer that.
             await asyncio.wait_for(self._engine_is_up(), self._settings.engine_seconds)
@@ -93,7 +93,7 @@ class Worker:
         finally:
             # The link first: its watching task would ask a closed introducer for a connection.
             await self._link.close()
-            introductions.close()
+            introducer.close()
             self._records.close()
 
     async def _engine_is_up(self) -> None:
@@ -115,16 +115,16 @@ class Worker:
         while self._server.server_state.tasks and loop.time() < until:
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _record(self, news: News) -> None:
-        if news.event == "all":
-            self._records.reconcile(news.sandboxes)
-            self._log.event("engine up", sandboxes=len(news.sandboxes))
-        elif news.event == "begun":
-            self._records.begun(news.sandboxes[0])
-        elif news.event == "ended":
-            self._records.ended(news.id, news.cause, news.message)
-            self._application.audit.ended(news, self._records.keys.name_of(news.owner))
-            self._application.relays.cut(SandboxClosed(news.message, details={"cause": news.cause}), news.id)
+    def _record(self, event: SandboxEvent) -> None:
+        if event.kind == "all":
+            self._records.reconcile(event.sandboxes)
+            self._log.event("engine up", sandboxes=len(event.sandboxes))
+        elif event.kind == "begun":
+            self._records.begun(event.sandboxes[0])
+        elif event.kind == "ended":
+            self._records.ended(event.id, event.cause, event.message)
+            self._application.audit.ended(event, self._records.keys.name_of(event.owner))
+            self._application.relays.cut(SandboxClosed(event.message, details={"cause": event.cause}), event.id)
         else:
             self._application.relays.cut(EngineLost("the engine ended, and all its sandboxes with it"))
             self._log.event("engine down", level="warning")

@@ -10,7 +10,7 @@ from ramet.doors.http.access.admission import Creation
 from ramet.doors.http.access.audit_log import ROUTE_ACTIONS, Audit
 from ramet.doors.http.access.auth import ActivityLimits, Authenticator
 from ramet.doors.http.access.keys import KeyLimits, KeyRow
-from ramet.doors.http.engine_link.frame_relay import Heart
+from ramet.doors.http.engine_link.frame_relay import Heartbeat
 from ramet.doors.http.engine_link.link import EngineConnections
 from ramet.doors.http.exposed import requests
 from ramet.doors.http.records import ServerRecords
@@ -71,7 +71,7 @@ class HttpApplication:
         self.metrics = metrics
         self.relays = requests.Relays(settings.exposed_requests)
         self._bound = None if settings.network is None else network_bounds.read_bound(settings.network)
-        self.heart = Heart(settings.heartbeat_seconds)
+        self.heartbeat = Heartbeat(settings.heartbeat_seconds)
         self.log = log
         self.audit = audit
         self._door = Authenticator(settings, records)

@@ -274,8 +274,8 @@ async def _relay(exchange: RequestExchange, engine: EngineCall, headers: Headers
 
 
 async def _pass_on(exchange: RequestExchange, engine: EngineCall, headers: Headers) -> bytes:
-    heart, wake = exchange.application.heart, engine.wake
-    heart.heard(wake)
+    heartbeat, wake = exchange.application.heartbeat, engine.wake
+    heartbeat.heard(wake)
     try:
         data = await engine.take()
         if engine.answer.first_kind == calls.ERROR:
@@ -286,7 +286,7 @@ async def _pass_on(exchange: RequestExchange, engine: EngineCall, headers: Heade
             return data[-engine.answer.frame_bytes :]
         return await _stream(exchange, engine, headers, data)
     finally:
-        heart.forget(wake)
+        heartbeat.forget(wake)
 
 
 async def _refused(exchange: RequestExchange, engine: EngineCall, headers: Headers, data: bytes) -> bytes:
@@ -296,12 +296,12 @@ async def _refused(exchange: RequestExchange, engine: EngineCall, headers: Heade
 
 
 async def _stream(exchange: RequestExchange, engine: EngineCall, headers: Headers, data: bytes) -> bytes:
-    heart, wake, whole = exchange.application.heart, engine.wake, WholeFrames(engine.answer)
+    heartbeat, wake, whole = exchange.application.heartbeat, engine.wake, WholeFrames(engine.answer)
     started = False
     try:
         while True:
             if data:
-                heart.heard(wake)
+                heartbeat.heard(wake)
                 data = whole.feed(data)
             elif whole.at_border:
                 data = HEARTBEAT

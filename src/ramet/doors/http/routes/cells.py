@@ -121,12 +121,12 @@ async def _stream(
     exchange: RequestExchange, engine: EngineCall, written: Format, execution: str, headers: Headers
 ) -> str:
     """Write events as they come, and return the outcome. The first frame decides between a stream and an error."""
-    heart, wake = exchange.application.heart, engine.wake
+    heartbeat, wake = exchange.application.heartbeat, engine.wake
     decoder = FrameDecoder(FROM_ENGINE)
     outcome = cell_outcomes.CANCELLED
     try:
         while True:
-            heart.heard(wake)
+            heartbeat.heard(wake)
             data = await engine.take()
             pieces = [] if data else [b"\n"]
             for frame in decoder.feed(data):
@@ -156,7 +156,7 @@ async def _stream(
         await exchange.write(written.error(error), more=False)
         return outcome
     finally:
-        heart.forget(wake)
+        heartbeat.forget(wake)
 
 
 def _stream_of(frame: Frame) -> int:

@@ -123,17 +123,17 @@ async def _stream(exchange: RequestExchange, sandbox_id: str, terminal_id: str, 
 
 async def _relay(exchange: RequestExchange, call: EngineCall) -> None:
     decoder = FrameDecoder(FROM_ENGINE)
-    heart, wake = exchange.application.heart, call.wake
+    heartbeat, wake = exchange.application.heartbeat, call.wake
     try:
         while not call.over:
-            heart.heard(wake)
+            heartbeat.heard(wake)
             data = await call.take()
             # Woken by the heartbeat: send an empty line, which means nothing but shows that we are alive.
             piece = b"".join([_event(frame) for frame in decoder.feed(data)]) if data else b"\n"
             if piece:
                 await exchange.write(piece)
     finally:
-        heart.forget(wake)
+        heartbeat.forget(wake)
 
 
 def _event(frame: Frame) -> bytes:
