@@ -67,15 +67,15 @@ async def exchange(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Exchange]:
     made = Exchange(server.sockets[0].getsockname()[1])
     network = NetworkSpec(allow=read_rules([f"{NAME}:{made.port}"]), addresses=((NAME, LOOPBACK),))
     resolver = Resolver()
-    guest = SandboxPeer(1, network, (), (), Reports(1, lambda messages, now: True), Lookups(resolver))
+    peer = SandboxPeer(1, network, (), (), Reports(1, lambda messages, now: True), Lookups(resolver))
     ours, theirs = socket.socketpair()
     made.reader, made.writer = await asyncio.open_connection(sock=theirs)
     _, stream = await asyncio.get_running_loop().create_connection(lambda: SocketStream(_WholePieces()), sock=ours)
-    made.task = asyncio.create_task(forward(stream, guest, None, False))
+    made.task = asyncio.create_task(forward(stream, peer, None, False))
     yield made
     made.task.cancel()
     await asyncio.wait({made.task}, timeout=WAIT_SECONDS)
-    guest.close()
+    peer.close()
     resolver.close()
     server.close()
     for writer in (made.writer, *writers):

@@ -53,19 +53,19 @@ def within(
     async def run() -> None:
         resolver = Resolver(ask)
         reports = Reports(1, take)
-        guest = SandboxPeer(1, spec, (), HostAddresses(), reports, Lookups(resolver))
+        peer = SandboxPeer(1, spec, (), HostAddresses(), reports, Lookups(resolver))
         async with asyncio.timeout(WAIT_SECONDS):
-            await work(guest)
-        guest.close()
+            await work(peer)
+        peer.close()
         resolver.close()
 
     uvloop.run(run())
     return said
 
 
-async def refusal(guest: SandboxPeer, host: str, port: int) -> TargetRefused:
+async def refusal(peer: SandboxPeer, host: str, port: int) -> TargetRefused:
     with pytest.raises(TargetRefused) as caught:
-        await reach(guest, host, port, "connect")
+        await reach(peer, host, port, "connect")
     return caught.value
 
 
@@ -74,8 +74,8 @@ def test_a_name_is_looked_up_once_and_that_answer_is_used(echo_server: Server) -
     answers = Answers(["127.0.0.1"], ["127.0.0.2"])
     found: list[OutgoingConnection] = []
 
-    async def work(guest: SandboxPeer) -> None:
-        found.append(await reach(guest, NAME, echo_server.port, "connect"))
+    async def work(peer: SandboxPeer) -> None:
+        found.append(await reach(peer, NAME, echo_server.port, "connect"))
 
     within(spec_of(echo_server.rule(NAME), echo_server.rule("127.0.0.1")), answers, work)
     assert answers.asked == [NAME]
@@ -92,8 +92,8 @@ def test_a_name_is_looked_up_once_and_that_answer_is_used(echo_server: Server) -
 )  # fmt: skip
 @pytest.mark.parametrize("open", [True, False])
 def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(address: str, open: bool) -> None:
-    async def work(guest: SandboxPeer) -> None:
-        refused = await refusal(guest, NAME, 443)
+    async def work(peer: SandboxPeer) -> None:
+        refused = await refusal(peer, NAME, 443)
         assert refused.status == "rule"
         assert NAME in refused.reason
 
@@ -102,8 +102,8 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(address: 
 
 
 def test_of_several_addresses_only_allowed_ones_are_tried(echo_server: Server) -> None:
-    async def work(guest: SandboxPeer) -> None:
-        target = await reach(guest, NAME, echo_server.port, "connect")
+    async def work(peer: SandboxPeer) -> None:
+        target = await reach(peer, NAME, echo_server.port, "connect")
         assert str(target.address) == "127.0.0.1"
 
     rules = (echo_server.rule(NAME), echo_server.rule("127.0.0.1"))
@@ -111,8 +111,8 @@ def test_of_several_addresses_only_allowed_ones_are_tried(echo_server: Server) -
 
 
 def test_the_next_address_is_tried_when_one_does_not_answer(echo_server: Server) -> None:
-    async def work(guest: SandboxPeer) -> None:
-        target = await reach(guest, NAME, echo_server.port, "connect")
+    async def work(peer: SandboxPeer) -> None:
+        target = await reach(peer, NAME, echo_server.port, "connect")
         assert str(target.address) == "127.0.0.1"
 
     rules = (echo_server.rule(NAME), f"127.0.0.0/8:{echo_server.port}")
@@ -120,8 +120,8 @@ def test_the_next_address_is_tried_when_one_does_not_answer(echo_server: Server)
 
 
 def test_a_denied_address_is_denied_under_every_name(echo_server: Server) -> None:
-    async def work(guest: SandboxPeer) -> None:
-        assert (await refusal(guest, NAME, echo_server.port)).status == "rule"
+    async def work(peer: SandboxPeer) -> None:
+        assert (await refusal(peer, NAME, echo_server.port)).status == "rule"
 
     deny = [echo_server.rule("127.0.0.1")]
     spec = spec_of(echo_server.rule(NAME), deny=deny, addresses={NAME: "127.0.0.1"})
@@ -132,9 +132,9 @@ def test_a_denied_address_is_denied_under_every_name(echo_server: Server) -> Non
 def test_a_name_that_no_rule_allows_is_never_looked_up() -> None:
     answers = Answers(["127.0.0.1"])
 
-    async def work(guest: SandboxPeer) -> None:
+    async def work(peer: SandboxPeer) -> None:
         for host in ("other.example", f"x.{NAME}", "localhost"):
-            await refusal(guest, host, 443)
+            await refusal(peer, host, 443)
 
     within(spec_of(NAME), answers, work)
     assert answers.asked == []
@@ -148,13 +148,13 @@ def test_rules_that_change_while_a_name_is_looked_up_count(echo_server: Server) 
         go_on.wait(WAIT_SECONDS)
         return [ipaddress.ip_address("127.0.0.1")]
 
-    async def work(guest: SandboxPeer) -> None:
-        reaching = asyncio.create_task(refusal(guest, NAME, echo_server.port))
+    async def work(peer: SandboxPeer) -> None:
+        reaching = asyncio.create_task(refusal(peer, NAME, echo_server.port))
         await asyncio.to_thread(asked.wait, WAIT_SECONDS)
-        guest.change(spec_of(echo_server.rule("127.0.0.1")), ())
+        peer.change(spec_of(echo_server.rule("127.0.0.1")), ())
         go_on.set()
         assert (await reaching).status == "rule"
-        assert not guest.targets
+        assert not peer.targets
 
     within(spec_of(echo_server.rule(NAME), echo_server.rule("127.0.0.1")), ask, work)
 

@@ -320,11 +320,11 @@ async def test_the_door_of_one_that_is_merged_goes_to_the_one_that_goes_on(
     scripted: Scripted, body: ScriptedBody
 ) -> None:
     winner = await _opened(scripted, body)
-    inodes = {os.fstat(each.fileno()).st_ino for each in winner._guest.door.sockets.values()}  # type: ignore[union-attr]
+    inodes = {os.fstat(each.fileno()).st_ino for each in winner._peer.door.sockets.values()}  # type: ignore[union-attr]
     parent = await scripted.make(NetworkSpec())
     parent.renew(body, winner)
     await parent.opened()
-    kept = {os.fstat(each.fileno()).st_ino for each in parent._guest.door.sockets.values()}  # type: ignore[union-attr]
+    kept = {os.fstat(each.fileno()).st_ino for each in parent._peer.door.sockets.values()}  # type: ignore[union-attr]
     assert kept == inodes
     assert scripted.processes[0].done("open")[1]["network"]["allow"] == []
 

@@ -96,7 +96,7 @@ class ProxyServer:
     def _open(self, message: Message, descriptors: list[int]) -> None:
         number = fields.whole(message, "id")
         names = fields.texts(message, "listeners")
-        guest = SandboxPeer(
+        peer = SandboxPeer(
             number,
             NetworkSpec.read(fields.mapping(message, "network")),
             _secrets(message),
@@ -109,22 +109,22 @@ class ProxyServer:
         like = fields.optional_whole(message, "like")
         if like is not None and like in self._doors:
             # A fork keeps addresses that its parent has looked up, and programs in it may still hold them.
-            guest.names = self._doors[like].guest.names.copy()
+            peer.names = self._doors[like].peer.names.copy()
         # The sandbox is in the table before its listeners open, so that a "close" that arrives while they do finds it.
-        opened = self._doors[number] = PodListeners(guest, lambda: self._authority, self.failed)
+        opened = self._doors[number] = PodListeners(peer, lambda: self._authority, self.failed)
         listeners = {name: socket.socket(fileno=descriptors.pop(0)) for name in names if descriptors}
         self._begin(opened.open(listeners))
 
     def _change(self, message: Message, descriptors: list[int]) -> None:
         known = self._doors.get(fields.whole(message, "id"))
         if known is not None:
-            known.guest.change(NetworkSpec.read(fields.mapping(message, "network")), _secrets(message))
+            known.peer.change(NetworkSpec.read(fields.mapping(message, "network")), _secrets(message))
 
     def _close(self, message: Message, descriptors: list[int]) -> None:
         known = self._doors.pop(fields.whole(message, "id"), None)
         if known is not None:
             known.close()
-            if known.guest.secrets:
+            if known.peer.secrets:
                 # The cache of spellings must not keep the values of a sandbox that has ended.
                 spelling.forget()
 
@@ -164,7 +164,7 @@ class ProxyServer:
 
     def _flush(self, message: Message, descriptors: list[int]) -> None:
         for known in self._doors.values():
-            known.guest.entries.flush(now=True)
+            known.peer.entries.flush(now=True)
         self.say({"say": "flushed", "ticket": message.get("ticket")})
 
     def _report(self, messages: Sequence[Mapping[str, object]], now: bool) -> bool:

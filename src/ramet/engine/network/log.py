@@ -40,10 +40,10 @@ class ConnectionLog:
     def attempts(self) -> list[Attempt]:
         return list(self._kept.values())
 
-    def tried(self, guest: int, message: Mapping[str, object]) -> None:
+    def tried(self, peer: int, message: Mapping[str, object]) -> None:
         """Add an attempt that the proxy reports. Raises ProtocolError if the report makes no sense."""
         attempt = _shown(Attempt.read({**message, "sent_bytes": 0, "received_bytes": 0}))
-        key = guest, fields.whole(message, "entry")
+        key = peer, fields.whole(message, "entry")
         if len(self._open) >= _OPEN_AT_MOST:
             raise ProtocolError("the proxy tells of more open connections than a sandbox can have")
         self._count(attempt)
@@ -51,9 +51,9 @@ class ConnectionLog:
         if attempt.open:
             self._open[key] = attempt
 
-    def counted(self, guest: int, message: Mapping[str, object]) -> None:
+    def counted(self, peer: int, message: Mapping[str, object]) -> None:
         """Update byte counts and state of an attempt. Raises ProtocolError if the report makes no sense."""
-        key = guest, fields.whole(message, "entry")
+        key = peer, fields.whole(message, "entry")
         # A connection that had already ended when it was first reported was never in `_open`.
         known = self._open.get(key) or self._kept.get(key)
         if known is None:
@@ -81,10 +81,10 @@ class ConnectionLog:
             raise ProtocolError("the proxy has not told of more connections than there can be")
         self.dropped += count
 
-    def ended(self, guest: int, why: str) -> None:
+    def ended(self, peer: int, why: str) -> None:
         """Mark all open connections of one life at the proxy as ended."""
         for key, attempt in list(self._open.items()):
-            if key[0] == guest:
+            if key[0] == peer:
                 self._change(key, replace(attempt, open=False, reason=attempt.reason or why))
 
     def append(self, attempts: Iterable[Attempt]) -> None:

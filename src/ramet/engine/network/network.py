@@ -50,7 +50,7 @@ class EngineNetwork:
         self._proxy = proxy
         self._like: int | None = None
         self._body: Body | None = None
-        self._guest: ProxiedSandbox | None = None
+        self._peer: ProxiedSandbox | None = None
         self._no_raw_tcp: str | None = None
         self._no_certificates: str | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class EngineNetwork:
 
     @property
     def ready(self) -> bool:
-        return self._guest is not None or self.closed is not None
+        return self._peer is not None or self.closed is not None
 
     @property
     def no_raw_tcp(self) -> str | None:
@@ -173,7 +173,7 @@ class EngineNetwork:
             raise
         # No await since the door was opened: a cancellation in between would leave a door that nobody closes.
         self._no_raw_tcp = door.no_raw_tcp
-        self._guest = self._proxy.add(door, self, self._like)
+        self._peer = self._proxy.add(door, self, self._like)
         if service is not None:
             await service.open()
 
@@ -188,14 +188,14 @@ class EngineNetwork:
     async def _surrender(self) -> ProxySockets | None:
         """Close this network but hand over its open door, for another network that continues with the same body."""
         try:
-            # The task may be about to open the door: taking `_guest` before it ends would leave that door to nobody.
+            # The task may be about to open the door: taking `_peer` before it ends would leave that door to nobody.
             if self._opening is not None:
                 await asyncio.wait([self._opening])
-            guest, self._guest = self._guest, None
-            if guest is None:
+            peer, self._peer = self._peer, None
+            if peer is None:
                 return None
-            self._proxy.remove(guest)
-            return guest.door
+            self._proxy.remove(peer)
+            return peer.door
         finally:
             self.close()
 
@@ -231,10 +231,10 @@ class EngineNetwork:
             door.close()
         if door_of is not None:
             door_of.close()
-        guest, self._guest = self._guest, None
-        if guest is not None:
-            self._proxy.remove(guest)
-            guest.door.close()
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            self._proxy.remove(peer)
+            peer.door.close()
 
     def _close_service(self) -> None:
         service, self._service = self._service, None
@@ -242,15 +242,15 @@ class EngineNetwork:
             service.close()
 
     def _number(self) -> int | None:
-        return self._like if self._guest is None else self._guest.number
+        return self._like if self._peer is None else self._peer.number
 
     # Rules
 
     def become(self, spec: NetworkSpec) -> None:
         """Replace the rules. They apply to open connections, too; ``flush`` tells when the proxy has applied them."""
         self.spec = spec
-        if self._guest is not None:
-            self._proxy.change(self._guest)
+        if self._peer is not None:
+            self._proxy.change(self._peer)
 
     async def flush(self) -> None:
         """Wait until the proxy has reported all that it has seen, within bounds."""
@@ -296,17 +296,17 @@ class EngineNetwork:
             "used_bytes": self.log.used_bytes,
         }
 
-    def tried(self, guest: int, message: Message) -> None:
-        self.log.tried(guest, message)
+    def tried(self, peer: int, message: Message) -> None:
+        self.log.tried(peer, message)
 
-    def counted(self, guest: int, message: Message) -> None:
-        self.log.counted(guest, message)
+    def counted(self, peer: int, message: Message) -> None:
+        self.log.counted(peer, message)
 
     def not_told(self, count: int) -> None:
         self.log.not_told(count)
 
-    def ended(self, guest: int, why: str) -> None:
-        self.log.ended(guest, why)
+    def ended(self, peer: int, why: str) -> None:
+        self.log.ended(peer, why)
 
 
 def _failed(opening: asyncio.Task[None]) -> bool:

@@ -32,10 +32,10 @@ class Client(Protocol):
     def told(self) -> dict[str, object]:
         """The current rules, secrets and used bytes."""
 
-    def tried(self, guest: int, message: Message) -> None: ...
-    def counted(self, guest: int, message: Message) -> None: ...
+    def tried(self, peer: int, message: Message) -> None: ...
+    def counted(self, peer: int, message: Message) -> None: ...
     def not_told(self, count: int) -> None: ...
-    def ended(self, guest: int, why: str) -> None: ...
+    def ended(self, peer: int, why: str) -> None: ...
 
 
 class ProxiedSandbox:
@@ -74,7 +74,7 @@ class ProxyHandle:
         self._asking: asyncio.TimerHandle | None = None
         self._silences = 0  # health checks in a row without any message from the proxy
         self._numbers = itertools.count(1)
-        self._guests: dict[int, ProxiedSandbox] = {}
+        self._peers: dict[int, ProxiedSandbox] = {}
         self._leaving: dict[int, ProxiedSandbox] = {}  # closed, but reports about them may still be on their way
         self._exposures: dict[int, EngineExposure] = {}
         self._flushes: dict[int, asyncio.Future[None]] = {}
@@ -82,7 +82,7 @@ class ProxyHandle:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Proxy {self._process or 'not running'}, {len(self._guests)} guests, {self._holders} holders>"
+        return f"<Proxy {self._process or 'not running'}, {len(self._peers)} guests, {self._holders} holders>"
 
     @property
     def pid(self) -> int | None:
@@ -130,11 +130,11 @@ class ProxyHandle:
         if self._authority is not None and self._authority.done() and self._authority.exception() is None:
             self._tell_authority(self._authority.result())
         # New numbers: this process counts its entries from 1 again, and the log must not mix them with old ones.
-        guests, self._guests = self._guests, {}
-        for guest in guests.values():
-            guest.number = next(self._numbers)
-            self._guests[guest.number] = guest
-            self._tell_open(guest)
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            peer.number = next(self._numbers)
+            self._peers[peer.number] = peer
+            self._tell_open(peer)
         for exposure in self._exposures.values():
             exposure.tell()
 
@@ -179,8 +179,8 @@ class ProxyHandle:
         """The process has died, or could not be restarted: report it to all sandboxes and plan the next start."""
         self._stop_asking()
         self._process = None
-        for guest in self._guests.values():
-            guest.client.ended(guest.number, _DIED)
+        for peer in self._peers.values():
+            peer.client.ended(peer.number, _DIED)
         self._give_up_flushes()
         if self._holders and not self._closed:
             # The first restart comes at once; a proxy that dies again and again must not take a processor.
@@ -234,33 +234,33 @@ class ProxyHandle:
 
     def add(self, door: ProxySockets, client: Client, like: int | None) -> ProxiedSandbox:
         """Register a sandbox. ``like``: the number of one whose looked-up names its memory may contain."""
-        guest = ProxiedSandbox(next(self._numbers), door, client, like)
-        self._guests[guest.number] = guest
-        self._tell_open(guest)
-        return guest
+        peer = ProxiedSandbox(next(self._numbers), door, client, like)
+        self._peers[peer.number] = peer
+        self._tell_open(peer)
+        return peer
 
-    def change(self, guest: ProxiedSandbox) -> None:
+    def change(self, peer: ProxiedSandbox) -> None:
         """Send the sandbox's current rules and secrets."""
-        self.send({"do": "change", "id": guest.number, **guest.client.told()})
+        self.send({"do": "change", "id": peer.number, **peer.client.told()})
 
-    def remove(self, guest: ProxiedSandbox) -> None:
+    def remove(self, peer: ProxiedSandbox) -> None:
         """Unregister a sandbox; its connections end. The caller still owns the door."""
-        if self._guests.pop(guest.number, None) is not None:
+        if self._peers.pop(peer.number, None) is not None:
             # Reports that the proxy sent before it reads this message still arrive; the flush behind it ends them.
-            self._leaving[guest.number] = guest
-            self.send({"do": "close", "id": guest.number})
-            self._flush().add_done_callback(lambda _: self._on_left(guest))
+            self._leaving[peer.number] = peer
+            self.send({"do": "close", "id": peer.number})
+            self._flush().add_done_callback(lambda _: self._on_left(peer))
 
-    def _on_left(self, guest: ProxiedSandbox) -> None:
-        del self._leaving[guest.number]
-        guest.client.ended(guest.number, _CLOSED)
+    def _on_left(self, peer: ProxiedSandbox) -> None:
+        del self._leaving[peer.number]
+        peer.client.ended(peer.number, _CLOSED)
 
-    def _tell_open(self, guest: ProxiedSandbox) -> None:
+    def _tell_open(self, peer: ProxiedSandbox) -> None:
         # A number that this process does not know means nothing to it.
-        like = guest.like if guest.like in self._guests else None
-        message = {"do": "open", "id": guest.number, "like": like, **guest.client.told()}
-        names = list(guest.door.sockets)
-        self.send({**message, "listeners": names}, tuple(guest.door.sockets[name].fileno() for name in names))
+        like = peer.like if peer.like in self._peers else None
+        message = {"do": "open", "id": peer.number, "like": like, **peer.client.told()}
+        names = list(peer.door.sockets)
+        self.send({**message, "listeners": names}, tuple(peer.door.sockets[name].fileno() for name in names))
 
     async def flush(self) -> None:
         """Wait until the proxy has reported all that it has seen and applied all that it was sent, or a timeout."""
@@ -331,19 +331,19 @@ class ProxyHandle:
                 exposure.heard(say, message)
         elif say in ("tried", "counted", "dropped"):
             number = fields.whole(message, "id")
-            guest = self._guests.get(number) or self._leaving.get(number)
-            if guest is not None:  # else a late report about a life that is over
-                self._on_attempt(guest, say, message)
+            peer = self._peers.get(number) or self._leaving.get(number)
+            if peer is not None:  # else a late report about a life that is over
+                self._on_attempt(peer, say, message)
         else:
             raise ProtocolError(f"the proxy says {say!r:.40}")
 
-    def _on_attempt(self, guest: ProxiedSandbox, say: str, message: Message) -> None:
+    def _on_attempt(self, peer: ProxiedSandbox, say: str, message: Message) -> None:
         if say == "tried":
-            guest.client.tried(guest.number, message)
+            peer.client.tried(peer.number, message)
         elif say == "counted":
-            guest.client.counted(guest.number, message)
+            peer.client.counted(peer.number, message)
         else:
-            guest.client.not_told(fields.natural(message, "count"))
+            peer.client.not_told(fields.natural(message, "count"))
 
 
 def _make_authority() -> Authority:

@@ -45,7 +45,7 @@ class TargetRefused(Exception):
 class OutgoingConnection:
     """A connection to a host. Counts the bytes of its stream for the log and for the limits of the sandbox."""
 
-    def __init__(self, guest: SandboxPeer, host: str, port: int, address: Address, stream: SocketStream) -> None:
+    def __init__(self, peer: SandboxPeer, host: str, port: int, address: Address, stream: SocketStream) -> None:
         self.host = host  # in the form that rules compare
         self.port = port
         self.address = address
@@ -54,7 +54,7 @@ class OutgoingConnection:
         self.entry: ConnectionReport
         self.on_over: Callable[[], None] | None = None  # called once, whatever ended it
         self._socket = stream
-        self._guest = guest
+        self._peer = peer
         self._over = False
 
     def __repr__(self) -> str:
@@ -63,10 +63,10 @@ class OutgoingConnection:
     def begin(self, entry: ConnectionReport) -> None:
         """Register the connection with its log entry, and start to count."""
         self.entry = entry
-        self._guest.targets.add(self)
+        self._peer.targets.add(self)
         # No byte may pass uncounted: what arrived during the connect is counted below.
         self._socket.meter = self
-        self._guest.limits.take()
+        self._peer.limits.take()
         self._socket.on_lost = self._lost
         if self._socket.unread_bytes:  # the server spoke before we started to count
             self.received(self._socket.unread_bytes)
@@ -116,24 +116,24 @@ class OutgoingConnection:
     def why_no_more(self) -> str | None:
         """Why the current rules would not allow it. None: they do."""
         name = self.host if host_address(self.host) is None else None
-        decider = self._guest.decider
+        decider = self._peer.decider
         verdict = Verdict(True, None) if name is None else decider.name_verdict(name, self.port)
         if verdict.allowed:
             verdict = decider.address_verdict(self.address, self.port, name)
         return None if verdict.allowed else verdict.reason
 
     def _count(self, count: int, end: Callable[[str], None]) -> float:
-        guest = self._guest
-        wait = guest.limits.spend(count)
-        guest.entries.changed(self.entry)
-        if guest.limits.exhausted and not self._over:
-            end(guest.limits.exhaustion())
+        peer = self._peer
+        wait = peer.limits.spend(count)
+        peer.entries.changed(self.entry)
+        if peer.limits.exhausted and not self._over:
+            end(peer.limits.exhaustion())
         return wait
 
     def _lost(self) -> None:
         """The socket is closed. This may be long after the end, if the host did not read what was written to it."""
         self.close()
-        self._guest.limits.give_back()
+        self._peer.limits.give_back()
 
     def _finish(self, reason: str | None) -> None:
         # Both `close` and `cut` lead here, and closing the socket does again.
@@ -141,45 +141,45 @@ class OutgoingConnection:
             return
         self._over = True
         # Exactly once per connection: the slot and the log entry must not be freed twice.
-        self._guest.targets.discard(self)
-        self._guest.limits.end_target()
+        self._peer.targets.discard(self)
+        self._peer.limits.end_target()
         self.entry.open = False
         self.entry.reason = reason or self.entry.reason
-        self._guest.entries.changed(self.entry)
+        self._peer.entries.changed(self.entry)
         # Cleared first: the callback may close this target.
         called, self.on_over = self.on_over, None
         if called is not None:
             called()
 
 
-async def reach(guest: SandboxPeer, host: str, port: int, kind: Kind) -> OutgoingConnection:
+async def reach(peer: SandboxPeer, host: str, port: int, kind: Kind) -> OutgoingConnection:
     """Connect to a host, given as a name or an address. Makes one log entry, whatever happens. Raises Refused."""
     rule: str | None = None
     try:
-        host = _meant(guest, host)
+        host = _meant(peer, host)
         name, address = host_name(host), host_address(host)
-        verdict = _first_verdict(guest, host, name, address, port)
+        verdict = _first_verdict(peer, host, name, address, port)
         rule = verdict.rule
         if not verdict.allowed:
             raise TargetRefused(verdict.reason or "no rule allows it", "rule", verdict.hint)
-        against = guest.limits.why_no_target()
+        against = peer.limits.why_no_target()
         if against is not None:
             raise TargetRefused(*against)
     except TargetRefused as refused:
-        guest.entries.tried(kind, host, port, False, rule, refused.reason)
+        peer.entries.tried(kind, host, port, False, rule, refused.reason)
         raise
     # Counted before the first await, so that concurrent requests cannot exceed the limit together.
-    guest.limits.begin_target()
+    peer.limits.begin_target()
     try:
         try:
-            target = await _connected(guest, name, address, port)
+            target = await _connected(peer, name, address, port)
         except TargetRefused as refused:
-            guest.entries.tried(kind, host, port, refused.status != "rule", rule, refused.reason)
+            peer.entries.tried(kind, host, port, refused.status != "rule", rule, refused.reason)
             raise
     except BaseException:
-        guest.limits.end_target()
+        peer.limits.end_target()
         raise
-    target.begin(guest.entries.tried(kind, host, port, True, rule, None, str(target.address), open=True))
+    target.begin(peer.entries.tried(kind, host, port, True, rule, None, str(target.address), open=True))
     why = target.why_no_more()  # the rules may have changed while we resolved and connected
     if why is not None:
         target.refuse(why)
@@ -187,43 +187,43 @@ async def reach(guest: SandboxPeer, host: str, port: int, kind: Kind) -> Outgoin
     return target
 
 
-def _meant(guest: SandboxPeer, host: str) -> str:
+def _meant(peer: SandboxPeer, host: str) -> str:
     """The name behind a stand-in address that a program got from our DNS. Other hosts are returned unchanged."""
     address = host_address(host)
     if address is None or plain(address) not in NAMES_BLOCK:
         return host
-    name = guest.names.name_of(plain(address))
+    name = peer.names.name_of(plain(address))
     if name is None:
         unknown = f"{host} belongs to no name that was looked up since the proxy started"
         raise TargetRefused(unknown, "rule", "look the name up again, or connect to the name itself")
     return name
 
 
-def _first_verdict(guest: SandboxPeer, host: str, name: str | None, address: Address | None, port: int) -> Verdict:
+def _first_verdict(peer: SandboxPeer, host: str, name: str | None, address: Address | None, port: int) -> Verdict:
     """The decision before anything is resolved. Raises Refused for what is not a host and port."""
     if 1 <= port <= 65535:
         if address is not None:
-            return guest.decider.address_verdict(address, port)
+            return peer.decider.address_verdict(address, port)
         if name is not None:
-            return guest.decider.name_verdict(name, port)
+            return peer.decider.name_verdict(name, port)
     odd = f"{host!r:.200} port {port} is neither a host name nor an address"
     raise TargetRefused(odd, "rule", "is it spelled right?")
 
 
-async def _connected(guest: SandboxPeer, name: str | None, address: Address | None, port: int) -> OutgoingConnection:
+async def _connected(peer: SandboxPeer, name: str | None, address: Address | None, port: int) -> OutgoingConnection:
     if address is not None:
         found = [plain(address)]
     else:
         assert name is not None
-        found = await _allowed_addresses(guest, name, port)
+        found = await _allowed_addresses(peer, name, port)
     problem = "nothing was tried"
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             # In the resolver's order, which prefers what the host can reach.
             for one in found[:_ADDRESSES_AT_MOST]:
                 try:
-                    stream = await _connect(guest, one, port)
-                    return OutgoingConnection(guest, name or str(one), port, one, stream)
+                    stream = await _connect(peer, one, port)
+                    return OutgoingConnection(peer, name or str(one), port, one, stream)
                 except (OSError, TimeoutError) as error:
                     problem = f"{one}: {_in_words(error)}"
     except TimeoutError:
@@ -231,14 +231,14 @@ async def _connected(guest: SandboxPeer, name: str | None, address: Address | No
     raise TargetRefused(f"{name or address} port {port} cannot be reached ({problem})", "unreachable")
 
 
-async def _allowed_addresses(guest: SandboxPeer, name: str, port: int) -> list[Address]:
-    pinned = guest.decider.pinned(name)
+async def _allowed_addresses(peer: SandboxPeer, name: str, port: int) -> list[Address]:
+    pinned = peer.decider.pinned(name)
     try:
-        found = [pinned] if pinned is not None else await guest.lookups.addresses(name)
+        found = [pinned] if pinned is not None else await peer.lookups.addresses(name)
     except NotResolved as error:
         raise TargetRefused(str(error), "unresolved") from None
     # Every address is checked: the operator of the name's DNS could lead it to a private one.
-    verdicts = [(plain(one), guest.decider.address_verdict(one, port, name)) for one in found]
+    verdicts = [(plain(one), peer.decider.address_verdict(one, port, name)) for one in found]
     allowed = [one for one, verdict in verdicts if verdict.allowed]
     if not allowed:
         first = verdicts[0][1]
@@ -246,7 +246,7 @@ async def _allowed_addresses(guest: SandboxPeer, name: str, port: int) -> list[A
     return allowed
 
 
-async def _connect(guest: SandboxPeer, address: Address, port: int) -> SocketStream:
+async def _connect(peer: SandboxPeer, address: Address, port: int) -> SocketStream:
     loop = asyncio.get_running_loop()
     end = socket.socket(socket.AF_INET6 if isinstance(address, ipaddress.IPv6Address) else socket.AF_INET)
     try:
@@ -259,7 +259,7 @@ async def _connect(guest: SandboxPeer, address: Address, port: int) -> SocketStr
         async with asyncio.timeout(_CONNECT_SECONDS_EACH):
             await loop.sock_connect(end, (str(address), port))
         # The transport owns the socket from here on.
-        _, stream = await loop.create_connection(lambda: SocketStream(guest.limits), sock=end)
+        _, stream = await loop.create_connection(lambda: SocketStream(peer.limits), sock=end)
         return stream
     except BaseException:
         end.close()

@@ -37,7 +37,7 @@ _AT_ONCE_BYTES = 64 * 1024
 
 async def forward(
     client: Stream,
-    guest: SandboxPeer,
+    peer: SandboxPeer,
     fixed: tuple[str, int] | None,
     secure: bool,
     target: OutgoingConnection | None = None,
@@ -48,7 +48,7 @@ async def forward(
     for, inside a tunnel. ``secure``: use TLS to the server. ``target``: an existing connection to it, which is ours
     from now on.
     """
-    connection = _ClientConnection(client, guest, fixed, secure, target)
+    connection = _ClientConnection(client, peer, fixed, secure, target)
     try:
         return await connection.serve()
     finally:
@@ -69,14 +69,14 @@ class _ClientConnection:
     def __init__(
         self,
         client: Stream,
-        guest: SandboxPeer,
+        peer: SandboxPeer,
         fixed: tuple[str, int] | None,
         secure: bool,
         target: OutgoingConnection | None,
     ) -> None:
         self._client = client
         self._incoming = Incoming(client)
-        self._guest = guest
+        self._peer = peer
         self._fixed = fixed
         self._secure = secure
         self._target = target
@@ -130,7 +130,7 @@ class _ClientConnection:
         if target is not None and not target.entry.sent:
             return target.refuse(reason)
         host, port = self._fixed or asked_for(head)
-        self._guest.entries.tried(self._kind, host, port, False, None, reason)
+        self._peer.entries.tried(self._kind, host, port, False, None, reason)
 
     def _read(self, head: bytes) -> Asked | Connect:
         """Parse a head. Most requests of a client differ from the last one only in their path."""
@@ -196,7 +196,7 @@ class _ClientConnection:
             self._drop_upstream()
         # Taken out first: `connect` owns it from here on, also when it fails.
         target, self._target = self._target, None
-        self._upstream = await connect(self._guest, asked.host, asked.port, self._kind, self._secure, target)
+        self._upstream = await connect(self._peer, asked.host, asked.port, self._kind, self._secure, target)
         return self._upstream
 
     async def _exchange(self, asked: Asked, upstream: UpstreamConnection) -> bool:
@@ -306,7 +306,7 @@ class _ClientConnection:
         self._upstream = None
         if self._timeout.over:
             return await self._say_failure(asked, HTTPStatus.GATEWAY_TIMEOUT, silent, False)
-        if why is not None and self._guest.limits.exhausted:
+        if why is not None and self._peer.limits.exhausted:
             keep = sending.done and asked.keep
             answer = refusal(TargetRefused(why, "bytes"), asked.host, asked.port, asked.head.method, keep)
             return await self._say(answer, keep)

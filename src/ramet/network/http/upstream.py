@@ -28,27 +28,27 @@ class NotTrusted(Exception):
 class UpstreamConnection:
     """A connection to a server and what was decided for it. Owns the target."""
 
-    def __init__(self, guest: SandboxPeer, target: OutgoingConnection, stream: Stream, secure: bool) -> None:
+    def __init__(self, peer: SandboxPeer, target: OutgoingConnection, stream: Stream, secure: bool) -> None:
         self.target = target
         self.stream = stream
         self.incoming = Incoming(stream)
-        secrets = guest.secrets_for(target.host, target.port)
+        secrets = peer.secrets_for(target.host, target.port)
         self.secrets = HostSecrets(secrets, target.port, secure) if secrets else None
         self.used = 0  # requests sent over it
         # The last results: the next request and answer are probably the same.
         self._fields: tuple[RequestHead, bytes] | None = None
         self._answer: tuple[bytes, bytes, AnswerHead, int] | None = None
         self._plan: tuple[AnswerHead, RequestHead, bool, AnswerPlan] | None = None
-        self._guest = guest
+        self._peer = peer
         # Compared by `serves`: a request must not use a connection that was allowed under other rules.
-        self._decided = guest.decider, guest.secrets
+        self._decided = peer.decider, peer.secrets
 
     def __repr__(self) -> str:
         return f"<Upstream {self.target.host}:{self.target.port}, {self.used} requests>"
 
     @property
     def piece_bytes(self) -> int:
-        return self._guest.limits.piece_bytes
+        return self._peer.limits.piece_bytes
 
     def serves(self, host: str, port: int) -> bool:
         """Whether another request can go over it: same host, same rules and secrets, no unasked bytes waiting.
@@ -57,7 +57,7 @@ class UpstreamConnection:
         """
         return (
             (self.target.host, self.target.port) == (host, port)
-            and self._decided == (self._guest.decider, self._guest.secrets)
+            and self._decided == (self._peer.decider, self._peer.secrets)
             and not self.stream.ended
             and not self.stream.unread_bytes
             and not self.incoming.held
@@ -97,15 +97,15 @@ class UpstreamConnection:
 
 
 async def connect(
-    guest: SandboxPeer, host: str, port: int, kind: Kind, secure: bool, target: OutgoingConnection | None = None
+    peer: SandboxPeer, host: str, port: int, kind: Kind, secure: bool, target: OutgoingConnection | None = None
 ) -> UpstreamConnection:
     """Connect to a server. ``target``: an existing connection. Raises Refused, NotTrusted."""
     if target is None:
-        target = await reach(guest, host, port, kind)
+        target = await reach(peer, host, port, kind)
     if not secure:
-        return UpstreamConnection(guest, target, target.stream, secure)
+        return UpstreamConnection(peer, target, target.stream, secure)
     try:
-        context = await _context(guest.network.ca_pem)
+        context = await _context(peer.network.ca_pem)
         stream = await target.stream.begin_tls(context, host)
     except ssl.SSLCertVerificationError as error:
         problem = f"its certificate is not trusted: {error.verify_message}; Network(ca_pem=...) names who else is"
@@ -121,7 +121,7 @@ async def connect(
     except BaseException:
         target.close()
         raise
-    return UpstreamConnection(guest, target, stream, secure)
+    return UpstreamConnection(peer, target, stream, secure)
 
 
 async def _context(more_pem: str | None) -> ssl.SSLContext:

@@ -23,7 +23,7 @@ _SO_ORIGINAL_DST = 80
 _SOCKADDR_IN = struct.Struct("!2xH4s8x")
 
 
-async def serve_proxy_client(client: SocketStream, guest: SandboxPeer, authority: AuthorityNow) -> None:
+async def serve_proxy_client(client: SocketStream, peer: SandboxPeer, authority: AuthorityNow) -> None:
     """Serve a program that knows that it talks to a proxy: SOCKS or HTTP, told apart by the first byte."""
     async with asyncio.timeout(_FIRST_BYTE_SECONDS):
         data = await client.read()
@@ -31,44 +31,44 @@ async def serve_proxy_client(client: SocketStream, guest: SandboxPeer, authority
         return
     client.unread(data)
     if data[0] == socks.VERSION:
-        await _serve_socks(client, guest, authority)
+        await _serve_socks(client, peer, authority)
         return
-    asked = await forward(client, guest, None, False)
+    asked = await forward(client, peer, None, False)
     if asked is None:
         return
     try:
-        target = await reach(guest, asked.host, asked.port, "connect")
+        target = await reach(peer, asked.host, asked.port, "connect")
     except TargetRefused as refused:
         return await _say_last(client, refusal(refused, asked.host, asked.port, b"CONNECT"))
     client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-    await tunnel(client, guest, target, authority)
+    await tunnel(client, peer, target, authority)
 
 
-async def _serve_socks(client: SocketStream, guest: SandboxPeer, authority: AuthorityNow) -> None:
+async def _serve_socks(client: SocketStream, peer: SandboxPeer, authority: AuthorityNow) -> None:
     try:
         wanted = await socks.hear_request(client)
     except socks.Unspeakable as error:
-        guest.entries.tried("socks", "", 0, False, None, f"this request is not passed on: {error}")
+        peer.entries.tried("socks", "", 0, False, None, f"this request is not passed on: {error}")
         return
     try:
-        target = await reach(guest, wanted.host, wanted.port, "socks")
+        target = await reach(peer, wanted.host, wanted.port, "socks")
     except TargetRefused as refused:
         return await _say_last(client, socks.refusal(refused))
     client.write(socks.answer(socks.GRANTED))
-    await tunnel(client, guest, target, authority)
+    await tunnel(client, peer, target, authority)
 
 
-async def serve_raw_client(client: SocketStream, guest: SandboxPeer, authority: AuthorityNow) -> None:
+async def serve_raw_client(client: SocketStream, peer: SandboxPeer, authority: AuthorityNow) -> None:
     """Serve a program that the kernel redirected here and that knows of no proxy. A refusal is just a reset."""
     try:
         address, port = original_destination(client.socket)
     except OSError:  # a program has connected to this port itself, without being redirected
         return client.abort()
     try:
-        target = await reach(guest, str(address), port, "tcp")
+        target = await reach(peer, str(address), port, "tcp")
     except TargetRefused:
         return client.abort()
-    await tunnel(client, guest, target, authority)
+    await tunnel(client, peer, target, authority)
 
 
 async def _say_last(client: SocketStream, answer: bytes) -> None:

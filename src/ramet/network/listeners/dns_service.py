@@ -27,8 +27,8 @@ Failed = Callable[[BaseException], None]
 class DnsService(asyncio.DatagramProtocol):
     """The DNS server of one sandbox. ``raw``: connections to stand-in addresses are redirected to us."""
 
-    def __init__(self, guest: SandboxPeer, raw: bool, failed: Failed) -> None:
-        self._guest = guest
+    def __init__(self, peer: SandboxPeer, raw: bool, failed: Failed) -> None:
+        self._peer = peer
         self._raw = raw
         self._failed = failed
         self._transport: asyncio.DatagramTransport | None = None
@@ -63,7 +63,7 @@ class DnsService(asyncio.DatagramProtocol):
 
     def _known(self, query: DnsQuery) -> bytes | None:
         """The answer, if nothing has to be looked up for it. None: look the name up."""
-        if query.name is None or not self._guest.decider.may_be_looked_up(query.name):
+        if query.name is None or not self._peer.decider.may_be_looked_up(query.name):
             self._tell(query, "no rule allows this name, so it was not looked up")
             return dns_names.answer(query, dns_names.NO_SUCH_NAME)
         if not self._raw:
@@ -72,14 +72,14 @@ class DnsService(asyncio.DatagramProtocol):
         # The name exists but has no address of the kind asked for: pods have no IPv6.
         if not query.wants_address:
             return dns_names.answer(query, dns_names.OK)
-        if self._guest.decider.pinned(query.name) is not None:
+        if self._peer.decider.pinned(query.name) is not None:
             return self._standing_for(query, query.name)
         return None
 
     async def _look_up(self, query: DnsQuery, addr: tuple[str, int]) -> None:
         assert query.name is not None
         try:
-            await self._guest.lookups.addresses(query.name)
+            await self._peer.lookups.addresses(query.name)
         except NotResolved as error:
             self._tell(query, str(error), allowed=True)
             self._send(
@@ -89,7 +89,7 @@ class DnsService(asyncio.DatagramProtocol):
         self._send(self._standing_for(query, query.name), addr)
 
     def _standing_for(self, query: DnsQuery, name: str) -> bytes:
-        address = self._guest.names.address_of(name)
+        address = self._peer.names.address_of(name)
         if address is None:
             self._tell(query, "this sandbox has looked up too many names")
             return dns_names.answer(query, dns_names.SERVER_FAILURE)
@@ -106,8 +106,8 @@ class DnsService(asyncio.DatagramProtocol):
         if len(self._told) >= _TOLD_AT_MOST:
             self._told.clear()
         self._told[query.written] = now
-        rule = None if query.name is None else self._guest.decider.rule_about(query.name)
-        self._guest.entries.tried("dns", query.written, _PORT, allowed, rule, reason)
+        rule = None if query.name is None else self._peer.decider.rule_about(query.name)
+        self._peer.entries.tried("dns", query.written, _PORT, allowed, rule, reason)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

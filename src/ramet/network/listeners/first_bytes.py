@@ -60,9 +60,9 @@ async def hear_hello(client: Stream, data: bytes) -> tuple[Hello, bytes]:
         raise MalformedHello("the first message of TLS did not come to its end") from None
 
 
-def why_not(hello: Hello, host: str, port: int, guest: SandboxPeer) -> str | None:
+def why_not(hello: Hello, host: str, port: int, peer: SandboxPeer) -> str | None:
     """Why TLS with this hello may not pass to a host that was asked for and allowed. None: it may."""
-    network, decider = guest.network, guest.decider
+    network, decider = peer.network, peer.decider
     if hello.encrypted_hello and (not network.open or any(rule.name is not None for rule in network.deny)):
         return "TLS hides the name of its server (encrypted client hello), so no rule can be held to it"
     name = host_name(hello.server_name) if hello.server_name is not None else None
@@ -72,7 +72,7 @@ def why_not(hello: Hello, host: str, port: int, guest: SandboxPeer) -> str | Non
         if name != host:
             return f"TLS names the server {hello.server_name!r:.260}, but the connection is to {host}"
     elif name is not None:
-        if guest.secrets_for(name, port):
+        if peer.secrets_for(name, port):
             return f"TLS names {name}, which has secrets; connect to it by its name, not by an address"
         verdict = decider.name_verdict(name, port)
         # A program that may reach an address may use any name for it, except one that is denied.

@@ -23,8 +23,8 @@ Failed = Callable[[BaseException], None]
 class PodListeners:
     """Owns the listeners and the clients' connections. Unexpected errors go to ``failed``."""
 
-    def __init__(self, guest: SandboxPeer, authority: AuthorityNow, failed: Failed) -> None:
-        self.guest = guest
+    def __init__(self, peer: SandboxPeer, authority: AuthorityNow, failed: Failed) -> None:
+        self.peer = peer
         self._authority = authority
         self._failed = failed
         self._servers: list[asyncio.Server] = []
@@ -44,7 +44,7 @@ class PodListeners:
         if NAMES in listeners and not self._closed:
             raw = TRANSPARENT in listeners
             _, self._names = await loop.create_datagram_endpoint(
-                lambda: DnsService(self.guest, raw, self._failed), sock=listeners[NAMES]
+                lambda: DnsService(self.peer, raw, self._failed), sock=listeners[NAMES]
             )
             # The loop has set SO_REUSEADDR. For UDP that would let code in the pod bind the same port, and answer
             # instead of us.
@@ -59,36 +59,36 @@ class PodListeners:
             server.close()
         if self._names is not None:
             self._names.close()
-        self.guest.close()
-        # A copy, because aborting may finish tasks. `guest.close` has ended the connections to servers in an orderly
+        self.peer.close()
+        # A copy, because aborting may finish tasks. `peer.close` has ended the connections to servers in an orderly
         # way.
         for task, client in tuple(self._clients.items()):
             client.abort()
             task.cancel()
 
     def _stream_for(self, serve: Serve) -> Callable[[], SocketStream]:
-        return lambda: SocketStream(self.guest.limits, lambda client: self._come(client, serve))
+        return lambda: SocketStream(self.peer.limits, lambda client: self._come(client, serve))
 
     def _come(self, client: SocketStream, serve: Serve) -> None:
-        if self._closed or not self.guest.limits.begin_client():
+        if self._closed or not self.peer.limits.begin_client():
             return client.abort()
         # Counted until the socket is really closed, which may be long after the task has ended: a peer may not read the
         # rest.
-        self.guest.limits.take()
-        client.on_lost = self.guest.limits.give_back
+        self.peer.limits.take()
+        client.on_lost = self.peer.limits.give_back
         task = asyncio.get_running_loop().create_task(self._serve(client, serve))
         self._clients[task] = client
         task.add_done_callback(self._done)
 
     async def _serve(self, client: SocketStream, serve: Serve) -> None:
         try:
-            await serve(client, self.guest, self._authority)
+            await serve(client, self.peer, self._authority)
         except (ConnectionError, TimeoutError):
             client.abort()  # the peer is gone, or too slow: nothing to report
 
     def _done(self, task: asyncio.Task[None]) -> None:
         client = self._clients.pop(task)
-        self.guest.limits.end_client()
+        self.peer.limits.end_client()
         if not task.cancelled() and (problem := task.exception()) is not None:
             client.abort()
             self._failed(problem)

@@ -29,13 +29,13 @@ _REST_OF_LINE_SECONDS = 0.05
 AuthorityNow = Callable[[], Authority | None]
 
 
-async def tunnel(client: SocketStream, guest: SandboxPeer, target: OutgoingConnection, authority: AuthorityNow) -> None:
+async def tunnel(client: SocketStream, peer: SandboxPeer, target: OutgoingConnection, authority: AuthorityNow) -> None:
     """Serve a tunnel until it is over. Closes the target; the client is closed or reset."""
     try:
         # Set before the first await: a rule may cut the target while the client is silent.
         target.on_over = lambda: _end_with(client, target)
         target.plain.pour_into(client)
-        await _begin(client, guest, target, authority)
+        await _begin(client, peer, target, authority)
     except ConnectionError:
         client.abort()
     finally:
@@ -47,24 +47,24 @@ def _end_with(client: SocketStream, target: OutgoingConnection) -> None:
         client.abort()
 
 
-async def _begin(client: SocketStream, guest: SandboxPeer, target: OutgoingConnection, authority: AuthorityNow) -> None:
+async def _begin(client: SocketStream, peer: SandboxPeer, target: OutgoingConnection, authority: AuthorityNow) -> None:
     data = await client.read()
     # After the await, because rules and secrets may have changed while we waited for the first bytes.
-    secret = bool(guest.secrets_for(target.host, target.port))
+    secret = bool(peer.secrets_for(target.host, target.port))
     if not data:
         return await _relay(client, target)
     match speech_of(data):
         case "tls":
-            await _speak_tls(client, guest, target, data, authority)
+            await _speak_tls(client, peer, target, data, authority)
         case "http":
-            await _speak_http(client, guest, target, data)
+            await _speak_http(client, peer, target, data)
         case "http2":
             target.refuse("HTTP/2 without TLS does not pass: no rule could be held to its requests")
         case "unclear" if not secret:
-            await _see_more(client, guest, target, data)
+            await _see_more(client, peer, target, data)
         case "unclear":
             # The forwarder waits for the rest of a request, and refuses what does not become one.
-            await _speak_http(client, guest, target, data)
+            await _speak_http(client, peer, target, data)
         case "other" if secret:
             target.refuse("neither HTTP nor TLS: what a host with secrets answers must be looked into")
         case "other":
@@ -73,16 +73,16 @@ async def _begin(client: SocketStream, guest: SandboxPeer, target: OutgoingConne
 
 
 async def _speak_tls(
-    client: SocketStream, guest: SandboxPeer, target: OutgoingConnection, data: bytes, authority: AuthorityNow
+    client: SocketStream, peer: SandboxPeer, target: OutgoingConnection, data: bytes, authority: AuthorityNow
 ) -> None:
     try:
         hello, data = await hear_hello(client, data)
     except MalformedHello as error:
         return target.refuse(f"TLS cannot be read: {error}")
-    why = why_not(hello, target.host, target.port, guest)
+    why = why_not(hello, target.host, target.port, peer)
     if why is not None:
         return target.refuse(why)
-    if not guest.secrets_for(target.host, target.port):
+    if not peer.secrets_for(target.host, target.port):
         target.plain.write(data)
         return await _relay(client, target)
     # Asked for now, and not when the tunnel began: the engine may have sent it since.
@@ -95,12 +95,12 @@ async def _speak_tls(
         ended = await client.end_tls(own.context_for(target.host))
     except (ssl.SSLError, TimeoutError):
         return target.refuse("the program did not agree to TLS with the proxy, whose certificates it has to trust")
-    await forward(ended, guest, (target.host, target.port), True, target)
+    await forward(ended, peer, (target.host, target.port), True, target)
 
 
-async def _speak_http(client: SocketStream, guest: SandboxPeer, target: OutgoingConnection, data: bytes) -> None:
+async def _speak_http(client: SocketStream, peer: SandboxPeer, target: OutgoingConnection, data: bytes) -> None:
     if _hand_over(client, target, data):
-        await forward(client, guest, (target.host, target.port), False, target)
+        await forward(client, peer, (target.host, target.port), False, target)
 
 
 def _hand_over(client: SocketStream, target: OutgoingConnection, data: bytes) -> bool:
@@ -116,7 +116,7 @@ def _hand_over(client: SocketStream, target: OutgoingConnection, data: bytes) ->
     return True
 
 
-async def _see_more(client: SocketStream, guest: SandboxPeer, target: OutgoingConnection, line: bytes) -> None:
+async def _see_more(client: SocketStream, peer: SandboxPeer, target: OutgoingConnection, line: bytes) -> None:
     """Handle the beginning of a line that may become a request.
 
     It is passed on after a moment, but never together with the rest of a request: a server acts only on a whole one.
@@ -136,7 +136,7 @@ async def _see_more(client: SocketStream, guest: SandboxPeer, target: OutgoingCo
         held += data
         speech = speech_of(line) if data else "other"
         if speech == "http" and held == line:
-            return await _speak_http(client, guest, target, held)
+            return await _speak_http(client, peer, target, held)
         if speech in ("http", "http2"):
             return target.cut("HTTP that came in small pieces, or is HTTP/2 without TLS")
         if speech != "unclear":
