@@ -243,8 +243,8 @@ async def test(world):
             return int(file.read()) >> 20
     found = [limit(), pod.group.set_room(512 << 20, 7), limit(), pod.group.set_room(0, 0), limit()]
     sleeper = await asyncio.create_subprocess_exec("/bin/sleep", "100")
-    for door in pod.group.open_doors():
-        os.close(door)
+    for group_file in pod.group.open_group_files():
+        os.close(group_file)
     for folder in pod.group._unique():
         with open(f"{folder}/cgroup.procs", "w") as file:
             file.write(str(sleeper.pid))

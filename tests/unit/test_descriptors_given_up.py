@@ -65,13 +65,13 @@ async def test_a_message_that_cannot_be_sent_leaves_no_descriptor_open(monkeypat
 
 
 def test_a_program_that_cannot_be_started_leaves_no_group_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = os.open("/dev/null", os.O_RDONLY)
-    pod: Any = SimpleNamespace(group=SimpleNamespace(open_doors=lambda: [door]), uncounted=())
+    group_file = os.open("/dev/null", os.O_RDONLY)
+    pod: Any = SimpleNamespace(group=SimpleNamespace(open_group_files=lambda: [group_file]), uncounted=())
     command: Any = SimpleNamespace(encode=lambda: b"")
     entering = Entering(pod, command, (), frozenset())
     monkeypatch.setattr(os, "memfd_create", no_more)
     with pytest.raises(OSError, match="Too many open files"):
         entering._enter(0)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(door)
+        os.fstat(group_file)
     entering._report.close()

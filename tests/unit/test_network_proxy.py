@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from ramet.engine.network import proxy_sockets as doors
+from ramet.engine.network import proxy_sockets
 from ramet.engine.network.held_secrets import HeldSecret
 from ramet.engine.network.network import EngineNetwork
 from ramet.engine.network.proxy import ProxyHandle
@@ -103,7 +103,7 @@ async def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
     made = ScriptedBody(tmp_path)
     monkeypatch.setattr(made, "netlink", netlink)
-    monkeypatch.setattr(doors, "lead_away", lambda *_: None)
+    monkeypatch.setattr(proxy_sockets, "lead_away", lambda *_: None)
     yield made
     await made.close()
 
@@ -270,7 +270,7 @@ async def test_without_packet_rules_there_is_no_raw_tcp_and_the_rest_works(
     def refuse(*_: object) -> None:
         raise OSError(95, "add packet rules: Operation not supported")
 
-    monkeypatch.setattr(doors, "lead_away", refuse)
+    monkeypatch.setattr(proxy_sockets, "lead_away", refuse)
     network = await _opened(scripted, body)
     assert "nf_tables" in (network.no_raw_tcp or "")
     assert "Operation not supported" in network.summary()
@@ -294,16 +294,16 @@ async def test_what_fails_otherwise_is_an_error_for_who_waits_and_tried_again(
     assert network.ready
 
 
-async def test_one_that_is_closed_before_it_began_leaves_no_door_open(scripted: Scripted, body: ScriptedBody) -> None:
-    door = await ProxySockets.open(body)
-    sockets = list(door.sockets.values())
+async def test_one_that_is_closed_before_it_began_leaves_no_socket_open(scripted: Scripted, body: ScriptedBody) -> None:
+    opened = await ProxySockets.open(body)
+    sockets = list(opened.sockets.values())
     network = await scripted.make()
-    network.begin(body, door)
+    network.begin(body, opened)
     network.close()
     assert [each.fileno() for each in sockets] == [-1, -1, -1]
 
 
-async def test_another_body_gets_a_door_of_its_own_and_what_was_used_goes_on(
+async def test_another_body_gets_sockets_of_its_own_and_what_was_used_goes_on(
     scripted: Scripted, body: ScriptedBody, tmp_path: Path
 ) -> None:
     network = await _opened(scripted, body)
@@ -316,15 +316,15 @@ async def test_another_body_gets_a_door_of_its_own_and_what_was_used_goes_on(
     assert second["used_bytes"] == 50
 
 
-async def test_the_door_of_one_that_is_merged_goes_to_the_one_that_goes_on(
+async def test_the_sockets_of_one_that_is_merged_go_to_the_one_that_goes_on(
     scripted: Scripted, body: ScriptedBody
 ) -> None:
     winner = await _opened(scripted, body)
-    inodes = {os.fstat(each.fileno()).st_ino for each in winner._peer.door.sockets.values()}  # type: ignore[union-attr]
+    inodes = {os.fstat(each.fileno()).st_ino for each in winner._peer.proxy_sockets.sockets.values()}  # type: ignore[union-attr]
     parent = await scripted.make(NetworkSpec())
     parent.renew(body, winner)
     await parent.opened()
-    kept = {os.fstat(each.fileno()).st_ino for each in parent._peer.door.sockets.values()}  # type: ignore[union-attr]
+    kept = {os.fstat(each.fileno()).st_ino for each in parent._peer.proxy_sockets.sockets.values()}  # type: ignore[union-attr]
     assert kept == inodes
     assert scripted.processes[0].done("open")[1]["network"]["allow"] == []
 

@@ -108,10 +108,12 @@ class Machine:
             syscalls.check_clone3()  # before the first thread
         except OSError as error:
             raise hints.refused(f"cannot start an engine: {error.strerror}") from error
-        door = Broker(broker)
-        holder = await Holder.start(door, guest)
+        broker_client = Broker(broker)
+        holder = await Holder.start(broker_client, guest)
         walks = Walks()
-        return cls(holder, door, PodMaker(holder, door, delegation, _PODS_READY, walks), delegation, walks)
+        return cls(
+            holder, broker_client, PodMaker(holder, broker_client, delegation, _PODS_READY, walks), delegation, walks
+        )
 
     def when_lost(self, callback: Callable[[str], None]) -> None:
         self._holder.lost.add_done_callback(lambda _: callback("the holder of the sandboxes' namespaces ended"))

@@ -453,8 +453,8 @@ class PodMaker:
                 work = asyncio.to_thread(PodGroup.create, self._delegation, name, limits)
                 group = await finish(work, PodGroup.remove)
                 undo.callback(group.remove)
-            doors = group.open_doors() if group is not None else []
-            for descriptor in doors:
+            group_files = group.open_group_files() if group is not None else []
+            for descriptor in group_files:
                 sent.callback(os.close, descriptor)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(ours.close)
@@ -470,7 +470,7 @@ class PodMaker:
             inodes = max(4096, limits.disk_bytes // (1 << 20) * _INODES_PER_MIB)
             lines = [
                 f"boot {int(boot)}",
-                f"given {len(ends.theirs) + len(doors)}",
+                f"given {len(ends.theirs) + len(group_files)}",
                 f"upper {limits.disk_bytes} {inodes}",
                 f"shm {max(1 << 20, min(limits.disk_bytes // _SHM_SHARE, limits.memory_bytes))}",
                 f"memory {limits.memory_bytes}",
@@ -480,7 +480,7 @@ class PodMaker:
             ]
             # In the order in which native/pod.c takes them: the init's command socket, what the init keeps, images,
             # mounts.
-            given = [theirs.fileno(), *ends.theirs, *doors, *(descriptor for _, descriptor in (*images, *opened))]
+            given = [theirs.fileno(), *ends.theirs, *group_files, *(descriptor for _, descriptor in (*images, *opened))]
             handle = await self._holder.make_pod(layout, lines, given)
             # From here on the Pod owns all of it; `Pod.close` releases it.
             undo.pop_all()

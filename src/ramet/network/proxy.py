@@ -50,7 +50,7 @@ class ProxyServer:
 
     def __init__(self, control: socket.socket) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._doors: dict[int, PodListeners] = {}
+        self._listeners: dict[int, PodListeners] = {}
         self._exposures: dict[int, ProxyExposure] = {}
         self._authority: Authority | None = None
         self._of_host = HostAddresses()
@@ -107,21 +107,21 @@ class ProxyServer:
             self._descriptors,
         )
         like = fields.optional_whole(message, "like")
-        if like is not None and like in self._doors:
+        if like is not None and like in self._listeners:
             # A fork keeps addresses that its parent has looked up, and programs in it may still hold them.
-            peer.names = self._doors[like].peer.names.copy()
+            peer.names = self._listeners[like].peer.names.copy()
         # The sandbox is in the table before its listeners open, so that a "close" that arrives while they do finds it.
-        opened = self._doors[number] = PodListeners(peer, lambda: self._authority, self.failed)
+        opened = self._listeners[number] = PodListeners(peer, lambda: self._authority, self.failed)
         listeners = {name: socket.socket(fileno=descriptors.pop(0)) for name in names if descriptors}
         self._begin(opened.open(listeners))
 
     def _change(self, message: Message, descriptors: list[int]) -> None:
-        known = self._doors.get(fields.whole(message, "id"))
+        known = self._listeners.get(fields.whole(message, "id"))
         if known is not None:
             known.peer.change(NetworkSpec.read(fields.mapping(message, "network")), _secrets(message))
 
     def _close(self, message: Message, descriptors: list[int]) -> None:
-        known = self._doors.pop(fields.whole(message, "id"), None)
+        known = self._listeners.pop(fields.whole(message, "id"), None)
         if known is not None:
             known.close()
             if known.peer.secrets:
@@ -163,7 +163,7 @@ class ProxyServer:
     # Reports to the engine
 
     def _flush(self, message: Message, descriptors: list[int]) -> None:
-        for known in self._doors.values():
+        for known in self._listeners.values():
             known.peer.entries.flush(now=True)
         self.say({"say": "flushed", "ticket": message.get("ticket")})
 

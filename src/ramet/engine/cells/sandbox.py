@@ -17,7 +17,7 @@ from ramet.engine.making.carried_state import CarriedState, RetiredBody
 from ramet.engine.making.recover import recover
 from ramet.engine.network.exposed_ports import Exposures
 from ramet.engine.network.network import EngineNetwork
-from ramet.engine.network.prepared import PreparedNetwork, taken_door
+from ramet.engine.network.prepared import PreparedNetwork, take_proxy_sockets
 from ramet.engine.network.proxy import ProxyHandle
 from ramet.engine.output.executions import Shelf
 from ramet.engine.seams import Body
@@ -367,7 +367,7 @@ class Sandbox:
         carried = self.identity.carried
         if self.network is not None:
             self.network.recognise(carried.secrets)
-            self.network.renew(self.body, given_up, taken_door(self.body))
+            self.network.renew(self.body, given_up, take_proxy_sockets(self.body))
         elif given_up is not None:
             given_up.close()
         self.exposures.renew(self.body)

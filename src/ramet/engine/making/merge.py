@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
-from ramet.engine.network.prepared import open_door
+from ramet.engine.network.prepared import open_proxy_sockets
 from ramet.engine.registry import Registry
 from ramet.protocol.argument_errors import wrong_argument
 
@@ -24,7 +24,7 @@ def merge(registry: Registry, parent: Sandbox, winner: Sandbox, caller: Caller) 
 async def _merge(registry: Registry, parent: Sandbox, winner: Sandbox, turns: Turns) -> None:
     async with turns:
         if parent.network is not None and winner.network is None:
-            await open_door(winner.body, "the sandbox was not merged")
+            await open_proxy_sockets(winner.body, "the sandbox was not merged")
         # From here to the end of the turn nothing is awaited: other callers see the one state or the other.
         registry.merged(winner, into=parent)
         registry.retire(parent.take_over(winner))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.snapshots import Snapshot
-from ramet.engine.network.prepared import open_door, prepare
+from ramet.engine.network.prepared import open_proxy_sockets, prepare
 from ramet.engine.seams import Body, Forked, Machine
 from ramet.errors import ForkFailed, SandboxLost
 from ramet.protocol.values.specs import Limits, MountSpec, SandboxSpec
@@ -34,21 +34,21 @@ class TemplateSource:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource:
-    """A snapshot, which the caller holds until the sandbox is there. ``door``: it is to have a network."""
+    """A snapshot, which the caller holds until the sandbox is there. ``needs_network``: it is to have a network."""
 
     machine: Machine
     snapshot: Snapshot
     limits: Limits
     mounts: Sequence[MountSpec]
-    door: bool = False
+    needs_network: bool = False
     adjusted: tuple[Mapping[str, str], str | None] | None = None  # environment and folder that are asked for on top
 
     async def bodies(self) -> Sequence[Body]:
         body = await self.machine.thaw(self.snapshot.frozen, self.limits, self.mounts)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(body.close)
-            if self.door:
-                await open_door(body, "the snapshot was not thawed")
+            if self.needs_network:
+                await open_proxy_sockets(body, "the snapshot was not thawed")
             undo.pop_all()
         return (body,)
 

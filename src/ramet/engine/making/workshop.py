@@ -14,7 +14,7 @@ from ramet.engine.making.carried_state import CarriedState
 from ramet.engine.making.quotas import Quotas
 from ramet.engine.making.sources import TemplateSource
 from ramet.engine.network.network import EngineNetwork
-from ramet.engine.network.prepared import taken_door
+from ramet.engine.network.prepared import take_proxy_sockets
 from ramet.engine.network.proxy import ProxyHandle
 from ramet.engine.output.executions import Shelf
 from ramet.engine.packages.packages import Packages
@@ -143,7 +143,7 @@ class NewSandbox:
                     workshop.packages, body, lambda: Requester.of(sandbox.whole_spec(), network.log.append)
                 )
             network.log.on_attempt = lambda allowed: workshop.attempts.update([(spec.owner, allowed)])
-            network.begin(body, taken_door(body))
+            network.begin(body, take_proxy_sockets(body))
         return sandbox
 
     async def give_up(self) -> None:

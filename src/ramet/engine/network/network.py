@@ -32,9 +32,9 @@ class Beside(Protocol):
 
 
 class EngineNetwork:
-    """Belongs to a sandbox id. When another body takes over the id, it gets another door; rules, secrets and log stay.
+    """Belongs to a sandbox id. When another body takes over the id, it gets other sockets; rules, secrets and log stay.
 
-    ``begin`` opens the door in a task of its own, so that create returns early; the first cell waits in ``opened``.
+    ``begin`` opens the sockets in a task of its own, so that create returns early; the first cell waits in ``opened``.
     Keeps the proxy running from construction until ``close``.
     """
 
@@ -54,8 +54,8 @@ class EngineNetwork:
         self._no_raw_tcp: str | None = None
         self._no_certificates: str | None = None
         self._opening: asyncio.Task[None] | None = None
-        # A door, or a network to take the door from, until the task `_opening` has picked it up. `_shut` closes what a
-        # task that was cancelled before its first step never picked up.
+        # Sockets, or a network to take them from, until the task `_opening` has picked them up. `_shut` closes what
+        # a task that was cancelled before its first step never picked up.
         self._given: tuple[ProxySockets | None, EngineNetwork | None] = (None, None)
         self._service: Beside | None = None
         self._wanted = asyncio.Event()  # a cell waits for the network
@@ -105,29 +105,36 @@ class EngineNetwork:
         """Why programs that know no proxy reach nothing, or None if they do reach what the rules allow."""
         return self.closed or self._no_raw_tcp
 
-    def begin(self, body: Body, door: ProxySockets | None = None, door_of: EngineNetwork | None = None) -> None:
-        """Start to open a door in this body, without waiting. Uses ``door``, or the door of ``door_of``, if given."""
+    def begin(
+        self, body: Body, proxy_sockets: ProxySockets | None = None, sockets_of: EngineNetwork | None = None
+    ) -> None:
+        """Start to open proxy sockets in this body, without waiting.
+
+        Uses ``proxy_sockets``, or those of ``sockets_of``, if given.
+        """
         self._body = body
         self._close_service()
         if self.beside is not None:
             self._service = self.beside(body)
-        self._given = door, door_of
+        self._given = proxy_sockets, sockets_of
         self._opening = asyncio.create_task(self._open(body, self._service))
         # Retrieves the exception: asyncio would complain if no cell ever waits for this task.
         self._opening.add_done_callback(_failed)
 
-    def renew(self, body: Body, door_of: EngineNetwork | None = None, door: ProxySockets | None = None) -> None:
+    def renew(
+        self, body: Body, sockets_of: EngineNetwork | None = None, proxy_sockets: ProxySockets | None = None
+    ) -> None:
         """Move to the body that has replaced the previous one."""
-        if door_of is not None:
+        if sockets_of is not None:
             # Its service listens in this body under the name that ours will take.
-            door_of._close_service()
+            sockets_of._close_service()
         self._like = self._number()  # before _shut, which drops the registration that has the number
         self._shut()
         self.closed = None
-        self.begin(body, door, door_of)
+        self.begin(body, proxy_sockets, sockets_of)
 
     async def opened(self) -> None:
-        """Wait until the door is open, or ``closed`` says why it will not be.
+        """Wait until the proxy sockets are open, or ``closed`` says why they will not be.
 
         Raises RametError if opening failed; the next call tries again. Raises SandboxLost if the network was closed.
         """
@@ -152,28 +159,28 @@ class EngineNetwork:
             raise SandboxLost(f"the sandbox's network could not be opened: {error}") from error
 
     async def _open(self, body: Body, service: Beside | None) -> None:
-        (door, door_of), self._given = self._given, (None, None)
-        if door_of is not None:
-            door = await door_of._surrender()
+        (proxy_sockets, sockets_of), self._given = self._given, (None, None)
+        if sockets_of is not None:
+            proxy_sockets = await sockets_of._surrender()
         try:
-            if door is not None and door_of is None:  # made ahead of time: the sandbox has run nothing yet
+            if proxy_sockets is not None and sockets_of is None:  # made ahead of time: the sandbox has run nothing yet
                 await self._idle()
             await self._proxy.started()
             if self.secrets or self.spec.ca_pem:
                 await self._show_certificates(body)
-            if door is None:
-                door = await ProxySockets.open(body)
+            if proxy_sockets is None:
+                proxy_sockets = await ProxySockets.open(body)
         except PortTaken as taken:
             self.closed = f"{taken}: this sandbox has no network"
             self.log.append([Attempt(time.time(), "tcp", "127.0.0.1", taken.port, False, None, self.closed)])
             return
         except BaseException:
-            if door is not None:
-                door.close()
+            if proxy_sockets is not None:
+                proxy_sockets.close()
             raise
-        # No await since the door was opened: a cancellation in between would leave a door that nobody closes.
-        self._no_raw_tcp = door.no_raw_tcp
-        self._peer = self._proxy.add(door, self, self._like)
+        # No await since the sockets were opened: a cancellation in between would leave sockets that nobody closes.
+        self._no_raw_tcp = proxy_sockets.no_raw_tcp
+        self._peer = self._proxy.add(proxy_sockets, self, self._like)
         if service is not None:
             await service.open()
 
@@ -186,16 +193,16 @@ class EngineNetwork:
             pass
 
     async def _surrender(self) -> ProxySockets | None:
-        """Close this network but hand over its open door, for another network that continues with the same body."""
+        """Close this network but hand over its open sockets, for another network that continues with the same body."""
         try:
-            # The task may be about to open the door: taking `_peer` before it ends would leave that door to nobody.
+            # The task may be about to open the sockets: taking `_peer` before it ends would leave them to nobody.
             if self._opening is not None:
                 await asyncio.wait([self._opening])
             peer, self._peer = self._peer, None
             if peer is None:
                 return None
             self._proxy.remove(peer)
-            return peer.door
+            return peer.proxy_sockets
         finally:
             self.close()
 
@@ -226,15 +233,15 @@ class EngineNetwork:
         if self._opening is not None:
             self._opening.cancel()
         # A task that is cancelled before its first step has not picked these up: nobody else would close them.
-        (door, door_of), self._given = self._given, (None, None)
-        if door is not None:
-            door.close()
-        if door_of is not None:
-            door_of.close()
+        (proxy_sockets, sockets_of), self._given = self._given, (None, None)
+        if proxy_sockets is not None:
+            proxy_sockets.close()
+        if sockets_of is not None:
+            sockets_of.close()
         peer, self._peer = self._peer, None
         if peer is not None:
             self._proxy.remove(peer)
-            peer.door.close()
+            peer.proxy_sockets.close()
 
     def _close_service(self) -> None:
         service, self._service = self._service, None

@@ -1,4 +1,4 @@
-"""Prepares a pooled sandbox for a network: opens its door and configures its REPL before anybody asks for it."""
+"""Prepares a pooled sandbox for a network: opens its proxy sockets and configures its REPL ahead of time."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ _READ_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class PreparedNetwork:
-    """An open door, and the variables and commands that the REPL already has: those of every network."""
+    """Open proxy sockets, and the variables and commands that the REPL already has: those of every network."""
 
-    door: ProxySockets
+    proxy_sockets: ProxySockets
     variables: Mapping[str, str]
     commands: str
 
     def close(self) -> None:
-        self.door.close()
+        self.proxy_sockets.close()
 
 
 async def prepare(body: Body) -> PreparedNetwork:
-    """Open a door in a fresh body and set the variables of its REPL. Raises PortTaken, SandboxLost or TimeoutError."""
-    door = await ProxySockets.open(body)
+    """Open proxy sockets in a fresh body and set the variables of its REPL.
+
+    Raises PortTaken, SandboxLost or TimeoutError.
+    """
+    proxy_sockets = await ProxySockets.open(body)
     try:
         found = variables()
         # A REPL that does not answer must not hold up the pool.
         async with asyncio.timeout(_ANSWER_SECONDS):
             await _configure(body, found)
     except BaseException:
-        door.close()
+        proxy_sockets.close()
         raise
-    return PreparedNetwork(door, found, COMMAND_FOLDER)
+    return PreparedNetwork(proxy_sockets, found, COMMAND_FOLDER)
 
 
-async def open_door(body: Body, failed: str) -> None:
-    """Open a door in a body whose code has run before, and keep it in ``body.prepared`` for its future sandbox.
+async def open_proxy_sockets(body: Body, failed: str) -> None:
+    """Open proxy sockets in a body whose code has run before, and keep them in ``body.prepared`` for its sandbox.
 
     Raises ForkFailed if that code listens on a port that the network needs.
     """
@@ -59,10 +62,10 @@ async def open_door(body: Body, failed: str) -> None:
         ) from None
 
 
-def taken_door(body: Body) -> ProxySockets | None:
-    """Take the door that was opened in the body ahead of time, if there is one."""
+def take_proxy_sockets(body: Body) -> ProxySockets | None:
+    """Take the proxy sockets that were opened in the body ahead of time, if there are any."""
     prepared, body.prepared = body.prepared, None
-    return prepared.door if isinstance(prepared, PreparedNetwork) else None
+    return prepared.proxy_sockets if isinstance(prepared, PreparedNetwork) else None
 
 
 async def _configure(body: Body, environment: Mapping[str, str]) -> None:

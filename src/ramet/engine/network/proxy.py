@@ -39,14 +39,14 @@ class Client(Protocol):
 
 
 class ProxiedSandbox:
-    """The registration of a sandbox at the proxy: one door, under a number that is never used again.
+    """The registration of a sandbox at the proxy: its sockets, under a number that is never used again.
 
     Because numbers are not reused, a late report cannot be taken for one about another sandbox or another life.
     """
 
-    def __init__(self, number: int, door: ProxySockets, client: Client, like: int | None) -> None:
+    def __init__(self, number: int, proxy_sockets: ProxySockets, client: Client, like: int | None) -> None:
         self.number = number
-        self.door = door
+        self.proxy_sockets = proxy_sockets
         self.client = client
         self.like = like
 
@@ -232,9 +232,9 @@ class ProxyHandle:
 
     # Sandboxes
 
-    def add(self, door: ProxySockets, client: Client, like: int | None) -> ProxiedSandbox:
+    def add(self, proxy_sockets: ProxySockets, client: Client, like: int | None) -> ProxiedSandbox:
         """Register a sandbox. ``like``: the number of one whose looked-up names its memory may contain."""
-        peer = ProxiedSandbox(next(self._numbers), door, client, like)
+        peer = ProxiedSandbox(next(self._numbers), proxy_sockets, client, like)
         self._peers[peer.number] = peer
         self._tell_open(peer)
         return peer
@@ -244,7 +244,7 @@ class ProxyHandle:
         self.send({"do": "change", "id": peer.number, **peer.client.told()})
 
     def remove(self, peer: ProxiedSandbox) -> None:
-        """Unregister a sandbox; its connections end. The caller still owns the door."""
+        """Unregister a sandbox; its connections end. The caller still owns its sockets."""
         if self._peers.pop(peer.number, None) is not None:
             # Reports that the proxy sent before it reads this message still arrive; the flush behind it ends them.
             self._leaving[peer.number] = peer
@@ -259,8 +259,8 @@ class ProxyHandle:
         # A number that this process does not know means nothing to it.
         like = peer.like if peer.like in self._peers else None
         message = {"do": "open", "id": peer.number, "like": like, **peer.client.told()}
-        names = list(peer.door.sockets)
-        self.send({**message, "listeners": names}, tuple(peer.door.sockets[name].fileno() for name in names))
+        names = list(peer.proxy_sockets.sockets)
+        self.send({**message, "listeners": names}, tuple(peer.proxy_sockets.sockets[name].fileno() for name in names))
 
     async def flush(self) -> None:
         """Wait until the proxy has reported all that it has seen and applied all that it was sent, or a timeout."""

@@ -37,16 +37,16 @@ class ProxySockets:
 
         Raises PortTaken, or the error of the pod; then no socket stays open.
         """
-        door = cls()
+        made = cls()
         try:
-            door.sockets["proxy"] = _bound(await body.listen_tcp(PROXY_PORT, _BACKLOG), PROXY_PORT)
-            door.sockets["transparent"] = _bound(await body.listen_tcp(TRANSPARENT_PORT, _BACKLOG), TRANSPARENT_PORT)
-            door.sockets["names"] = _bound(await body.bind_udp(NAMES_PORT), NAMES_PORT)
-            await door._lead_there(body)
+            made.sockets["proxy"] = _bound(await body.listen_tcp(PROXY_PORT, _BACKLOG), PROXY_PORT)
+            made.sockets["transparent"] = _bound(await body.listen_tcp(TRANSPARENT_PORT, _BACKLOG), TRANSPARENT_PORT)
+            made.sockets["names"] = _bound(await body.bind_udp(NAMES_PORT), NAMES_PORT)
+            await made._lead_there(body)
         except BaseException:
-            door.close()
+            made.close()
             raise
-        return door
+        return made
 
     async def _lead_there(self, body: Body) -> None:
         with await body.netlink(NETLINK_ROUTE) as route, await body.netlink(NETLINK_NETFILTER) as packets:

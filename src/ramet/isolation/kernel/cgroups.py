@@ -384,23 +384,23 @@ class PodGroup:
     def _unique(self) -> Iterator[str]:
         yield from dict.fromkeys(self._folders.values())
 
-    def open_doors(self) -> list[int]:
+    def open_group_files(self) -> list[int]:
         """Open the files through which a task enters these groups by writing 0.
 
         The kernel checks permission with the credentials of the opener, so that a task inside the pod can use them
         although it sees no cgroup file system. Version 1 has a file for single tasks, version 2 only one for whole
         processes.
         """
-        door = "tasks" if self._delegation.version == 1 else "cgroup.procs"
-        doors: list[int] = []
+        group_file = "tasks" if self._delegation.version == 1 else "cgroup.procs"
+        group_files: list[int] = []
         try:
             for folder in self._unique():
-                doors.append(os.open(f"{folder}/{door}", os.O_WRONLY | os.O_CLOEXEC))
+                group_files.append(os.open(f"{folder}/{group_file}", os.O_WRONLY | os.O_CLOEXEC))
         except OSError:  # out of descriptors
-            for opened in doors:
+            for opened in group_files:
                 os.close(opened)
             raise
-        return doors
+        return group_files
 
     def set_room(self, extra_memory_bytes: int, extra_pids: int) -> bool:
         """Allow this much above the limits, replacing the previous allowance.

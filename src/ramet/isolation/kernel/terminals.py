@@ -153,18 +153,18 @@ class Entering:
         # open, `run` would not see the end of the report socket.
         with contextlib.ExitStack() as sent:
             sent.callback(self._theirs.close)
-            doors = self._pod.group.open_doors() if self._pod.group is not None else []
-            for door in doors:
-                sent.callback(os.close, door)
+            group_files = self._pod.group.open_group_files() if self._pod.group is not None else []
+            for group_file in group_files:
+                sent.callback(os.close, group_file)
             files = []
             for name, data in (("filter", compile_filter(self._pod.uncounted)), ("request", self._command.encode())):
                 files.append(os.memfd_create(name, os.MFD_CLOEXEC))
                 sent.callback(os.close, files[-1])
                 os.write(files[-1], data)
-            given = [self._pod.handle.init_pidfd, *files, slave, self._theirs.fileno(), *doors]
+            given = [self._pod.handle.init_pidfd, *files, slave, self._theirs.fileno(), *group_files]
             command = [str(HELPER), "enter", *map(str, given[:5])]
-            for door in doors:
-                command += ["--group", str(door)]
+            for group_file in group_files:
+                command += ["--group", str(group_file)]
             for limit in self._limits:
                 # RLIM_INFINITY is -1 in Python and 2^64-1 for the kernel.
                 command += ["--limit", *(str(part % (1 << 64)) for part in limit)]

@@ -2,7 +2,7 @@
  * same walls.
  *
  * Arguments: POD_PIDFD FILTER_FD REQUEST_FD TERMINAL_FD REPORT_FD
- *            [--group DOOR_FD]... [--limit KIND SOFT HARD]...
+ *            [--group GROUP_FD]... [--limit KIND SOFT HARD]...
  *
  *   engine (E0)
  *   ├─ enter    joins the pod's namespaces and groups, but is not in its pid namespace: no process
@@ -28,7 +28,7 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
-enum { MAX_REQUEST = 4 * 1024 * 1024, MAX_DOORS = 8, REPORT = 3 };
+enum { MAX_REQUEST = 4 * 1024 * 1024, MAX_GROUPS = 8, REPORT = 3 };
 
 extern char **environ;
 
@@ -94,15 +94,15 @@ static void run_child(const struct request *request, const struct sock_fprog *pr
 
 /* Still in E0, with the engine's capabilities until setns. Sets what the child inherits and must
  * not have to look for in the pod. */
-static void prepare(int pod, int terminal, int report, const int *doors, int door_count) {
+static void prepare(int pod, int terminal, int report, const int *groups, int group_count) {
     /* As for templates: the kernel ends sandboxes before the engine and its owner. */
-    raise_oom_score(door_count ? 500 : 1000);
+    raise_oom_score(group_count ? 500 : 1000);
     /* Before the pod's processes can see anything of us. */
     MUST("stay undumpable", prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
     /* Before the clone, so that the child counts there from its first moment: where the pod may
      * have no more processes, the clone fails. */
-    for (int i = 0; i < door_count; i++)
-        if (write(doors[i], "0", 1) != 1) fail("enter the pod's groups: %s", strerror(errno));
+    for (int i = 0; i < group_count; i++)
+        if (write(groups[i], "0", 1) != 1) fail("enter the pod's groups: %s", strerror(errno));
     MUST("enter the pod", setns(pod, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET |
                                          CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP));
     /* All descriptors of the child: the terminal three times, and its socket to the engine until it
@@ -131,7 +131,7 @@ static void set_limits(int count, char **arguments) {
 int enter_main(int argc, char **argv) {
     static struct sock_filter filter[4096];
     struct request request;
-    int given[5], doors[MAX_DOORS], door_count = 0, next = 5;
+    int given[5], groups[MAX_GROUPS], group_count = 0, next = 5;
     if (argc < 5) fail("enter: wrong arguments");
     /* The report's socket first, because it reports the other failures. All of them move out of the
      * way of the child's final numbers. */
@@ -139,13 +139,13 @@ int enter_main(int argc, char **argv) {
         given[i] = (int)MUST("dup", fcntl(atoi(argv[i]), F_DUPFD_CLOEXEC, 100));
         failure_socket = given[4];
     }
-    for (; next + 1 < argc && !strcmp(argv[next], "--group") && door_count < MAX_DOORS; next += 2)
-        doors[door_count++] = (int)MUST("dup", fcntl(atoi(argv[next + 1]), F_DUPFD_CLOEXEC, 100));
+    for (; next + 1 < argc && !strcmp(argv[next], "--group") && group_count < MAX_GROUPS; next += 2)
+        groups[group_count++] = (int)MUST("dup", fcntl(atoi(argv[next + 1]), F_DUPFD_CLOEXEC, 100));
     ssize_t size = pread(given[1], filter, sizeof filter, 0);
     if (size <= 0 || size % (ssize_t)sizeof *filter) fail("enter: cannot read the seccomp filter");
     struct sock_fprog program = {(unsigned short)((size_t)size / sizeof *filter), filter};
     read_request(&request, given[2]);
-    prepare(given[0], given[3], given[4], doors, door_count);
+    prepare(given[0], given[3], given[4], groups, group_count);
     set_limits(argc - next, argv + next);
     for (int number = 1; number <= 64; number++)
         signal(number, SIG_DFL);

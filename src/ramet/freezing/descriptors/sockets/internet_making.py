@@ -34,7 +34,7 @@ class InternetMaker:
         self._tcp = {index: pair for index, pair in sockets.items() if pair[1].facts.type == socket.SOCK_STREAM}
         self._udp = {index: pair for index, pair in sockets.items() if pair[1].facts.type == socket.SOCK_DGRAM}
         self._listening = [thing for _, thing in self._tcp.values() if thing.listening]
-        self._doors: dict[tuple[int, Address], int] = {}  # temporary listeners, by family and address
+        self._temporary_listeners: dict[tuple[int, Address], int] = {}  # by family and address
         self.slots: dict[int, int] = {}
 
     def make(self) -> None:
@@ -80,8 +80,8 @@ class InternetMaker:
                 self._make_pair(index, peer)
             elif not self._waits(thing) and _is_local(thing.remote):
                 self._make_end(index, thing, thing.remote)
-        for door in self._doors.values():
-            self._script.drop(door)
+        for listener in self._temporary_listeners.values():
+            self._script.drop(listener)
 
     def _make_pair(self, index: int, peer: int) -> None:
         one, other = self._tcp[index][1], self._tcp[peer][1]
@@ -115,13 +115,13 @@ class InternetMaker:
         slot = self._new(client)
         self._bind(slot, client.facts.family, client.local)
         # Bound and listening before the connect, or that would be refused.
-        door = self._door(family, at)
+        listener = self._temporary_listener(family, at)
         self._connect(slot, client, at)
-        return slot, script.create("accept a TCP connection", "accept4", door, 0, 0, 0)
+        return slot, script.create("accept a TCP connection", "accept4", listener, 0, 0, 0)
 
-    def _door(self, family: int, at: Address) -> int:
+    def _temporary_listener(self, family: int, at: Address) -> int:
         key = family, at
-        if key not in self._doors:
+        if key not in self._temporary_listeners:
             script = self._script
             slot = script.create("make a TCP listener", "socket", family, socket.SOCK_STREAM, 0)
             # An IPv4 client connects to an IPv6 listener only if that accepts mapped addresses.
@@ -130,8 +130,8 @@ class InternetMaker:
             reuse_address(script, slot, True)
             self._bind(slot, family, at)
             script.call("listen for TCP connections", "listen", slot, _BACKLOG)
-            self._doors[key] = slot
-        return self._doors[key]
+            self._temporary_listeners[key] = slot
+        return self._temporary_listeners[key]
 
     def _make_bound(self, index: int, thing: InternetSocket) -> None:
         slot = self.slots[index] = self._new(thing)
