@@ -26,8 +26,8 @@ _BACKLOG_AT_MOST = 4096  # unread messages; a restarted proxy is told of a thous
 _FAR_BEHIND = 64  # unread messages from which on less urgent ones wait
 
 
-class Client(Protocol):
-    """A sandbox as the supervisor sees it: the state that the proxy needs, and callbacks for its reports."""
+class ProxyReports(Protocol):
+    """What the proxy handle needs of a sandbox: its current rules, and callbacks for the proxy's reports."""
 
     def told(self) -> dict[str, object]:
         """The current rules, secrets and used bytes."""
@@ -44,10 +44,10 @@ class ProxiedSandbox:
     Because numbers are not reused, a late report cannot be taken for one about another sandbox or another life.
     """
 
-    def __init__(self, number: int, proxy_sockets: ProxySockets, client: Client, like: int | None) -> None:
+    def __init__(self, number: int, proxy_sockets: ProxySockets, reports: ProxyReports, like: int | None) -> None:
         self.number = number
         self.proxy_sockets = proxy_sockets
-        self.client = client
+        self.reports = reports
         self.like = like
 
 
@@ -55,7 +55,9 @@ Process = Callable[[Callable[[Message], None], Callable[[], None]], Awaitable[Pr
 
 
 class ProxyHandle:
-    """Owned by the registry. Runs while somebody holds it (``hold``, ``release``), and for some seconds afterwards.
+    """Supervises the proxy process. Owned by the workshop.
+
+    Runs while somebody holds it (``hold``, ``release``), and for some seconds afterwards.
 
     The engine keeps all state: if the process dies, the next one is told everything again.
     """
@@ -180,7 +182,7 @@ class ProxyHandle:
         self._stop_asking()
         self._process = None
         for peer in self._peers.values():
-            peer.client.ended(peer.number, _DIED)
+            peer.reports.ended(peer.number, _DIED)
         self._give_up_flushes()
         if self._holders and not self._closed:
             # The first restart comes at once; a proxy that dies again and again must not take a processor.
@@ -232,16 +234,16 @@ class ProxyHandle:
 
     # Sandboxes
 
-    def add(self, proxy_sockets: ProxySockets, client: Client, like: int | None) -> ProxiedSandbox:
+    def add(self, proxy_sockets: ProxySockets, reports: ProxyReports, like: int | None) -> ProxiedSandbox:
         """Register a sandbox. ``like``: the number of one whose looked-up names its memory may contain."""
-        peer = ProxiedSandbox(next(self._numbers), proxy_sockets, client, like)
+        peer = ProxiedSandbox(next(self._numbers), proxy_sockets, reports, like)
         self._peers[peer.number] = peer
         self._tell_open(peer)
         return peer
 
     def change(self, peer: ProxiedSandbox) -> None:
         """Send the sandbox's current rules and secrets."""
-        self.send({"do": "change", "id": peer.number, **peer.client.told()})
+        self.send({"do": "change", "id": peer.number, **peer.reports.told()})
 
     def remove(self, peer: ProxiedSandbox) -> None:
         """Unregister a sandbox; its connections end. The caller still owns its sockets."""
@@ -253,12 +255,12 @@ class ProxyHandle:
 
     def _on_left(self, peer: ProxiedSandbox) -> None:
         del self._leaving[peer.number]
-        peer.client.ended(peer.number, _CLOSED)
+        peer.reports.ended(peer.number, _CLOSED)
 
     def _tell_open(self, peer: ProxiedSandbox) -> None:
         # A number that this process does not know means nothing to it.
         like = peer.like if peer.like in self._peers else None
-        message = {"do": "open", "id": peer.number, "like": like, **peer.client.told()}
+        message = {"do": "open", "id": peer.number, "like": like, **peer.reports.told()}
         names = list(peer.proxy_sockets.sockets)
         self.send({**message, "listeners": names}, tuple(peer.proxy_sockets.sockets[name].fileno() for name in names))
 
@@ -339,11 +341,11 @@ class ProxyHandle:
 
     def _on_attempt(self, peer: ProxiedSandbox, say: str, message: Message) -> None:
         if say == "tried":
-            peer.client.tried(peer.number, message)
+            peer.reports.tried(peer.number, message)
         elif say == "counted":
-            peer.client.counted(peer.number, message)
+            peer.reports.counted(peer.number, message)
         else:
-            peer.client.not_told(fields.natural(message, "count"))
+            peer.reports.not_told(fields.natural(message, "count"))
 
 
 def _make_authority() -> Authority:
