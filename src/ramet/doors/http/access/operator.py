@@ -19,7 +19,7 @@ CALLS = frozenset((calls.SANDBOXES, calls.INFO, calls.CLOSE))
 async def rows(exchange: RequestExchange) -> list[dict[str, object]]:
     """All sandboxes, each with the name of its key."""
     exchange.log.action = LIST_ALL
-    answer = await ask(exchange, calls.SANDBOXES, exchange.gate.seeing_header(exchange, {}))
+    answer = await ask(exchange, calls.SANDBOXES, exchange.activity.seeing_header(exchange, {}))
     return [named(exchange, row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
 
 

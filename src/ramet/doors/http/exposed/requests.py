@@ -81,9 +81,9 @@ async def answer(exchange: RequestExchange, rest: bytes) -> None:
         raise RequestRefused(404, "nothing is exposed here", code="not_found")
     exchange.owner = exposure.owner
     exchange.log.sandbox = exposure.sandbox
-    exchange.gate.enter(exposure.owner)
+    exchange.activity.enter(exposure.owner)
     exchange.counted = True
-    exchange.gate.check_open()
+    exchange.activity.check_open()
     _check_alive(exchange, exposure)
     place = ExposedPlace(exposure.port, PREFIX + token, b"/" + path, exchange.headers.get(b"host", b""))
     method = exchange.log.method

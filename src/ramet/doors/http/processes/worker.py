@@ -103,7 +103,7 @@ class Worker:
     async def _drain(self) -> None:
         """Let nothing new begin, wait for running calls up to the grace period, then end the others with an error."""
         self._log.event("stopping", grace_seconds=self._settings.grace_seconds)
-        self._application.gate.close()
+        self._application.activity.close()
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.grace_seconds
         while self._link.busy and loop.time() < until:

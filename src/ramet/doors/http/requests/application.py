@@ -62,7 +62,7 @@ class HttpApplication:
         self.creation = creation
         self.link = link
         self.records = records
-        self.gate = ActivityLimits(settings)
+        self.activity = ActivityLimits(settings)
         self.local_limits = KeyLimits(
             sandboxes=settings.local_sandboxes,
             concurrent_cells=settings.local_cells,
@@ -115,7 +115,7 @@ class HttpApplication:
             await self._fail(exchange, RametError("the server failed at this request"))
         finally:
             if exchange.counted:
-                self.gate.leave(exchange.owner, exchange.held_bytes)
+                self.activity.leave(exchange.owner, exchange.held_bytes)
             self.metrics.request(log.method, log.route, log.status, log.seconds)
             self.log.request(log)
             self.audit.request(log)
@@ -168,7 +168,7 @@ class HttpApplication:
             exchange.log.key = key.name
             if key.scope == "metrics" and template not in _FOR_METRICS:
                 raise RequestRefused(403, "this key is for the metrics only", code="unauthorized")
-        self.gate.enter(exchange.owner)
+        self.activity.enter(exchange.owner)
         exchange.counted = True
 
     async def _fail(self, exchange: RequestExchange, error: RametError | RequestRefused) -> None:

@@ -87,7 +87,7 @@ class RequestExchange:
         self.log = log
         self.owner = ""
         self.key: KeyRow | None = None
-        self.counted = False  # whether the gate counts it, and must stop counting it at the end
+        self.counted = False  # whether ActivityLimits counts this request
         self.held_bytes = 0  # bytes in memory for messages that cannot be passed on piece by piece
         self.started = False  # whether the head of the answer was sent
         self._request: Request | None = None
@@ -116,8 +116,8 @@ class RequestExchange:
         return self._application.link
 
     @property
-    def gate(self) -> ActivityLimits:
-        return self._application.gate
+    def activity(self) -> ActivityLimits:
+        return self._application.activity
 
     @property
     def records(self) -> ServerRecords:
@@ -145,7 +145,7 @@ class RequestExchange:
     def hold(self, size_bytes: int) -> None:
         """Count bytes that are kept in memory until the request ends. Raises Refused (429) above the limits."""
         self.held_bytes += size_bytes
-        self.gate.hold(self.owner, size_bytes)
+        self.activity.hold(self.owner, size_bytes)
 
     # The request's body
 

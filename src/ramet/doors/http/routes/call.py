@@ -115,7 +115,7 @@ async def call(exchange: RequestExchange) -> None:
         if exchange.operates and kind in operator.CALLS:
             await _operate(exchange, frame)
             return
-        header = exchange.gate.header(exchange, frame.header)
+        header = exchange.activity.header(exchange, frame.header)
         if kind == calls.NETWORK_CHANGE:
             header = creation.allowed(exchange, header)
         async with exchange.link.call() as engine:
@@ -131,13 +131,13 @@ ROUTES: list[Route] = [("POST", PATH, call)]
 
 async def _run(exchange: RequestExchange, frame: Frame, body: _Body) -> None:
     await body.end()
-    header = exchange.gate.header(exchange, frame.header)
+    header = exchange.activity.header(exchange, frame.header)
     given = header.get("execution")
     execution = admission.new_execution_id() if given is None else admission.check_execution_id(given)
     header["execution"] = exchange.log.execution = execution
     keep = admission.check_on_disconnect(header.setdefault("on_disconnect", "keep")) == "keep"
     owner = exchange.owner
-    exchange.gate.begin_cell(owner, exchange.limits)
+    exchange.activity.begin_cell(owner, exchange.limits)
     exchange.application.audit.begins(exchange.log)
     outcome = cell_outcomes.CANCELLED
     try:
@@ -151,7 +151,7 @@ async def _run(exchange: RequestExchange, frame: Frame, body: _Body) -> None:
                 last = await _relay(exchange, engine, headers, keep)
             outcome = cell_outcomes.of_last_frame(last)
     finally:
-        exchange.gate.end_cell(owner)
+        exchange.activity.end_cell(owner)
         exchange.log.outcome = outcome
         exchange.metrics.cell_ended(owner, str(header.get("language")), exchange.log.seconds, outcome)
 
@@ -202,7 +202,7 @@ async def _tell(exchange: RequestExchange, error: RametError, headers: Headers =
 
 
 async def _save(exchange: RequestExchange, frame: Frame) -> None:
-    header = creation.allowed(exchange, exchange.gate.header(exchange, frame.header))
+    header = creation.allowed(exchange, exchange.activity.header(exchange, frame.header))
     answer = await ask(exchange, calls.SAVE, header)
     await exchange.respond(200, _FRAMES, encode(answer.kind, answer.header))
 
@@ -212,12 +212,12 @@ async def _save(exchange: RequestExchange, frame: Frame) -> None:
 
 async def _operate(exchange: RequestExchange, frame: Frame) -> None:
     if frame.kind == calls.SANDBOXES:
-        own = await ask(exchange, frame.kind, exchange.gate.header(exchange, frame.header))
+        own = await ask(exchange, frame.kind, exchange.activity.header(exchange, frame.header))
         # Sandboxes of all keys; snapshots and templates of the operator's own key only.
         told: Mapping[str, object] = {**own.header, "sandboxes": await operator.rows(exchange)}
     else:
         operator.note(exchange, frame.header.get("sandbox"))
-        answer = await ask(exchange, frame.kind, exchange.gate.seeing_header(exchange, frame.header))
+        answer = await ask(exchange, frame.kind, exchange.activity.seeing_header(exchange, frame.header))
         told = answer.header
     await exchange.respond(200, _FRAMES, encode(calls.ANSWER, told))
 
@@ -243,7 +243,7 @@ async def _expose(exchange: RequestExchange, frame: Frame) -> None:
 
 async def _upload(exchange: RequestExchange, frame: Frame, body: _Body) -> None:
     """Pass on an upload of any size, piece by piece, no faster than the engine takes it."""
-    header = exchange.gate.header(exchange, frame.header)
+    header = exchange.activity.header(exchange, frame.header)
     header.pop("quiet", None)  # a quiet call gets no frame back, and the request would never be answered
     async with exchange.link.call() as engine:
         engine.send_nowait(encode(frame.kind, header, frame.blob))

@@ -76,7 +76,7 @@ async def _execute(exchange: RequestExchange, sandbox_id: str) -> None:
     }
     marked = [(b"ramet-execution", execution.encode("ascii"))]
     owner, outcome = exchange.owner, cell_outcomes.CANCELLED
-    exchange.gate.begin_cell(owner, exchange.limits)
+    exchange.activity.begin_cell(owner, exchange.limits)
     exchange.application.audit.begins(exchange.log)
     try:
         async with exchange.link.call() as engine:
@@ -91,7 +91,7 @@ async def _execute(exchange: RequestExchange, sandbox_id: str) -> None:
         outcome = cell_outcomes.of_error(error)
         raise
     finally:
-        exchange.gate.end_cell(owner)
+        exchange.activity.end_cell(owner)
         exchange.log.outcome = outcome
         exchange.metrics.cell_ended(owner, language, exchange.log.seconds, outcome)
 
@@ -206,7 +206,7 @@ async def _execution(exchange: RequestExchange, sandbox_id: str, execution_id: s
 
 
 async def _fetched(exchange: RequestExchange, sandbox_id: str, execution: str, wait: bool) -> bytes:
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "execution": execution, "wait": wait})
+    header = exchange.activity.header(exchange, {"sandbox": sandbox_id, "execution": execution, "wait": wait})
     printed = (bytearray(), bytearray())
     shown: list[RichResult] = []
     dropped_bytes = 0
@@ -257,7 +257,7 @@ async def _cancel(exchange: RequestExchange, sandbox_id: str, execution_id: str)
     """POST /v1/sandboxes/{sandbox_id}/executions/{execution_id}/cancel"""
     (await exchange.read_fields()).done()
     execution = admission.check_known_execution(execution_id)
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "execution": execution})
+    header = exchange.activity.header(exchange, {"sandbox": sandbox_id, "execution": execution})
     answer = await ask(exchange, calls.CANCEL, header)
     await answer_json(exchange, {"cancelled": fields.flag(answer.header, "cancelled")})
 
@@ -272,7 +272,7 @@ async def _cancel(exchange: RequestExchange, sandbox_id: str, execution_id: str)
 async def _interrupt(exchange: RequestExchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/interrupt"""
     (await exchange.read_fields()).done()
-    answer = await ask(exchange, calls.INTERRUPT, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    answer = await ask(exchange, calls.INTERRUPT, exchange.activity.header(exchange, {"sandbox": sandbox_id}))
     await answer_json(exchange, {"interrupted": fields.flag(answer.header, "interrupted")})
 
 
@@ -291,7 +291,7 @@ async def _interrupt(exchange: RequestExchange, sandbox_id: str) -> None:
 )
 async def _replay(exchange: RequestExchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/replay: the last 1000 events, as lines."""
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id})
+    header = exchange.activity.header(exchange, {"sandbox": sandbox_id})
     events: deque[tuple[str, object, int]] = deque(maxlen=_REPLAYED_EVENTS)
     cutters = (LineCutter(), LineCutter())
     last_ms = 0

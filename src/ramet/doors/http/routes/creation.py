@@ -42,7 +42,7 @@ def from_frame(exchange: RequestExchange, frame: Frame) -> Making:
         return resuming(exchange, header)
     if frame.kind == calls.SNAPSHOT:
         header = {"sandbox": fields.text(header, "sandbox")}
-        return Making(calls.SNAPSHOT, exchange.gate.header(exchange, header))
+        return Making(calls.SNAPSHOT, exchange.activity.header(exchange, header))
     count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
     inherit_secrets = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
     return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets)
@@ -62,12 +62,12 @@ def resuming(exchange: RequestExchange, header: Mapping[str, object]) -> Making:
 
 def forking(exchange: RequestExchange, sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool) -> Making:
     header = {"sandbox": sandbox_id, "count": count, "reseed": reseed, "inherit_secrets": inherit_secrets}
-    return Making(calls.FORK, exchange.gate.header(exchange, header))
+    return Making(calls.FORK, exchange.activity.header(exchange, header))
 
 
 async def make(exchange: RequestExchange, making: Making) -> bytes:
     """Make the call, and return the engine's answer, one frame. Raises EngineSaid if the engine refuses."""
-    exchange.gate.check_open()
+    exchange.activity.check_open()
     data = await _ask(exchange, making)
     answer = next(FrameDecoder(FROM_ENGINE).feed(data))
     if answer.kind == calls.ERROR:

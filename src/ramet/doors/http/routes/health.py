@@ -85,7 +85,7 @@ async def _ready(exchange: RequestExchange) -> None:
     query = QueryFields(exchange.scope["query_string"])
     needs_room = query.flag("room")
     query.done()
-    engine, stopping, room = exchange.link.up, exchange.gate.closing, has_room(exchange)
+    engine, stopping, room = exchange.link.up, exchange.activity.closing, has_room(exchange)
     ready = engine and not stopping and (room or not needs_room)
     status = 200 if ready else 503
     told = {"ready": ready, "engine": engine, "stopping": stopping, "room": room}

@@ -58,7 +58,7 @@ _RULES = "an array of rules, such as 'api.example' or '*.example:443'"
 )
 async def _look(exchange: RequestExchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}/network"""
-    answer = await ask(exchange, calls.NETWORK, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    answer = await ask(exchange, calls.NETWORK, exchange.activity.header(exchange, {"sandbox": sandbox_id}))
     attempts = fields.array(answer.header, "attempts")
     told = {
         **_rules(answer.header),
@@ -110,7 +110,7 @@ async def _change(exchange: RequestExchange, sandbox_id: str) -> None:
     body.done()
     if not allow and not deny:
         raise wrong_argument("allow", "allow or deny must have a rule", hint=f"give {_RULES}")
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "allow": allow, "deny": deny})
+    header = exchange.activity.header(exchange, {"sandbox": sandbox_id, "allow": allow, "deny": deny})
     answer = await ask(exchange, calls.NETWORK_CHANGE, creation.allowed(exchange, header))
     await json_answers.answer_json(exchange, _rules(answer.header))
 

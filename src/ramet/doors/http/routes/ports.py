@@ -61,14 +61,16 @@ def _check_port(port: int) -> None:
 
 async def _check_sandbox(exchange: RequestExchange, sandbox_id: str) -> None:
     """Raise the engine's error unless the sandbox exists and belongs to the caller."""
-    await ask(exchange, calls.TERMINAL_LIST, exchange.gate.header(exchange, {"sandbox": sandbox_id}))
+    await ask(exchange, calls.TERMINAL_LIST, exchange.activity.header(exchange, {"sandbox": sandbox_id}))
 
 
 async def _check_not_taken(exchange: RequestExchange, sandbox_id: str, port: int) -> None:
     """Refuse the ports that the network of a sandbox uses itself; the engine would not connect to them."""
     if port in OWN_PORTS:
         with suppress(Unreachable):
-            (await dial(exchange.link, exchange.gate.header(exchange, {"sandbox": sandbox_id, "port": port}))).close()
+            (
+                await dial(exchange.link, exchange.activity.header(exchange, {"sandbox": sandbox_id, "port": port}))
+            ).close()
 
 
 def _told(exchange: RequestExchange, exposure: ExposedPortRecord) -> dict[str, object]:

@@ -185,7 +185,7 @@ async def _merge(exchange: RequestExchange, sandbox_id: str, winner_id: str) -> 
     (await exchange.read_fields()).done()
     if sandbox_id == winner_id:
         raise wrong_argument("winner", "winner must be another sandbox, got the sandbox itself")
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, "winner": winner_id})
+    header = exchange.activity.header(exchange, {"sandbox": sandbox_id, "winner": winner_id})
     await ask(exchange, calls.MERGE, header)
     await json_answers.answer_nothing(exchange)
 
@@ -235,7 +235,7 @@ async def _resume(exchange: RequestExchange, space_id: str) -> None:
 )
 async def _discard(exchange: RequestExchange, space_id: str) -> None:
     """DELETE /v1/spaces/{space_id}"""
-    await ask(exchange, calls.DISCARD, exchange.gate.header(exchange, {"space": space_id}))
+    await ask(exchange, calls.DISCARD, exchange.activity.header(exchange, {"space": space_id}))
     await json_answers.answer_nothing(exchange)
 
 
@@ -275,7 +275,7 @@ async def _list(exchange: RequestExchange) -> None:
     if exchange.operates:
         rows = await operator.rows(exchange)
     else:
-        answer = await ask(exchange, calls.SANDBOXES, exchange.gate.header(exchange, {}))
+        answer = await ask(exchange, calls.SANDBOXES, exchange.activity.header(exchange, {}))
         rows = [_row(row) for row in fields.array(answer.header, "sandboxes") if isinstance(row, dict)]
     await json_answers.answer_long_json(exchange, {"sandboxes": rows}, rows)
 
@@ -294,7 +294,7 @@ def _row(row: Mapping[str, object]) -> dict[str, object]:
 async def _info(exchange: RequestExchange, sandbox_id: str) -> None:
     """GET /v1/sandboxes/{sandbox_id}"""
     operator.note(exchange, sandbox_id)
-    answer = await ask(exchange, calls.INFO, exchange.gate.seeing_header(exchange, {"sandbox": sandbox_id}))
+    answer = await ask(exchange, calls.INFO, exchange.activity.seeing_header(exchange, {"sandbox": sandbox_id}))
     told = operator.named(exchange, answer.header) if exchange.operates else _row(answer.header)
     await json_answers.answer_json(exchange, told)
 
@@ -332,7 +332,7 @@ async def _extend(exchange: RequestExchange, sandbox_id: str) -> None:
     body.done()
     for name, value in wanted.items():
         checks.check_timeout(value, name)
-    header = exchange.gate.header(exchange, {"sandbox": sandbox_id, **wanted})
+    header = exchange.activity.header(exchange, {"sandbox": sandbox_id, **wanted})
     answer = await ask(exchange, calls.EXTEND, header)
     told = {name: fields.optional_whole(answer.header, name) for name in ("expires_ms", "idle_expires_ms")}
     await json_answers.answer_json(exchange, told)
@@ -352,7 +352,7 @@ async def _close(exchange: RequestExchange, sandbox_id: str) -> None:
     # Wait until the state of a persistent sandbox is kept, so that it can be resumed as soon as this is answered.
     header = {"sandbox": sandbox_id, "wait": row is not None and row.persistent}
     operator.note(exchange, sandbox_id)
-    await ask(exchange, calls.CLOSE, exchange.gate.seeing_header(exchange, header))
+    await ask(exchange, calls.CLOSE, exchange.activity.seeing_header(exchange, header))
     await json_answers.answer_nothing(exchange)
 
 

@@ -16,59 +16,59 @@ from ramet.errors import EngineClosed, LimitReached, Unauthorized
 
 
 @pytest.fixture
-def gate() -> ActivityLimits:
+def activity() -> ActivityLimits:
     return ActivityLimits(
         ServerSettings(state="", requests=5, requests_of_an_owner=3, held_bytes=150, held_bytes_of_an_owner=100)
     )
 
 
-async def test_cells_are_counted_per_owner(gate: ActivityLimits) -> None:
+async def test_cells_are_counted_per_owner(activity: ActivityLimits) -> None:
     limited = KeyLimits(concurrent_cells=2)
-    with gate.cell("key_a", limited), gate.cell("key_a", limited):
+    with activity.cell("key_a", limited), activity.cell("key_a", limited):
         with pytest.raises(LimitReached, match="2 cells"):
-            gate.begin_cell("key_a", limited)
-        with gate.cell("key_b", limited):
-            assert gate.busy == 3
-    assert gate.busy == 0
-    with gate.cell("key_a", limited):
+            activity.begin_cell("key_a", limited)
+        with activity.cell("key_b", limited):
+            assert activity.busy == 3
+    assert activity.busy == 0
+    with activity.cell("key_a", limited):
         pass
 
 
-async def test_requests_are_counted_per_owner_and_together(gate: ActivityLimits) -> None:
+async def test_requests_are_counted_per_owner_and_together(activity: ActivityLimits) -> None:
     for _ in range(3):
-        gate.enter("key_a")
+        activity.enter("key_a")
     with pytest.raises(LimitReached, match="3 requests"):
-        gate.enter("key_a")
-    gate.enter("key_b")
-    gate.enter("key_b")
+        activity.enter("key_a")
+    activity.enter("key_b")
+    activity.enter("key_b")
     with pytest.raises(RequestRefused) as refused:
-        gate.enter("key_c")
+        activity.enter("key_c")
     assert refused.value.status == 503
-    gate.leave("key_a", 0)
-    gate.enter("key_c")
+    activity.leave("key_a", 0)
+    activity.enter("key_c")
 
 
-async def test_what_requests_hold_is_counted_until_they_are_over(gate: ActivityLimits) -> None:
+async def test_what_requests_hold_is_counted_until_they_are_over(activity: ActivityLimits) -> None:
     for owner in ("key_a", "key_a", "key_b", "key_c"):
-        gate.enter(owner)
-    gate.hold("key_a", 60)
+        activity.enter(owner)
+    activity.hold("key_a", 60)
     with pytest.raises(LimitReached, match="long requests"):
-        gate.hold("key_a", 60)  # counts all the same: the request that has it is given up
-    gate.leave("key_a", 60)
-    gate.hold("key_b", 60)
+        activity.hold("key_a", 60)  # counts all the same: the request that has it is given up
+    activity.leave("key_a", 60)
+    activity.hold("key_b", 60)
     with pytest.raises(LimitReached):
-        gate.hold("key_c", 60)  # of all together
-    gate.leave("key_c", 60)
-    gate.leave("key_a", 60)
-    gate.hold("key_b", 40)
+        activity.hold("key_c", 60)  # of all together
+    activity.leave("key_c", 60)
+    activity.leave("key_a", 60)
+    activity.hold("key_b", 40)
 
 
-async def test_a_server_that_stops_begins_nothing(gate: ActivityLimits) -> None:
-    gate.close()
+async def test_a_server_that_stops_begins_nothing(activity: ActivityLimits) -> None:
+    activity.close()
     with pytest.raises(EngineClosed, match="the server is stopping"):
-        gate.begin_cell("local", KeyLimits())
+        activity.begin_cell("local", KeyLimits())
     with pytest.raises(EngineClosed):
-        gate.check_open()
+        activity.check_open()
 
 
 # The door
