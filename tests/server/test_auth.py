@@ -71,7 +71,7 @@ async def test_a_server_that_stops_begins_nothing(activity: ActivityLimits) -> N
         activity.check_open()
 
 
-# The door
+# Authentication
 
 
 @pytest.fixture
