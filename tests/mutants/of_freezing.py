@@ -64,14 +64,14 @@ FREEZING = (
     ),
     Breakage(
         "thaw-forgets-the-folder",
-        "ramet/freezing/process.py",
+        "ramet/freezing/process_state.py",
         'go = [call("go to its folder", "chdir", self.folder, must_work=False)]',
         "go: list[Call] = []",
         (f"{_CONTRACT}::test_working_folder_environment_and_umask_are_the_same_and_then_ones_own",),
     ),
     Breakage(
         "thaw-forgets-the-umask",
-        "ramet/freezing/process.py",
+        "ramet/freezing/process_state.py",
         'return [*go, call("umask", "umask", self.umask)]',
         "return go",
         (f"{_CONTRACT}::test_working_folder_environment_and_umask_are_the_same_and_then_ones_own",),
@@ -85,7 +85,7 @@ FREEZING = (
     ),
     Breakage(
         "thaw-forgets-children",
-        "ramet/freezing/process.py",
+        "ramet/freezing/process_state.py",
         "children=tuple(_child(child) for child in children),",
         "children=(),",
         (f"{_CONTRACT}::test_a_running_child_process_is_gone_as_if_killed",),
@@ -172,7 +172,7 @@ FREEZING = (
     ),
     Breakage(
         "parent-gets-no-room-for-its-forks",
-        "ramet/freezing/room.py",
+        "ramet/freezing/memory_allowance.py",
         "self._pod.group.set_room(self._extra_bytes(), _PROCESSES * len(self._claims))",
         "self._pod.group.set_room(0, _PROCESSES * len(self._claims))",
         ("fork/test_memory_of_forks.py::test_a_parent_may_rewrite_all_it_has_after_a_fork",),

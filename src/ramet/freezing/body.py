@@ -16,9 +16,9 @@ from ramet.errors import ForkFailed, SandboxLost
 from ramet.freezing.descriptors import Lines
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.live import Subject
-from ramet.freezing.processes import end_process
+from ramet.freezing.memory_allowance import Claim, MemoryAllowance
+from ramet.freezing.process_ends import end_process
 from ramet.freezing.resource_limits import resource_limits
-from ramet.freezing.room import Claim, MemoryAllowance
 from ramet.freezing.sessions import TerminalSession
 from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import environment

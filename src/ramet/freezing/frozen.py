@@ -9,7 +9,7 @@ from typing import Protocol
 from ramet.errors import RametError
 from ramet.freezing import _core
 from ramet.freezing.calls import InjectedCall, ResourceLimit
-from ramet.freezing.room import Claim
+from ramet.freezing.memory_allowance import Claim
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import Pod
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec

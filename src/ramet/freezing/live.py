@@ -26,7 +26,7 @@ from ramet.freezing.descriptors import (
 )
 from ramet.freezing.descriptors.recipes import NamedFile, NamelessFile
 from ramet.freezing.failures import failure
-from ramet.freezing.process import ProcessState, inner_pid, read_process
+from ramet.freezing.process_state import ProcessState, inner_pid, read_process
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import Pod
 from ramet.protocol import guest

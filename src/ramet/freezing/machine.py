@@ -23,7 +23,7 @@ from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.live import Subject
-from ramet.freezing.room import Claim
+from ramet.freezing.memory_allowance import Claim
 from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import Templates
 from ramet.freezing.thawing import Plan, Thawer, end_thawed

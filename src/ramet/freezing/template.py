@@ -28,7 +28,7 @@ from ramet.freezing.calls import (
 )
 from ramet.freezing.failures import describe, failure
 from ramet.freezing.frozen import Frozen
-from ramet.freezing.processes import end_process
+from ramet.freezing.process_ends import end_process
 from ramet.isolation import hints
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.files.skeleton import COMMAND_FOLDER, GUEST_FOLDER, system_folders

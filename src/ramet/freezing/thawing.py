@@ -12,7 +12,7 @@ from ramet.freezing import _core
 from ramet.freezing.body import Life
 from ramet.freezing.calls import InjectedCall
 from ramet.freezing.frozen import Frozen, Recipes
-from ramet.freezing.processes import end_process
+from ramet.freezing.process_ends import end_process
 from ramet.freezing.resource_limits import resource_limits
 from ramet.isolation.kernel import cgroups
 from ramet.isolation.pods import Pod

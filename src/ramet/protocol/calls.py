@@ -35,6 +35,8 @@ from ramet.protocol.guest import Rich, read_mimes
 from ramet.protocol.tools.records import read_records
 from ramet.protocol.values.results import CellError, Result, RichResult, Truncated, decode_form, whole_bytes_of_cut
 
+FRAMES_TYPE = "application/vnd.ramet.frames"  # the content type of calls over HTTP
+
 # client -> engine
 CREATE = 1
 RUN = 2

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ramet.engine.calls.call import Answer
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
 from ramet.engine.making.diff import diff, diff_since
@@ -22,7 +23,6 @@ from ramet.protocol.values.forks import Diff
 from ramet.protocol.values.specs import ThawSpec
 
 Send = Callable[[bytes], None]
-Answer = Awaitable[dict[str, object]]
 
 _CHANGES_IN_A_FRAME = 500
 
@@ -35,9 +35,9 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     header = frame.header
     owner = fields.optional_text(header, "owner")
     if frame.kind == calls.THAW:
-        return one(thaw(registry, ThawSpec.read(header), caller, owner, Allowance.read(header)))
+        return sandbox_answer(thaw(registry, ThawSpec.read(header), caller, owner, Allowance.read(header)))
     if frame.kind == calls.DROP:
-        return nothing(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
+        return empty_answer(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
     if frame.kind == calls.SAVE:
         return _save(registry, header, owner)
     sandbox = registry.find(fields.text(header, "sandbox"), owner)
@@ -50,10 +50,10 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
         return _snapshot(snapshot(registry, sandbox, caller))
     if frame.kind == calls.RESTORE:
         found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
-        return nothing(restore(registry, sandbox, found, caller))
+        return empty_answer(restore(registry, sandbox, found, caller))
     if frame.kind == calls.MERGE:
         winner = registry.find(fields.text(header, "winner"), owner)
-        return nothing(merge(registry, sandbox, winner, caller))
+        return empty_answer(merge(registry, sandbox, winner, caller))
     if frame.kind == calls.DIFF:
         paths = None if header.get("paths") is None else checks.check_compared_paths(fields.texts(header, "paths"))
         if header.get("snapshot") is not None:
@@ -64,7 +64,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
 
 
-async def nothing(work: Awaitable[None]) -> dict[str, object]:
+async def empty_answer(work: Awaitable[None]) -> dict[str, object]:
     await work
     return {}
 
@@ -82,7 +82,7 @@ async def _snapshot(work: Awaitable[Snapshot]) -> dict[str, object]:
     return {"id": (await work).id}
 
 
-async def one(work: Awaitable[Sandbox]) -> dict[str, object]:
+async def sandbox_answer(work: Awaitable[Sandbox]) -> dict[str, object]:
     sandbox = await work
     return {"id": sandbox.id, "pid": sandbox.body.pid}
 

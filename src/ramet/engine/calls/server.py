@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ramet.engine.calls.call import Answer, ClientCall, Peer
-from ramet.engine.calls.forks import nothing, one
+from ramet.engine.calls.forks import empty_answer, sandbox_answer
 from ramet.engine.cells.descriptions import row
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
@@ -34,7 +34,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.RESUME:
         return _resume(registry, header, owner, caller)
     if frame.kind == calls.DISCARD:
-        return nothing(registry.kept.discard(fields.text(header, "space"), owner))
+        return empty_answer(registry.kept.discard(fields.text(header, "space"), owner))
     sandbox = registry.find(fields.text(header, "sandbox"), owner)
     if frame.kind == calls.EXTEND:
         return _ready(_extend(sandbox, header))
@@ -106,7 +106,7 @@ def _resume(registry: Registry, header: Mapping[str, object], owner: str | None,
     spec = ThawSpec(None, None, lifetime=lifetime, network=network_in(header), secrets=secrets_in(header))
     persistent = fields.flag(header, "persistent")
     space, allowance = fields.text(header, "space"), Allowance.read(header)
-    return one(resume(registry, space, spec, persistent, caller, owner, allowance))
+    return sandbox_answer(resume(registry, space, spec, persistent, caller, owner, allowance))
 
 
 async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.transport.http.address import Address
 from ramet.transport.http.routes import Route
 
-FRAMES_TYPE = b"application/vnd.ramet.frames"
+_FRAMES_TYPE = calls.FRAMES_TYPE.encode("ascii")
 
 _READ_BYTES = 64 * 1024
 _READ_BYTES_AT_MOST = 1024 * 1024
@@ -30,7 +30,7 @@ def request_head(address: Address, route: Route) -> bytes:
     lines = [b"POST %s HTTP/1.1" % route.target, b"Host: %s" % address.authority.encode("ascii")]
     if address.key is not None:
         lines.append(b"Authorization: Bearer %s" % address.key.encode("ascii"))
-    lines += [b"User-Agent: ramet", b"Content-Type: %s" % FRAMES_TYPE]
+    lines += [b"User-Agent: ramet", b"Content-Type: %s" % _FRAMES_TYPE]
     return b"\r\n".join((*lines, route.authorization))
 
 
@@ -159,7 +159,7 @@ class HttpAnswer:
         self.status = self._parser.get_status_code()
         self.headers = self._received.headers()
         kind = self.headers.get(b"content-type", b"")
-        self._is_frames = kind.partition(b";")[0].strip().lower() == FRAMES_TYPE
+        self._is_frames = kind.partition(b";")[0].strip().lower() == _FRAMES_TYPE
         # The parser knows this only while it is in the middle of the message, so compute it here.
         wish = self.headers.get(b"connection", b"").lower()
         self._is_lasting = b"close" not in wish and self._parser.get_http_version() == "1.1"

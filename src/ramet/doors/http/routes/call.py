@@ -30,8 +30,7 @@ from ramet.protocol.tools.specs import TOOLS_BYTES_AT_MOST
 from ramet.protocol.values.value_bounds import INLINE_BYTES
 
 PATH = "/v1/call"
-FRAMES_TYPE = "application/vnd.ramet.frames"
-_FRAMES: Headers = [(b"content-type", FRAMES_TYPE.encode("ascii"))]
+_FRAMES: Headers = [(b"content-type", calls.FRAMES_TYPE.encode("ascii"))]
 
 _PREFIX_BYTES = 10
 _KIND_AT = 5
@@ -68,7 +67,7 @@ _BODY_BYTES = {
         200: api.answer(
             "The frames of the answer, as they come. After ten seconds of silence a HEARTBEAT frame.",
             api.BINARY,
-            kind=FRAMES_TYPE,
+            kind=calls.FRAMES_TYPE,
             headers={"Ramet-Execution": api.header("Execution")},
         ),
         **dict.fromkeys(
@@ -76,13 +75,13 @@ _BODY_BYTES = {
             api.answer(
                 "The status of the error. The body is one ERROR frame if the engine was asked, JSON if it was not.",
                 api.BINARY,
-                kind=FRAMES_TYPE,
+                kind=calls.FRAMES_TYPE,
                 others=api.content(api.ref("Error")),
             ),
         ),
     },
     help="The layout of a frame is drawn in `src/ramet/protocol/frames.py`. Not meant for people.",
-    body=api.body(api.BINARY, kind=FRAMES_TYPE),
+    body=api.body(api.BINARY, kind=calls.FRAMES_TYPE),
     parameters=[api.parameter("IdempotencyKey")],
     errors=(),
 )
@@ -164,7 +163,7 @@ async def _make(exchange: RequestExchange, frame: Frame) -> None:
     fingerprint = encode(frame.kind, frame.header, frame.blob)
 
     async def work() -> StoredAnswer:
-        return StoredAnswer(200, FRAMES_TYPE, await creation.make(exchange, creation.from_frame(exchange, frame)))
+        return StoredAnswer(200, calls.FRAMES_TYPE, await creation.make(exchange, creation.from_frame(exchange, frame)))
 
     task = asyncio.ensure_future(idempotency.once(exchange.records, exchange.owner, key, fingerprint, work))
     while not task.done():
