@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.settings import Settings
@@ -16,15 +16,6 @@ from ramet.protocol import calls
 from ramet.protocol.frames import Frame
 
 Answer = TypeVar("Answer")
-
-
-class UploadReceiver(Protocol):
-    """The receiver of the pieces that a client sends after its request."""
-
-    def received(self, frame: Frame) -> None: ...
-
-    def abandon(self) -> None:
-        """The client has disconnected."""
 
 
 class Transfer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-ToolName = Literal["code_execution", "bash_code_execution", "text_editor_code_execution"]
 ErrorCode = Literal[
     "invalid_tool_input",
     "unavailable",

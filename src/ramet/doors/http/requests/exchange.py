@@ -244,13 +244,7 @@ class RequestExchange:
 
 
 Handler = Callable[..., Awaitable[Response | None]]
-Route = tuple[str, str, Handler]
-
-
-class RouteModule(Protocol):
-    """A module with routes: method, path with {names}, handler. A handler that returns None has answered itself."""
-
-    ROUTES: list[Route]
+Route = tuple[str, str, Handler]  # method, path with {names}, handler. A handler that returns None has answered itself
 
 
 def too_large(limit_bytes: int) -> RequestRefused:
