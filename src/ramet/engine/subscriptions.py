@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.registry import Registry
 from ramet.engine.settings import Settings
 from ramet.errors import ProtocolError, RametError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from ramet.engine.calls import cells, files, forks, network, sandboxes, server, terminals, tools, values
 from ramet.engine.calls.call import ClientCall, Peer, RefusedUpload, is_upload, queued
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.registry import Registry
 from ramet.engine.tools import calls as tool_calls
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, ProtocolError, RametError

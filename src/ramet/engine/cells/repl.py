@@ -8,12 +8,12 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ramet.engine.busy_selector import expect_message
-from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.cells import repl_endings
 from ramet.engine.cells.cell import Cell
 from ramet.engine.cells.interrupt_ladder import Ladder
 from ramet.engine.cells.pipes import STDERR, Pipes
 from ramet.engine.cells.rate_limit import RateLimit
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.output.replay import Replay
 from ramet.engine.seams import Body, Death
 from ramet.engine.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.settings import Settings
 from ramet.errors import ExecutionCancelled
 from ramet.isolation.files.walks import Stop, Walks

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.cells.cell import Cell
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.settings import Settings
 from ramet.errors import ExecutionUnknown, RametError
 from ramet.protocol import calls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.cells.cell import Collected
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.output.executions import Execution
 from ramet.engine.settings import Settings
 from ramet.protocol import calls

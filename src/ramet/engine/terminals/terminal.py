@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.making.lifetimes import now_ms
 from ramet.engine.output.ring import Ring
 from ramet.engine.seams import Session

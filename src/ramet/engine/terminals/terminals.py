@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
 from ramet.engine.terminals.terminal import Terminal

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.settings import Settings
 from ramet.engine.tools.link import ToolConnection
 from ramet.engine.tools.records import ARGUMENTS_BYTES_AT_MOST, ToolCallRecords

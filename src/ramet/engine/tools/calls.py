@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from ramet.engine.calls.channel import FrameChannel
 from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.registry import Registry
 from ramet.engine.settings import Settings
 from ramet.engine.tools.call import PendingToolAnswer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ramet.engine.calls.channel import FrameChannel
+from ramet.engine.frame_channel import FrameChannel
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
