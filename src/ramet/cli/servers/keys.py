@@ -96,7 +96,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     create.set_defaults(run=_create)
     listed = actions.add_parser("list", help="list all keys in use")
     listed.set_defaults(run=_list)
-    changed = actions.add_parser("set", help="change the limits or the end of a key; what is not given stays")
+    changed = actions.add_parser("set", help="change the limits or the end of a key; options left out stay unchanged")
     changed.add_argument("key", metavar="ID|NAME")
     for option, what in (
         ("--sandboxes", "most sandboxes at once, or none for no limit"),

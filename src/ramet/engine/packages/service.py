@@ -152,7 +152,7 @@ class PackageService:
             await asyncio.wait((getting, gone), return_when=asyncio.FIRST_COMPLETED)
             if getting.done():
                 return getting.result()
-            raise ConnectionError("whoever asked has gone")
+            raise ConnectionError("the requester disconnected")
         finally:
             # Waited for: `telling` must not write between the lines of the final answer, and `gone` and `telling` use
             # the connection, which is closed next.

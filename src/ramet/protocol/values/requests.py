@@ -102,7 +102,10 @@ class CarriedOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions(CarriedOptions):
-    """None: what is usual where the sandbox is made. ``repr`` hides the environment: its values may be secrets."""
+    """The options of a new sandbox, as a user gives them. None means the default of the machine that makes it.
+
+    ``repr`` hides the environment: its values may be secrets.
+    """
 
     template: str = option(
         TEXT,
@@ -179,7 +182,7 @@ class SandboxOptions(CarriedOptions):
     timeout_seconds: float | None = option(
         SECONDS,
         "Seconds after which the sandbox ends by itself. Default: never; at a server, 30 minutes.",
-        http_help="Ends so long after it was made. Default: 1800.",
+        http_help="Seconds from creation until the sandbox ends. Default: 1800.",
         command_line=CommandLine(
             "--timeout", "close it after this time (default: the server's)", "SECONDS", commands=("create",)
         ),
@@ -187,7 +190,7 @@ class SandboxOptions(CarriedOptions):
     idle_timeout_seconds: float | None = option(
         SECONDS,
         "Seconds without use after which it ends by itself. Default: never; at a server, 5 minutes.",
-        http_help="Ends so long after it was last used. Default: 300.",
+        http_help="Seconds without use until it ends. Default: 300.",
         command_line=CommandLine(
             "--idle-timeout",
             "close it after this time without use (default: the server's)",

@@ -155,7 +155,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
             "code": api.text(),
             "language": api.choice("python", "bash", null=True),
             "timeout": api.number(
-                "Interrupted after so many seconds.", null=True, exclusiveMinimum=0, maximum=31622400
+                "Seconds after which the cell is interrupted.", null=True, exclusiveMinimum=0, maximum=31622400
             ),
             "format": api.choice(
                 "lines",
