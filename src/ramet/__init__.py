@@ -7,7 +7,8 @@
         print(sandbox.run_code("print(x * 7)").stdout)
 
 Public are ``ramet``, ``ramet.errors`` and ``ramet.integrations``; every other path may change with any release. Inside
-the package only those who use Ramet as everybody does (``gateway``, ``mcp``, ``integrations``) import this module.
+the package only ``doors.gateway``, ``doors.mcp`` and ``integrations``, which use Ramet as everybody does, import this
+module.
 """
 
 from ramet.client.arguments import Mount, Template

@@ -166,8 +166,8 @@ NETWORK = (
     Breakage(
         "secret-is-shown-in-a-repr",
         "ramet/network/secrets/peer_secrets.py",
-        "return f\"<GuestSecret for {', '.join(map(str, self.hosts))}>\"",
-        'return f"<GuestSecret {self.value}>"',
+        "return f\"<PeerSecret for {', '.join(map(str, self.hosts))}>\"",
+        'return f"<PeerSecret {self.value}>"',
         ("network/test_secrets_parts.py::test_a_value_is_in_no_repr_and_no_error",),
     ),
     Breakage(

@@ -24,7 +24,7 @@ class UploadValue(NamedTuple):
 
 
 class AssignName(NamedTuple):
-    """AssignName the value to the name: from the file, or from ``data`` if there is no file."""
+    """Assign the value to the name: from the file, or from ``data`` if there is no file."""
 
     name: str
     path: str | None
@@ -33,7 +33,7 @@ class AssignName(NamedTuple):
 
 
 class RemoveFile(NamedTuple):
-    """RemoveFile the file, if it is still there."""
+    """Remove the file, if it is still there."""
 
     path: str
     kind: Literal["remove"] = "remove"

@@ -12,7 +12,7 @@ _MIB = 1024 * _KIB
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Tests may choose others; users never need to."""
+    """The limits and waits of an engine. Tests change them; users never need to."""
 
     # An interrupt is SIGINT at once, then these waits before SIGINT again, the hard interrupt, and the kill.
     interrupt_again_seconds: float = 1.0

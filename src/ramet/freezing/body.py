@@ -155,7 +155,7 @@ class Body:
             self.life.starved = True
 
     async def refresh(self) -> None:
-        """What the host has changed in folders that are shown read-only is seen from now on."""
+        """Make changes of the host visible in folders that are shown read-only."""
         await self.pod.shown.refresh()
 
     def _watch(self) -> None:
@@ -391,7 +391,7 @@ class Body:
         return found
 
     def unique_bytes(self) -> int:
-        """What is on the account of its own group; where there is none, the pages it has touched. Cheap either way."""
+        """Memory charged to its cgroup, or without one the pages it has touched. Cheap either way."""
         counted = self.pod.group.memory_bytes() if self.pod.group is not None else 0
         if counted or self.life.repl_pidfd < 0:
             return counted

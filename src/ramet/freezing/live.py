@@ -55,7 +55,7 @@ class Subject:
     lines: Lines
 
     def check_alive(self) -> None:
-        """Numbers are used for what they name only while that is there."""
+        """Raise ForkFailed if the REPL or its shadow has ended: their pids may belong to other processes now."""
         ended = select.poll()
         ended.register(self.repl_pidfd, select.POLLIN)
         ended.register(self.shadow_pidfd, select.POLLIN)
@@ -114,7 +114,7 @@ class SandboxRecipes:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a freeze brought."""
+    """The result of a freeze."""
 
     snapshot: _core.Snapshot
     recipes: SandboxRecipes

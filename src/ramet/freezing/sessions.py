@@ -20,7 +20,7 @@ _ENDED = ("Z", "X", "x")
 
 
 class TerminalSession:
-    """Owned by its body.
+    """The processes of one terminal. Owned by its body.
 
     The race that `held` guards against: once a dead leader is reaped, the kernel may give its pid to another process,
     and signals or a freeze would reach that one. So while anybody holds the session, a dead leader stays a zombie.
@@ -39,7 +39,7 @@ class TerminalSession:
         loop.add_reader(self.pidfd, self._on_end)
 
     def __repr__(self) -> str:
-        return f"<Session {self.pid} {f'ended {self.ended.result()}' if self.ended.done() else 'runs'}>"
+        return f"<TerminalSession {self.pid} {f'ended {self.ended.result()}' if self.ended.done() else 'runs'}>"
 
     def resize(self, columns: int, rows: int) -> None:
         set_size(self.master, columns, rows)

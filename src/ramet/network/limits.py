@@ -32,7 +32,7 @@ class DescriptorBudget:
         self.free = count
 
     def __repr__(self) -> str:
-        return f"<Descriptors, {self.free} free>"
+        return f"<DescriptorBudget, {self.free} free>"
 
 
 class PeerLimits:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 class SandboxPeer:
-    """Owns what its connections are counted and decided by. Each connection itself belongs to its own task."""
+    """One sandbox as the proxy knows it.
+
+    Owns the rules, limits and secrets by which its connections are decided and counted. Each connection itself belongs
+    to its own task.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class SandboxPeer:
         self._of_host = of_host
 
     def __repr__(self) -> str:
-        return f"<Guest {self.id}, {len(self.targets)} connections, {self.limits.used_bytes} bytes>"
+        return f"<SandboxPeer {self.id}, {len(self.targets)} connections, {self.limits.used_bytes} bytes>"
 
     def secrets_for(self, name: str, port: int) -> tuple[PeerSecret, ...]:
         """The secrets that requests to a host may carry. ``name`` is in the form of ``host_name``."""

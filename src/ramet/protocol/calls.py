@@ -157,7 +157,7 @@ class Outcome:
     background: bytes = b""
     rich: Sequence[Rich] = ()
     truncated: Truncated | None = field(default=None)
-    tool_calls: bytes = b""  # see ``tool_records``
+    tool_calls: bytes = b""  # see ``protocol.tools.records``
     tool_calls_dropped: int = 0
 
 

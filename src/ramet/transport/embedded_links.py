@@ -110,7 +110,7 @@ class BlockingLink:
     def receive(self) -> Frame:
         """Return the next frame.
 
-        Raise the error of ``Connections.broken`` if the engine hangs up, ExecutionCancelled after ``leave``.
+        Raise the error of ``EmbeddedConnections.broken`` if the engine hangs up, ExecutionCancelled after ``leave``.
         """
         exchange = self._exchange
         while (frame := exchange.next_frame()) is None:

@@ -1,9 +1,9 @@
 """Interrupts: SIGINT raises KeyboardInterrupt in user code; the hard signal raises `Interrupted`.
 
 The engine signals this process at any moment. An interrupt must end user code, must never hit guest code, and must be
-dropped when it arrives between two cells. So user code is entered through one function, `Gate.run`. The handlers raise
-only while it is on the stack, and only if the interrupted frame is not one of `Gate.protected`. Everywhere else they
-record the interrupt in `Gate.pending`, and `raise_pending` raises it later.
+dropped when it arrives between two cells. So user code is entered through one function, `UserCodeGate.run`. The
+handlers raise only while it is on the stack, and only if the interrupted frame is not one of `UserCodeGate.protected`.
+Everywhere else they record the interrupt in `UserCodeGate.pending`, and `raise_pending` raises it later.
 
 A signal does not carry the id of the cell it is meant for, so the guest also drops one that arrives before its cell has
 begun. To cover that race the engine first sends an INTERRUPT frame behind the cell's RUN frame, then the signal;

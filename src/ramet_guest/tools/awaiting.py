@@ -84,7 +84,7 @@ async def connect() -> socket:
 
 
 async def exchange(loop: asyncio.AbstractEventLoop, connection: Any, request: bytes) -> GuestToolAnswer:
-    """Sends a request and reads its answer, as in `tool_calls`.
+    """Sends a request and reads its answer, as in `calls`.
 
     Loops ask for `socket.socket`, but also accept the plain `_socket.socket` under it.
     """

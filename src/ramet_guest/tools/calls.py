@@ -39,7 +39,7 @@ class ToolConnections:
         self._idle: list[socket] = []
 
     def __repr__(self) -> str:
-        return f"<Connections to {self.address!r}, {len(self._idle)} idle>"
+        return f"<ToolConnections to {self.address!r}, {len(self._idle)} idle>"
 
     def use(self, name: str) -> None:
         """Directs calls to the socket with this abstract name."""

@@ -1,6 +1,6 @@
 """JSON without the module `json`, which takes longer to import than a bare interpreter takes to start.
 
-Both are made of the same C code; a command of bash (`tool_program.py`) uses only this.
+Both are made of the same C code; a command of bash (`program.py`) uses only this.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Gets and sets values by name for the owner, between two cells.
 
-A value travels in the encoding of tool values (`tool_values`), with more stand-ins:
+A value travels in the encoding of tool values (`ramet.protocol.tools.values`), with more stand-ins:
 
     {"$ramet": n}                                   attachment n: bytes, a long text, an array
     {"$ramet": "dict", "items": [[key, V], ...]}    a dict with keys that JSON does not have
-    {"$ramet": "frame" | "series", ...}             from pandas, see `value_tables`
+    {"$ramet": "frame" | "series", ...}             from pandas, see `tables`
 
 It is encoded as a whole before anything is sent, then sent in parts as the engine asks for them. For types that Python
 knows, no code of a subclass runs; any user code that does run goes through the gate.
@@ -139,7 +139,7 @@ def explained(error: BaseException, name: str) -> tuple[str, str]:
 
 
 def encode(value: Any) -> list[bytes | memoryview]:
-    """Encodes a value: the length of its JSON, the JSON, and its attachments as views, not copies. Raises Refused."""
+    """Encodes a value: length of its JSON, the JSON, and its attachments as views, not copies. Raises ValueRefused."""
     writer = Writer()
     plain = writer.plain(value)
     text = _dumps({"value": plain, "attachments": writer.described()}).encode("ascii")
@@ -258,6 +258,6 @@ class Writer:
         return {MARK: len(self.attachments) - 1}
 
     def room(self, count: int) -> None:
-        """Raises `Refused` if this many more bytes would exceed the limit."""
+        """Raises `ValueRefused` if this many more bytes would exceed the limit."""
         if self._attached_bytes + count > DATA_BYTES_AT_MOST:
             raise ValueRefused("large", f"has more than {DATA_BYTES_AT_MOST} bytes")

@@ -124,7 +124,7 @@ def of_index(writer: Writer, index: Any, pandas: Any) -> Any:
 
 
 def of_column(writer: Writer, series: Any, pandas: Any) -> Any:
-    """Describes a column in the first format that keeps its dtype. Raises Refused for other dtypes."""
+    """Describes a column in the first format that keeps its dtype. Raises ValueRefused for other dtypes."""
     numpy: Any = sys.modules["numpy"]
     dtype = series.dtype
     if isinstance(dtype, numpy.dtype) and not dtype.hasobject:

@@ -10,7 +10,7 @@ from ramet.protocol.values.value_bounds import VALUE_BYTES_AT_MOST, check_name
 
 
 def get_value(sandbox_id: str, name: str) -> Operation[bytes]:
-    """Return the value of a global variable; ``client/values.py`` decodes it."""
+    """Return the value of a global variable; ``client/value_decoding.py`` decodes it."""
     known = check_name(name)
     check_may_wait(sandbox_id)
     return _get_value(encode(calls.GET_VALUE, {"sandbox": sandbox_id, "name": known}))

@@ -22,7 +22,7 @@ class CodeSide:
         self.containers = Containers(ContainerSettings() if settings is None else settings, self.files)
 
     def __repr__(self) -> str:
-        return f"<Rooms {self.containers!r} {self.files!r}>"
+        return f"<CodeSide {self.containers!r} {self.files!r}>"
 
     async def close(self) -> None:
         try:

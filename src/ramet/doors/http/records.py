@@ -79,7 +79,7 @@ class ExposedPortRecord:
     created_ms: int
 
     def __repr__(self) -> str:
-        return f"<Exposure of port {self.port} of {self.sandbox}>"
+        return f"<ExposedPortRecord of port {self.port} of {self.sandbox}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ServerRecords:
         """``complain`` gets a message when a write fails, for instance on a full disk; the server goes on."""
         self._path = Path(path)
         self.secret = state_secret.load(self._path.with_name(state_secret.SECRET_NAME))
-        # Requests with an idempotency key that are being answered right now; see `idempotency`.
+        # Requests with an idempotency key that are being answered right now; see `requests.idempotency`.
         self.in_flight: dict[tuple[str, str], tuple[bytes, asyncio.Future[None]]] = {}
         self._writes = 0
         self._pruned_at = 0.0
@@ -112,7 +112,7 @@ class ServerRecords:
         self._database.on_written = self._prune_at_times
 
     def __repr__(self) -> str:
-        return f"<Records {str(self._path)!r}>"
+        return f"<ServerRecords {str(self._path)!r}>"
 
     def close(self) -> None:
         self._database.close()

@@ -15,14 +15,14 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings(ConnectionLimits):
-    """Plain values only, so that one process can pass them to another as JSON."""
+    """The settings of a server. Plain values only, so that one process can pass them to another as JSON."""
 
     state: str  # the folder with the records and the engine's socket
     host: str = "127.0.0.1"
     port: int = 7070
     require_key: bool = False  # on loopback too
-    # The bound on the network of every sandbox, in the words of ``bounds``. None: as each key says, and every public
-    # address for callers without a key.
+    # The bound on the network of every sandbox, in the words of ``access.network_bounds``. None: as each key says, and
+    # every public address for callers without a key.
     network: Sequence[str] | None = None
     log_format: LogFormat = "text"
     audit_bytes: int = 256 * _MIB  # size of the audit log with its older files; 0: there is none

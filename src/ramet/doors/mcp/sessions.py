@@ -77,7 +77,7 @@ class McpSession:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        return f"<Session {state}, {len(self._sandboxes)} sandboxes, {len(self._snapshots)} snapshots>"
+        return f"<McpSession {state}, {len(self._sandboxes)} sandboxes, {len(self._snapshots)} snapshots>"
 
     def __contains__(self, some_id: object) -> bool:
         return some_id in self._sandboxes or some_id in self._snapshots

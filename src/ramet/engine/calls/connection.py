@@ -56,7 +56,7 @@ class ClientConnection:
         self.channel = FrameChannel(sock, TO_ENGINE, self._on_frame, self._on_end)
 
     def __repr__(self) -> str:
-        return f"<Connection {type(self._call).__name__ if self._call is not None else 'idle'}>"
+        return f"<ClientConnection {type(self._call).__name__ if self._call is not None else 'idle'}>"
 
     def close(self) -> None:
         """Give up the call in hand, if any, as if the client had disconnected."""

@@ -107,7 +107,7 @@ async def _remove(tree: SandboxTree, transfer: Transfer, path: str, recursive: b
 
 
 async def _read(tree: SandboxTree, transfer: Transfer, path: str, offset: int, length: int | None) -> dict[str, object]:
-    """So many bytes from there on; fewer when the file ends before, none when it ends before the offset."""
+    """Send ``length`` bytes from ``offset``; fewer if the file ends earlier, none if it ends before the offset."""
     left = _WHOLE_FILE_BYTES if length is None else length
     with _as_file_error("read", path):
         descriptor = await transfer.in_thread(lambda: tree.open_to_read(path))
@@ -177,7 +177,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 @contextmanager
 def _as_file_error(tried: str, path: str) -> Iterator[None]:
-    """What the kernel refused becomes an error that names the path in the sandbox, and nothing of the host."""
+    """Turn an OSError into a FileError that names the sandbox path and nothing of the host."""
     try:
         yield
     except OSError as error:

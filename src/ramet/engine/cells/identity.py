@@ -16,9 +16,10 @@ from ramet.protocol.values.specs import SandboxSpec
 
 
 class Identity:
-    """Owned by the sandbox. ``parent``: the id of the sandbox that this one is a copy of, where it is known.
+    """What stays with a sandbox id when its body is replaced: spec, lifetime, executions, replay.
 
-    No secret is in here: not in the spec, and not in the carried state, which snapshots keep.
+    Owned by the sandbox. ``parent``: the id of the sandbox that this one is a copy of, where it is known. No
+    secret is in here: not in the spec, and not in the carried state, which snapshots keep.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ class Sandbox:
         return self._terminals
 
     def file_call(self) -> asyncio.Future[None]:
-        """To be set when a call that is about to use the files of this body is over."""
+        """Register a call that uses this body's files. The caller sets the returned future when it is done."""
         call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._file_calls.add(call)
         call.add_done_callback(self._file_calls.discard)
@@ -156,7 +156,7 @@ class Sandbox:
         self._outdated = False
 
     def _variables(self) -> dict[str, str]:
-        """Those of its network. Variables that the owner has set stay as they are."""
+        """The environment variables of its network. Variables that the owner has set stay as they are."""
         return {} if self.network is None else self.network.variables(dict(self.spec.environment))
 
     @property

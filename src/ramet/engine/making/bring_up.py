@@ -6,7 +6,7 @@ thaw      SnapshotSource   NewSandbox
 resume    SnapshotSource   NewSandbox
 diff      SnapshotSource   NewSandbox, in no list, closed afterwards
 restore   SnapshotSource   the sandbox itself, which gives up the body it had
-recover   EmptiedPod       the sandbox itself, which keeps its body
+recover   _EmptiedPod      the sandbox itself, which keeps its body
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Destination(Protocol[S_co]):
     """A sandbox that is to be made, or one that gets another body."""
 
     def take(self, body: Body) -> S_co:
-        """Called once; what it returns owns the body. If it raises, it does not."""
+        """Called once; what it returns owns the body. If it raises, the caller still owns the body."""
 
     async def give_up(self) -> None:
         """The bring-up failed, before or after ``take``."""

@@ -16,7 +16,10 @@ from ramet.errors import LimitReached, RametError
 
 @dataclass(slots=True, eq=False)
 class KeptState:
-    """Under the id of the sandbox. ``snapshot`` is done when that was frozen, or fails if it could not be."""
+    """The last state of a persistent sandbox that has ended, kept under the id of the sandbox.
+
+    ``snapshot`` is done when the sandbox is frozen, or fails if it could not be frozen.
+    """
 
     id: str
     owner: str

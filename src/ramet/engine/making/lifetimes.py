@@ -33,7 +33,7 @@ class Tombstone:
 
 
 class Tombstones:
-    """By the ids of the sandboxes; the oldest are forgotten."""
+    """The tombstones of an engine, by the ids of the sandboxes. Beyond ``at_most``, the oldest is forgotten."""
 
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most

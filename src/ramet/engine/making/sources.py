@@ -17,7 +17,7 @@ from ramet.protocol.values.specs import Limits, MountSpec, SandboxSpec
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
-    """A template that was booted. One that waits in the pool is handed over without a wait."""
+    """A booted template. If a sandbox thawed from it waits in the pool, that one is handed over at once."""
 
     machine: Machine
     spec: SandboxSpec
@@ -70,7 +70,7 @@ class ForkSource:
     keep_pid: bool
     reseed: bool
     on_resumed: Callable[[], None]
-    forked: Forked | None = None  # once it was
+    forked: Forked | None = None  # set by bodies()
 
     async def bodies(self) -> Sequence[Body]:
         self.forked = await self.machine.fork(self.parent, self.count, self.keep_pid, self.on_resumed)

@@ -35,7 +35,7 @@ class ConnectionLog:
         self._appended = 0
 
     def __repr__(self) -> str:
-        return f"<Log {len(self._kept)} attempts, {len(self._open)} open, {self.used_bytes} bytes>"
+        return f"<ConnectionLog {len(self._kept)} attempts, {len(self._open)} open, {self.used_bytes} bytes>"
 
     def attempts(self) -> list[Attempt]:
         return list(self._kept.values())

@@ -32,7 +32,9 @@ class Beside(Protocol):
 
 
 class EngineNetwork:
-    """Belongs to a sandbox id. When another body takes over the id, it gets other sockets; rules, secrets and log stay.
+    """The rules, secrets and log of one sandbox id, and its current connection to the proxy.
+
+    When another body takes over the id, the connection is made anew; rules, secrets and log stay.
 
     ``begin`` opens the sockets in a task of its own, so that create returns early; the first cell waits in ``opened``.
     Keeps the proxy running from construction until ``close``.
@@ -63,7 +65,7 @@ class EngineNetwork:
         proxy.hold()
 
     def __repr__(self) -> str:
-        return f"<Network {self.summary()}>"
+        return f"<EngineNetwork {self.summary()}>"
 
     @classmethod
     async def make(

@@ -84,7 +84,7 @@ class ProxyHandle:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Proxy {self._process or 'not running'}, {len(self._peers)} guests, {self._holders} holders>"
+        return f"<ProxyHandle {self._process or 'not running'}, {len(self._peers)} sandboxes, {self._holders} holders>"
 
     @property
     def pid(self) -> int | None:

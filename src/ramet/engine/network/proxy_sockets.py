@@ -29,7 +29,7 @@ class ProxySockets:
         self.no_raw_tcp: str | None = None  # the reason, where programs that know no proxy reach nothing
 
     def __repr__(self) -> str:
-        return f"<Door {', '.join(self.sockets) or 'closed'}>"
+        return f"<ProxySockets {', '.join(self.sockets) or 'closed'}>"
 
     @classmethod
     async def open(cls, body: Body) -> ProxySockets:

@@ -17,7 +17,7 @@ _FORMAT = 2  # version of the store: trees of another version are not found
 _INDEX_SETTINGS = frozenset(("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"))
 # Settings that say which certificates pip trusts. A file of the system is the same in the installing sandbox.
 _TRUST_SETTINGS = frozenset(("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"))
-# Settings that do not change the installed files. The guest has the same list, in pip_words.py.
+# Settings that do not change the installed files. The guest has the same list, in packaging/pip_arguments.py.
 _WITHOUT_EFFECT = frozenset(
     (
         "PIP_RETRIES",

@@ -42,7 +42,7 @@ class Size:
 def measure(
     folder: int, at_most_bytes: int, stop: Stop | None = None, depth: int = 0, size: Size | None = None
 ) -> Size:
-    """Measure a tree of plain files. Blocks, so run it in a thread. Raises TooMuch, or Stopped when asked to stop."""
+    """Measure a tree of plain files. Blocks: run it in a thread. Raises TooMuch, or WalkCancelled if it is stopped."""
     size = size or Size()
     stop = stop or Stop()
     _check_depth(depth)
@@ -67,7 +67,7 @@ def measure(
 
 
 def copy_tree(source: int, target: int, left: Size, stop: Stop | None = None, depth: int = 0) -> None:
-    """Copy files and folders into an empty folder. Blocks, so run it in a thread. Raises TooMuch or Stopped.
+    """Copy files and folders into an empty folder. Blocks, so run it in a thread. Raises TooMuch or WalkCancelled.
 
     ``left`` is the measured size: a tree that has grown since then is refused.
     """

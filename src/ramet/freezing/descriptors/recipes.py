@@ -270,4 +270,4 @@ class OpenDescriptors:
 
     def __repr__(self) -> str:
         numbers = sum(len(each.places) for each in self.descriptions)
-        return f"<Descriptors {numbers} numbers, {len(self.descriptions)} descriptions, {len(self.lost)} lost>"
+        return f"<OpenDescriptors {numbers} numbers, {len(self.descriptions)} descriptions, {len(self.lost)} lost>"

@@ -56,8 +56,8 @@ def diff_files(
 ) -> tuple[FileChange, ...]:
     """List the changes that would turn `one` into `other`, sorted by path. Blocks.
 
-    `paths`: only what is at or below one of these. Raises LimitReached for too many names or differences, Stopped when
-    asked to stop. Files with more content than may be read are reported as modified and approximate.
+    `paths`: only what is at or below one of these. Raises LimitReached for too many names or differences, WalkCancelled
+    when asked to stop. Files with more content than may be read are reported as modified and approximate.
     """
     wanted = None if paths is None else tuple(_parts(path) for path in paths)
     found: list[FileChange] = []
@@ -360,7 +360,7 @@ def _kind(found: _Found | None) -> int:
 def _may_differ(one: _Found | None, other: _Found | None) -> bool:
     """Whether two entries may differ.
 
-    Files of the same size and mode still may: `_Reading.same` has found that they are not equal.
+    Files of the same size and mode still may: `_ComparisonBudget.same` has found that they are not equal.
     """
     if one is None or other is None:
         return one is not other

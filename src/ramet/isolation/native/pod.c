@@ -5,8 +5,7 @@
  *      │         process inside the pod can ever mount
  *      ├─ init   pid 1 of the pod: own user, pid, net, ipc, uts and cgroup namespaces; holds the
  *      │         descriptors that a thaw fetches
- *      └─ (a child in the pod's pid namespace that mounts /proc: only a member of that namespace
- * can)
+ *      └─ (a child in the pod's pid namespace: only a member of it can mount its /proc)
  *
  * The pid namespace belongs to the pod's user namespace, because a thaw re-creates threads under
  * their old ids from inside, which takes a capability over that namespace.

@@ -2,7 +2,7 @@
 
 It complements Landlock: what both refuse is refused on kernels that have only one of them, and this filter also refuses
 what Landlock does not know (UDP, signals on older kernels, io_uring, which bypasses other filters). Unlike a sandbox's
-filter (``seccomp``) it lists what is forbidden: the interpreter is trusted until it is broken into.
+filter (``kernel.seccomp``) it lists what is forbidden: the interpreter is trusted until it is broken into.
 """
 
 from __future__ import annotations

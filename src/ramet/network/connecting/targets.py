@@ -58,7 +58,7 @@ class OutgoingConnection:
         self._over = False
 
     def __repr__(self) -> str:
-        return f"<Target {self.host}:{self.port} at {self.address}, {'over' if self._over else 'open'}>"
+        return f"<OutgoingConnection {self.host}:{self.port} at {self.address}, {'over' if self._over else 'open'}>"
 
     def begin(self, entry: ConnectionReport) -> None:
         """Register the connection with its log entry, and start to count."""
@@ -153,7 +153,7 @@ class OutgoingConnection:
 
 
 async def reach(peer: SandboxPeer, host: str, port: int, kind: Kind) -> OutgoingConnection:
-    """Connect to a host, given as a name or an address. Makes one log entry, whatever happens. Raises Refused."""
+    """Connect to a host, given as a name or an address. Makes one log entry, whatever happens. Raises TargetRefused."""
     rule: str | None = None
     try:
         host = _meant(peer, host)
@@ -200,7 +200,7 @@ def _meant(peer: SandboxPeer, host: str) -> str:
 
 
 def _first_verdict(peer: SandboxPeer, host: str, name: str | None, address: Address | None, port: int) -> Verdict:
-    """The decision before anything is resolved. Raises Refused for what is not a host and port."""
+    """The decision before anything is resolved. Raises TargetRefused for what is not a host and port."""
     if 1 <= port <= 65535:
         if address is not None:
             return peer.decider.address_verdict(address, port)

@@ -186,7 +186,7 @@ class _ClientConnection:
             self._waiting = "client"
 
     async def _upstream_for(self, asked: Asked) -> UpstreamConnection:
-        """The kept connection if it serves this request, else a new one. Raises Refused, NotTrusted."""
+        """The kept connection if it serves this request, else a new one. Raises TargetRefused, NotTrusted."""
         upstream = self._upstream
         if upstream is not None:
             if upstream.serves(asked.host, asked.port):

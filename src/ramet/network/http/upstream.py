@@ -44,7 +44,7 @@ class UpstreamConnection:
         self._decided = peer.decider, peer.secrets
 
     def __repr__(self) -> str:
-        return f"<Upstream {self.target.host}:{self.target.port}, {self.used} requests>"
+        return f"<UpstreamConnection {self.target.host}:{self.target.port}, {self.used} requests>"
 
     @property
     def piece_bytes(self) -> int:
@@ -99,7 +99,7 @@ class UpstreamConnection:
 async def connect(
     peer: SandboxPeer, host: str, port: int, kind: Kind, secure: bool, target: OutgoingConnection | None = None
 ) -> UpstreamConnection:
-    """Connect to a server. ``target``: an existing connection. Raises Refused, NotTrusted."""
+    """Connect to a server. ``target``: an existing connection. Raises TargetRefused, NotTrusted."""
     if target is None:
         target = await reach(peer, host, port, kind)
     if not secure:

@@ -1,4 +1,4 @@
 """The listeners in a pod, and the first bytes of its programs: HTTP, SOCKS5, TLS or anything else, and DNS queries.
 
-Start with ``doors``.
+Start with ``listeners``.
 """

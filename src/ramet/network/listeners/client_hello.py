@@ -29,7 +29,7 @@ class Hello:
 
 
 def read_hello(data: bytes) -> Hello | None:
-    """Parse a client hello. None: incomplete. Ignores what follows it. Raises NotUnderstood."""
+    """Parse a client hello. None: incomplete. Ignores what follows it. Raises MalformedHello."""
     return HelloReader().feed(data)
 
 
@@ -42,7 +42,7 @@ class HelloReader:
         self._message = bytearray()  # the content of the records before that
 
     def feed(self, more: bytes) -> Hello | None:
-        """Add bytes. None: more are needed. Raises NotUnderstood."""
+        """Add bytes. None: more are needed. Raises MalformedHello."""
         self.data += more
         data = self.data
         while len(data) >= self._at + 5:

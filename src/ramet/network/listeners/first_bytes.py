@@ -46,7 +46,7 @@ def speech_of(data: bytes) -> Speech:
 async def hear_hello(client: Stream, data: bytes) -> tuple[Hello, bytes]:
     """Read a whole client hello. Returns it with all bytes read for it.
 
-    Raises NotUnderstood, also if it comes too slowly.
+    Raises MalformedHello, also if it comes too slowly.
     """
     try:
         async with asyncio.timeout(_HELLO_SECONDS):

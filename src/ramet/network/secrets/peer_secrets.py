@@ -43,7 +43,7 @@ class PeerSecret:
     places: SecretPlaces = field(default_factory=SecretPlaces)
 
     def __repr__(self) -> str:
-        return f"<GuestSecret for {', '.join(map(str, self.hosts))}>"
+        return f"<PeerSecret for {', '.join(map(str, self.hosts))}>"
 
     def is_for(self, name: str, port: int) -> bool:
         return any(rule.means_name(name) and rule.has_port(port) for rule in self.hosts)

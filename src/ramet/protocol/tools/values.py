@@ -5,7 +5,7 @@
 
 V is JSON, except that ``{"$ramet": n}`` stands for attachment n, and that a dict which has such a key itself is written
 as ``{"$ramet": "dict", "items": [[key, V], ...]}``. Bytes stay bytes, and tables and arrays travel in formats of their
-own (``tool_tables``). A value without a counterpart inside a sandbox is refused, with the place where it was found.
+own (``tables``). A value without a counterpart inside a sandbox is refused, with the place where it was found.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Allowance:
     sandboxes: int | None = None
     memory_bytes: int | None = None  # the sum of the memory limits of its sandboxes
     templates: int | None = None  # the owner's own templates: with a preload of its own, or saved from snapshots
-    network: NetworkSpec | None = None  # the most that rules may ask for, see ``network.beyond``
+    network: NetworkSpec | None = None  # the most that rules may ask for, see ``network.specs.beyond``
     # Limits for all owners together, set by the operator of the server.
     all_sandboxes: int | None = None
     all_memory_bytes: int | None = None

@@ -1,11 +1,11 @@
 """Steps on a socket: code without I/O yields them, and a driver carries them out.
 
-    bytes      send them all
-    Watched    send them all, unless something can be read first; gives how many were sent
-    int        receive at most this many bytes; gives them, or b"" at the end
-    Dial       connect; gives the socket, which is non-blocking
-    Wait       wait for a future; gives nothing
-    Pause      wait this many seconds
+    bytes         send them all
+    SocketWait    send them all, unless something can be read first; gives how many were sent
+    int           receive at most this many bytes; gives them, or b"" at the end
+    Dial          connect; gives the socket, which is non-blocking
+    Wait          wait for a future; gives nothing
+    Pause         wait this many seconds
 
 A driver throws a step's OSError into the code that yielded it. If nothing happens for too long, it throws TimeoutError.
 """

@@ -1,7 +1,7 @@
 """The result blocks of server tools.
 
 All three tools follow one pattern: `<name>_tool_result` holds `<name>_result` with `<name>_output` for each file, or
-`<name>_tool_result_error`. Only the editor's results have shapes of their own, see ``editing``.
+`<name>_tool_result_error`. Only the editor's results have shapes of their own, see ``text_editor``.
 """
 
 from __future__ import annotations

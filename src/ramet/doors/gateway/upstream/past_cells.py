@@ -1,7 +1,7 @@
 """Texts for the model about cells that ended in an earlier request, of which only the client's blocks are left.
 
-They are the texts that the model got at first (``telling``, ``editing``), as far as the blocks hold enough to rebuild
-them: an upstream that has them in its cache finds them again.
+They are the texts that the model got at first (``running.cell_reports``, ``running.text_editor``), as far as the blocks
+hold enough to rebuild them: an upstream that has them in its cache finds them again.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def check_known_execution(execution: str) -> str:
 
 
 def check_sandbox_id(sandbox_id: str) -> str:
-    """What cannot be an id need not be asked for."""
+    """Refuse a malformed id here, without asking the engine. Raises SandboxClosed."""
     if not _SANDBOX_ID.fullmatch(sandbox_id):
         raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.100}")
     return sandbox_id

@@ -41,7 +41,10 @@ class Authenticator:
         self._keyless = settings.loopback and not settings.require_key
 
     def identify(self, headers: Mapping[bytes, bytes]) -> tuple[str, KeyRow | None]:
-        """The owner of everything that this request makes and sees, and its key. Raises Unauthorized or Refused."""
+        """Return the owner of everything that this request makes and sees, and its key.
+
+        Raises Unauthorized or RequestRefused.
+        """
         authorization = headers.get(b"authorization")
         if authorization is not None:
             key = self._found(authorization)
@@ -134,7 +137,7 @@ class ActivityLimits:
     # Requests, and what they hold in memory
 
     def enter(self, owner: str) -> None:
-        """Count a request until ``leave``. Raises LimitReached (the owner's limit) or Refused (the server's)."""
+        """Count a request until ``leave``. Raises LimitReached (the owner's limit) or RequestRefused (the server's)."""
         settings, of_owner = self._settings, self._requests[owner]
         if of_owner >= settings.requests_of_an_owner:
             raise LimitReached(

@@ -55,7 +55,8 @@ class EngineConnections:
         self.on_event: list[Callable[[SandboxEvent], None]] = []
 
     def __repr__(self) -> str:
-        return f"<Link {'up' if self.up else 'down'}, {len(self.rows)} sandboxes, {len(self._idle)} idle connections>"
+        state = "up" if self.up else "down"
+        return f"<EngineConnections {state}, {len(self.rows)} sandboxes, {len(self._idle)} idle connections>"
 
     async def ask(self, kind: int, header: Mapping[str, object], blob: bytes = b"") -> Frame:
         """Make a call with one answer. Raises the error that the engine answers."""

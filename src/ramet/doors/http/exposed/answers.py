@@ -15,7 +15,7 @@ _NO_BODY = (204, 304)
 
 
 class SandboxAnswer:
-    """Takes the bytes that were read and returns those of the body. Raises Refused (502) for an invalid answer."""
+    """Takes the bytes that were read and returns those of the body. Raises RequestRefused (502) for a bad answer."""
 
     def __init__(self, method: str, websocket: bool) -> None:
         self._method = method

@@ -104,7 +104,7 @@ class ExposedRequestHead:
 def request_head(
     place: ExposedPlace, method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> ExposedRequestHead:
-    """The head that is written to the sandbox. Raises Refused if we and the server could read it differently."""
+    """The head that is written to the sandbox. Raises RequestRefused if we and the server could read it differently."""
     target = path + b"?" + query if query else path
     verb = method.encode("ascii", "replace")
     given = list(headers)

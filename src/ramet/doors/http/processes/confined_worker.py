@@ -2,7 +2,7 @@
 
     python -m ramet.doors.http.processes.confined_worker --parent PID --socket FD [--audit FD] --settings JSON
 
-``supervising`` starts it as a fresh interpreter, not as a fork: after a crash the next worker has another memory
+``supervisor`` starts it as a fresh interpreter, not as a fork: after a crash the next worker has another memory
 layout, and nothing of the supervisor's memory is in it.
 """
 
@@ -52,7 +52,7 @@ class WorkerWalls:
 def lock_down(state: str) -> WorkerWalls:
     """Drop capabilities, new privileges, debugging, and all files of the host except Python's own and the state folder.
 
-    The worker cannot connect to anything: it is handed its connections to the engine, see ``introductions``. Call this
+    The worker cannot connect to anything: it is handed its connections to the engine, see ``introducer``. Call this
     before a second thread exists: each of these walls applies to the calling thread and its descendants only.
     """
     time.tzset()  # reads /etc/localtime

@@ -1,7 +1,7 @@
 """``ramet serve``: the process that a person starts. It does no work itself, but keeps two others running.
 
     supervisor           owns the listening socket; SIGTERM, SIGINT: a graceful stop
-    ├─ worker            answers HTTP, without privileges (``confined``); ends with the supervisor; replaced if it dies
+    ├─ worker            ``confined_worker``: answers HTTP, unprivileged; ends with the supervisor; replaced if it dies
     └─ keeper ─ engine   outlives the supervisor, and the next one finds it; replaced if the engine is lost
 
 The reasons are in docs/decisions/0013-keeper-and-worker.md.

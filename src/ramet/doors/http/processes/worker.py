@@ -39,7 +39,7 @@ def run_worker(
 ) -> None:
     """Serve on a listening socket until SIGTERM or SIGINT, then drain.
 
-    ``line``: the socket to the introducer, see ``introductions``. ``audit``: the descriptor for lines of the audit log.
+    ``line``: the socket to the introducer, see ``introducer``. ``audit``: the descriptor for lines of the audit log.
     """
     uvloop.run(Worker(settings.fitting(raise_descriptor_limit()), listener, audit).run(line))
 

@@ -17,7 +17,7 @@ from ramet.protocol.frames import Frame, encode
 
 @contextmanager
 def ends_with_client(exchange: RequestExchange, call: EngineCall) -> Iterator[None]:
-    """Within the block, a disconnect of the client closes the call, and ClientGone is raised."""
+    """Close the call if the client disconnects within the block. Raises ClientDisconnected."""
     gone = False
 
     def leave() -> None:

@@ -143,14 +143,14 @@ class RequestExchange:
         return None if value is None else value.decode("latin-1")
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes that are kept in memory until the request ends. Raises Refused (429) above the limits."""
+        """Count bytes that are kept in memory until the request ends. Raises RequestRefused (429) above the limits."""
         self.held_bytes += size_bytes
         self.activity.hold(self.owner, size_bytes)
 
     # The request's body
 
     async def read_body(self, limit_bytes: int | None = None) -> bytes:
-        """Read the whole body. Raises Refused (413) as soon as it is known to be too large."""
+        """Read the whole body. Raises RequestRefused (413) as soon as it is known to be too large."""
         limit = self.settings.body_bytes if limit_bytes is None else limit_bytes
         self.check_length(limit)
         message = await self.receive()
