@@ -1,8 +1,11 @@
-"""The source can be found one's way in: names, folders, public paths, and the map in ARCHITECTURE.md."""
+"""Checks that a newcomer can navigate the source: unique class names, small folders, public paths, names in prose that
+exist, and the map in ARCHITECTURE.md.
+"""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import defaultdict
 from functools import cache
@@ -33,12 +36,19 @@ BANNED_FILE_NAMES = {
     "attending", "carrying_out", "departures", "gate", "growing", "introductions", "keeping", "news", "relations",
     "retelling", "rooms", "spaces", "succession", "telling", "utils", "wanting", "wording",
 }  # fmt: skip
+NOT_CLASSES = {"CPython", "GiB", "Python", "Ramet"}  # capitalised words in sentences about exceptions
 FILES_AT_MOST = 16  # in a folder, besides __init__.py
 
 PUBLIC_PATHS = re.compile(r"ramet(\.errors|\.integrations(\.\w+)?)?")
 _PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TREE_LINE = re.compile(r"^\| `((?:ramet|ramet_guest)[\w/]*)/` \| (.+) \|$", re.MULTILINE)
 _WALK_STEP = re.compile(r"^\d+\. `([\w/]+\.(?:py|c))`: `([\w.]+)`", re.MULTILINE)
+
+# "Start at ``x``", and the further steps in the same sentence: "then ``y`` and ``z``".
+_START = re.compile(r"\bStart(?: reading)? (?:at|with|in) [^.;]*?(?:``?[\w./]+``?[^.;`]*)+")
+# Names of classes in a sentence about exceptions. "Raises X for a value, Y (why) or Z.": all three are found.
+_RAISES = re.compile(r"\bRaises? ([`A-Z](?:[^.;:]|[.;:](?! |$))*)")
+_CLASS_NAME = re.compile(r"(?<![\w.\"'])[A-Z]\w*[a-z]\w*")
 
 
 def modules() -> list[Path]:
@@ -75,6 +85,80 @@ def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
     files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
     assert len(files) <= FILES_AT_MOST, files
     assert ast.get_docstring(tree_of(folder / "__init__.py")), "__init__.py says what the folder is for"
+
+
+@cache
+def classes_in(path: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+
+
+@cache
+def class_names() -> frozenset[str]:
+    return frozenset(node.name for path in modules() for node in classes_in(path))
+
+
+@cache
+def subclasses() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in modules():
+        for node in classes_in(path):
+            for base in node.bases:
+                if isinstance(base, ast.Name):
+                    found[base.id].add(node.name)
+    return found
+
+
+def imported_names(path: Path) -> set[str]:
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def comments_and_docstrings(path: Path) -> list[str]:
+    """Return the docstrings, and the comments; lines of one block are joined, so that a sentence can be searched."""
+    texts = [
+        " ".join(docstring.split())
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (docstring := ast.get_docstring(node))
+    ]
+    blocks = re.findall(r"(?:^ *#.*\n)+|(?<=  )#.*\n", path.read_text("utf-8"), re.MULTILINE)
+    return texts + [" ".join(re.sub(r"^ *# ?", "", block, flags=re.MULTILINE).split()) for block in blocks]
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: str(folder.relative_to(SOURCE)))
+def test_a_folder_says_where_to_start_and_the_module_is_there(folder: Path) -> None:
+    said = " ".join((ast.get_docstring(tree_of(folder / "__init__.py")) or "").split())
+    for sentence in _START.findall(said):
+        for pointer in re.findall(r"``?([\w./]+)``?", sentence):
+            target = folder / pointer.removesuffix(".py").replace(".", "/")
+            assert target.is_dir() or target.with_suffix(".py").is_file(), f"no {pointer} in {folder}"
+
+
+def test_exceptions_that_prose_names_exist() -> None:
+    missing = {}
+    for path in modules():
+        sentences = [sentence for text in comments_and_docstrings(path) for sentence in _RAISES.findall(text)]
+        named = {name for sentence in sentences for name in _CLASS_NAME.findall(sentence)}
+        known = class_names() | set(dir(builtins)) | imported_names(path) | NOT_CLASSES
+        if named - known:
+            missing[str(path.relative_to(SOURCE))] = named - known
+    assert missing == {}
+
+
+def test_a_repr_begins_with_the_name_of_its_class() -> None:
+    wrong = []
+    for path in modules():
+        for node in classes_in(path):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__repr__":
+                    shown = set(re.findall(r"<([A-Z]\w*)", ast.unparse(method)))
+                    if not shown <= {node.name.lstrip("_"), *subclasses().get(node.name, ())}:
+                        wrong.append(f"{path.relative_to(SOURCE)}: {node.name} calls itself {shown}")
+    assert wrong == []
 
 
 def imported(text: str) -> set[str]:
@@ -119,7 +203,7 @@ def walks() -> list[tuple[str, str]]:
 def test_there_are_six_walks() -> None:
     section = ARCHITECTURE.read_text("utf-8").partition("## Six walks")[2]
     headings = re.findall(r"^### (.+)$", section, re.MULTILINE)
-    assert len(headings) >= 6
+    assert len(headings) == 6
     assert len(walks()) >= 40
 
 
