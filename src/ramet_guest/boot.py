@@ -43,11 +43,12 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
 
     # Everything below needs IPython.
     check_ipython()
-    # `scripts` is imported now, although only later cells use it: its file may be replaced by another version
-    # meanwhile.
     from ramet_guest.cells import magics, no_network, postmortem
     from ramet_guest.cells.shell import make_shell
     from ramet_guest.cells.sources import teach_inspect
+
+    # Now, although only later cells use it: its file may be replaced by another version meanwhile.
+    from ramet_guest.processes import scripts  # noqa: F401
     from ramet_guest.repl import Repl
     from ramet_guest.waking import memory, warmup
 

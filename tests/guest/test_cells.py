@@ -139,3 +139,7 @@ def test_what_a_function_held_that_ran_out_of_memory_is_freed_with_its_cell(gues
     )
     outcome = guest.run("fail()")
     assert (outcome.stdout, outcome.error) == ("freed\n", {"name": "MemoryError", "message": ""})
+
+
+def test_what_runs_scripts_is_loaded_before_its_file_can_be_replaced(guest: Guest) -> None:
+    assert guest.run("'ramet_guest.processes.scripts' in __import__('sys').modules").value == "True"

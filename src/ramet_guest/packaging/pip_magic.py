@@ -50,7 +50,7 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspat
 
 def run_pip(line: str, processes: Processes, output: Output) -> int:
     """Runs pip with the arguments of the line. Returns its exit code."""
-    from ramet_guest.packaging import store
+    from ramet_guest.packaging import store  # not before it is needed: every template would have it in its memory
 
     arguments = shlex.split(line)
     command = [sys.executable, "-m", "pip", *arguments]

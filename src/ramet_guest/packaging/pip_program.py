@@ -38,7 +38,7 @@ def main(words: list[str]) -> NoReturn:
 
 
 def run_without_network(words: list[str]) -> NoReturn:
-    from ramet_guest.packaging import pip_magic
+    from ramet_guest.packaging import pip_magic  # it takes longer to import than this program takes to start
 
     if pip_magic.is_out_of_reach(words):
         sys.stderr.write(pip_magic.HINT)

@@ -130,7 +130,7 @@ def call(told: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 async def wait(tool: str, request: bytes) -> Any:
-    from ramet_guest.tools import awaiting
+    from ramet_guest.tools import awaiting  # asyncio is there already
 
     value, error = await awaiting.call(tool, request)
     if error is not None:

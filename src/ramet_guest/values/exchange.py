@@ -103,7 +103,7 @@ class Values:
         self._left.extend(memoryview(part) for part in encode(namespace[name]) if len(part))
 
     def _set(self, name: str, path: str | None, blob: bytes) -> None:
-        from ramet_guest.tools import returned_values
+        from ramet_guest.tools import returned_values  # most sandboxes do without
 
         data: bytes | bytearray = blob if path is None else taken(path)
         try:

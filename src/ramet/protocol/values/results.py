@@ -102,7 +102,7 @@ class RichResult:
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, object]:
         """Return forms for notebooks: pictures, texts, and HTML in a frame in which no script runs."""
-        from ramet.protocol.values import result_bundles
+        from ramet.protocol.values import result_bundles  # only notebooks need it
 
         return result_bundles.bundle_of_one(self, include, exclude)
 
