@@ -232,8 +232,9 @@ def test_an_engine_that_is_closed_takes_its_terminals_along() -> None:
     sandbox = Sandbox()
     terminal = Screen(sandbox.terminal("trap '' HUP; echo ready; exec sleep 8765"))
     terminal.wait_for("ready")
+    # The shell says "ready" before it becomes the program.
+    wait_until(lambda: len(engine_processes(b"sleep\x008765")) == 1, "the program runs")
     pids = engine_processes(b"sleep\x008765")
-    assert len(pids) == 1
     embedded.close_engine()
     terminal.close()
     wait_until(lambda: not os.path.exists(f"/proc/{pids[0]}"), "the program is gone")
