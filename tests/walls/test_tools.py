@@ -112,7 +112,8 @@ while len(held) < 800 and time.monotonic() < end:
     try:
         raw = connected()
     except OSError:
-        del held[-50:]  # an ordinary user's sandbox has fewer descriptors, and cells need some
+        # An ordinary user's sandbox has fewer descriptors, and cells need some. The engine has dropped the oldest ones.
+        del held[:50]
         break
     if raw is None:
         time.sleep(0.001)
