@@ -112,6 +112,7 @@ async def test_a_caller_that_is_cancelled_does_not_cancel_the_closing() -> None:
     await asyncio.sleep(0)
     giving_up.cancel()
     await until(lambda: world.open == 0)
+    assert giving_up.cancelled()
     await world.pool.close()
 
 
