@@ -14,7 +14,8 @@ from tests.lifetime.programs import groups_of
 from tests.walls.family import below, engine_of
 
 _STEADY_LOOKS = 12
-_WAIT_SECONDS = 60
+# Longer than the pool keeps what a fork of many may ask for again: a minute, looked at four times a minute.
+_WAIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
