@@ -34,6 +34,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
     parser.add_argument("--only-interpreter", type=json.loads, help="make sandboxes from this one; no mounts")
     parser.add_argument("--packages", help="folder of the host in which installed packages are kept")
+    parser.add_argument("--images", help="folder of the host in which images of templates are kept")
     parser.add_argument("--sweep-faults", action="store_true", help="for tests: each fork fails one step later")
     chosen = parser.parse_args(arguments)
 
@@ -85,7 +86,7 @@ async def _real_machine(chosen: argparse.Namespace) -> Machine:
     resource_limits.descriptors_at_most = chosen.sandbox_descriptors
     groups: dict[str, object] = chosen.cgroups
     delegation = Delegation(fields.whole(groups, "version"), fields.text_mapping(groups, "folders"))
-    machine = await RealMachine.start(socket.socket(fileno=chosen.broker), delegation, chosen.guest)
+    machine = await RealMachine.start(socket.socket(fileno=chosen.broker), delegation, chosen.guest, chosen.images)
     if chosen.sweep_faults:
         machine.sweep_faults()
     # A cast, because it accepts bodies of its own kind only; the engine has no others.

@@ -22,6 +22,7 @@ from ramet.freezing.body import Body, Life, PreparedPart
 from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
+from ramet.freezing.images.templates import TemplateImages
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
 from ramet.freezing.shared_memory import SharedMemoryWatch
@@ -80,7 +81,14 @@ class Machine:
     """Owner of the holder, the templates and the pods of one engine."""
 
     def __init__(
-        self, holder: Holder, broker: Broker, maker: PodMaker, delegation: cgroups.Delegation, walks: Walks
+        self,
+        holder: Holder,
+        broker: Broker,
+        maker: PodMaker,
+        delegation: cgroups.Delegation,
+        walks: Walks,
+        guest: str,
+        images: str | None,
     ) -> None:
         self._holder = holder
         self._broker = broker
@@ -90,7 +98,8 @@ class Machine:
         # ptrace binds a stopped task to one thread: this one.
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
         self._walks = walks
-        self._templates = Templates(holder, maker, self._tracer)
+        self._images = TemplateImages(images, guest, holder, broker, self._tracer) if images is not None else None
+        self._templates = Templates(holder, maker, self._tracer, self._images)
         self._thawer = Thawer(self._tracer, delegation, self._surroundings)
         self._ready: Pool[SandboxKind, Body] = Pool(self._make_ahead, _SANDBOXES_READY, maker.pool.load)
         maker.on_crowded = self._ready.give_up
@@ -103,7 +112,10 @@ class Machine:
         self._shared_memory = SharedMemoryWatch() if "memory" not in delegation.folders else None
 
     @classmethod
-    async def start(cls, broker: socket.socket, delegation: cgroups.Delegation, guest: str) -> Machine:
+    async def start(
+        cls, broker: socket.socket, delegation: cgroups.Delegation, guest: str, images: str | None = None
+    ) -> Machine:
+        """``images``: the owner's folder for images of templates; None: they are not kept."""
         try:
             syscalls.check_clone3()  # before the first thread
         except OSError as error:
@@ -111,9 +123,8 @@ class Machine:
         broker_client = Broker(broker)
         holder = await Holder.start(broker_client, guest)
         walks = Walks()
-        return cls(
-            holder, broker_client, PodMaker(holder, broker_client, delegation, _PODS_READY, walks), delegation, walks
-        )
+        maker = PodMaker(holder, broker_client, delegation, _PODS_READY, walks)
+        return cls(holder, broker_client, maker, delegation, walks, guest, images)
 
     def when_lost(self, callback: Callable[[str], None]) -> None:
         self._holder.lost.add_done_callback(lambda _: callback("the holder of the sandboxes' namespaces ended"))
@@ -172,12 +183,17 @@ class Machine:
         return body
 
     async def _wake(self, template: TemplateSpec, pod: Pod) -> Life:
-        """The template thawed into an empty pod; one that the host's kernel has killed meanwhile is booted again."""
+        """The template thawed into an empty pod.
+
+        One that the host's kernel has killed meanwhile is made again, and so is one whose image cannot be thawed.
+        """
         frozen = await self._templates.get(template)
         try:
             return await self._thawer.thaw_into(frozen, pod)
-        except RametError:
-            if not await self._templates.forget_dead(frozen):
+        except RametError as error:
+            dead = await self._templates.forget_dead(frozen)
+            may_be_image = not isinstance(error, LimitReached)
+            if not dead and not (may_be_image and await self._templates.forget_poured(frozen)):
                 raise
         return await self._thawer.thaw_into(await self._templates.get(template), pod)
 
@@ -400,6 +416,7 @@ class Machine:
             "pool_ready": len(self._ready),
             "pool_pods": len(self._maker.pool),
             "last_thaw_microseconds": list(self._thawer.last_microseconds),
+            "images": self._images.facts() if self._images is not None else None,
         }
 
 

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from ramet.freezing.calls import (
 )
 from ramet.freezing.failures import describe, failure
 from ramet.freezing.frozen import Frozen
+from ramet.freezing.images.templates import BootedTemplate, FileRecipe, TemplateImages
 from ramet.freezing.process_ends import end_process
 from ramet.isolation import hints
 from ramet.isolation.files.layers import FileImage
@@ -40,14 +42,15 @@ from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.thread_work import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.values.specs import Limits, TemplateSpec
+from ramet_guest.wire import READY
 
 _OWN_DESCRIPTORS = {0, 1, 2, CONTROL, SPARE_STDOUT, SPARE_STDERR}
 _KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
-FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
 _MOST_FILES = 64
 _BOOT_SECONDS = 120.0
 _IDLE_SECONDS = 10.0
 _FREEZE_SECONDS = 10.0
+_BOOT_CPUS = 2.0
 _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
@@ -58,6 +61,7 @@ class TemplateRecipes:
     template: TemplateSpec
     taken_pids: frozenset[int]  # of its threads
     file_calls: tuple[InjectedCall, ...]
+    poured: bool = False  # from an image on disk
     image: FileImage = field(default_factory=lambda: FileImage(None, None, (), 0))
 
     @property
@@ -79,16 +83,19 @@ class TemplateRecipes:
 class Templates:
     """Owns the templates of one machine. Each is booted when it is first asked for."""
 
-    def __init__(self, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, images: TemplateImages | None = None
+    ) -> None:
         self._holder = holder
         self._maker = maker
         self._tracer = tracer
+        self._images = images
         self._boots: dict[TemplateSpec, asyncio.Task[Frozen]] = {}
 
     async def get(self, spec: TemplateSpec) -> Frozen:
         """The frozen template; concurrent callers share one boot. Raises TemplateFailed."""
         if spec not in self._boots:
-            work = boot_template(spec, self._holder, self._maker, self._tracer, cpus=2.0)
+            work = make_template(spec, self._holder, self._maker, self._tracer, self._images)
             self._boots[spec] = asyncio.create_task(work)
         task = self._boots[spec]
         try:
@@ -103,45 +110,89 @@ class Templates:
         """Drop a template that the host's kernel has killed. Returns whether it was dead."""
         if await asyncio.get_running_loop().run_in_executor(self._tracer, _core.usable, frozen.snapshot):
             return False
+        await self._forget(frozen)
+        return True
+
+    async def forget_poured(self, frozen: Frozen) -> bool:
+        """Drop a template that no sandbox can be thawed from, if its image is to blame. Returns whether it may be."""
+        if self._images is None or not isinstance(frozen.recipes, TemplateRecipes) or not frozen.recipes.poured:
+            return False
+        await self._images.forget(frozen.template, environment(frozen.template, _BOOT_CPUS))
+        await self._forget(frozen)
+        return True
+
+    async def _forget(self, frozen: Frozen) -> None:
         task = self._boots.get(frozen.template)
-        # Only if it is still the known one: while the tracer looked, another caller may have booted it again.
+        # Only if it is still the known one: during the wait another caller may have made it again.
         if task is not None and task.done() and task.result() is frozen:
             del self._boots[frozen.template]
             await frozen.close()
-        return True
 
     async def close(self) -> None:
         for booting in self._boots.values():
             booting.cancel()
+        if self._images is not None:
+            await self._images.close()  # before the templates, whose memory it may be writing
         for frozen in await asyncio.gather(*self._boots.values(), return_exceptions=True):
             if isinstance(frozen, Frozen):
                 await frozen.close()
 
 
-async def boot_template(
-    spec: TemplateSpec, holder: Holder, maker: PodMaker, tracer: ThreadPoolExecutor, cpus: float
+async def make_template(
+    spec: TemplateSpec,
+    holder: Holder,
+    maker: PodMaker,
+    tracer: ThreadPoolExecutor,
+    images: TemplateImages | None,
 ) -> Frozen:
-    """Boot, wait for the guest to be ready, freeze. Raises TemplateFailed with what the interpreter printed."""
-    async with contextlib.AsyncExitStack() as always, contextlib.AsyncExitStack() as undo:
+    """Pour it from its image or else boot it, in a pod of its own. Raises TemplateFailed if it does not boot."""
+    async with contextlib.AsyncExitStack() as undo:
         pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
         undo.push_async_callback(pod.close)
+        variables = environment(spec, _BOOT_CPUS)
+        poured = None if images is None else await images.pour(spec, variables, pod)
+        if poured is None:
+            snapshot, files = await _boot(spec, holder, maker, tracer, pod, variables, images)
+        else:
+            snapshot, files = poured
+            if not maker.counts_memory:
+                _offer_first(_core.shadow(snapshot))
+        undo.pop_all()
+    threads = frozenset(_core.thread_ids(snapshot))
+    recipes = TemplateRecipes(spec, threads, tuple(_open_again(files)), poured is not None)
+    return Frozen(snapshot, recipes, spec, _BOOT_LIMITS, tracer, pod=pod)
+
+
+async def _boot(
+    spec: TemplateSpec,
+    holder: Holder,
+    maker: PodMaker,
+    tracer: ThreadPoolExecutor,
+    pod: Pod,
+    variables: dict[str, str],
+    images: TemplateImages | None,
+) -> tuple[_core.Snapshot, tuple[FileRecipe, ...]]:
+    """Boot, wait for the guest to be ready, freeze. Raises TemplateFailed with what the interpreter printed."""
+    began = time.time()
+    async with contextlib.AsyncExitStack() as always, contextlib.AsyncExitStack() as undo:
         ends = Ends.make()
         always.callback(ends.close)
         # A caller that is cancelled waits for the thread: an interpreter that it starts would have no owner.
-        pid = await finish(asyncio.to_thread(_spawn, spec, holder, pod, ends, cpus), _end_spawned)
+        pid = await finish(asyncio.to_thread(_spawn, spec, holder, pod, ends, variables), _end_spawned)
         pidfd = os.pidfd_open(pid)
         always.callback(os.close, pidfd)
         undo.push_async_callback(_end_booted, pidfd)
         ends.sent()
-        await _wait_until_ready(spec, ends, pidfd)
+        loaded = await _wait_until_ready(spec, ends, pidfd)
         if not maker.counts_memory:
             _offer_first(pid)
         await _wait_until_idle(spec, pid)
         files = _recipes(spec, pid)
         snapshot = await _freeze(spec, pid, tracer)
         undo.pop_all()
-    recipes = TemplateRecipes(spec, frozenset(_core.thread_ids(snapshot)), tuple(_open_again(files)))
-    return Frozen(snapshot, recipes, spec, _BOOT_LIMITS, tracer, pod=pod)
+    if images is not None:
+        images.keep_soon(BootedTemplate(spec, variables, snapshot, pod, files, loaded, began))
+    return snapshot, files
 
 
 async def _freeze(spec: TemplateSpec, pid: int, tracer: ThreadPoolExecutor) -> _core.Snapshot:
@@ -219,7 +270,7 @@ def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
     }
 
 
-def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float) -> int:
+def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, variables: dict[str, str]) -> int:
     boot = json.dumps({"preload": list(spec.preload), "warm_up": True, "builtin": spec.builtin})
     filter_file = os.memfd_create("filter", os.MFD_CLOEXEC)
     try:
@@ -228,7 +279,7 @@ def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float
         done = subprocess.run(
             [str(HELPER), "spawn", *map(str, numbers), "--",
              spec.python, "-P", "-X", "utf8", f"{GUEST_FOLDER}/__main__.py", boot],
-            pass_fds=numbers, env=environment(spec, cpus), capture_output=True, text=True, check=False,
+            pass_fds=numbers, env=variables, capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
         os.close(filter_file)
@@ -238,8 +289,11 @@ def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, cpus: float
     return int(done.stdout)
 
 
-async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
-    """The guest says READY on the control socket when its preloads are imported and its memory is settled."""
+async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> list[str]:
+    """The guest says READY on the control socket when its preloads are imported and its memory is settled.
+
+    Returns the files and folders that its modules came from.
+    """
     loop = asyncio.get_running_loop()
     printed = bytearray()
     decoder = FrameDecoder(FROM_GUEST)
@@ -266,8 +320,9 @@ async def _wait_until_ready(spec: TemplateSpec, ends: Ends, pidfd: int) -> None:
                     for descriptor in (ends.stdout, ends.stderr):
                         keep(descriptor)
                     raise _boot_error(spec, _ending(pidfd), printed)
-                if any(frame.kind == 1 for frame in decoder.feed(data)):
-                    return
+                for frame in decoder.feed(data):
+                    if frame.kind == READY:
+                        return [os.fsdecode(path) for path in frame.blob.split(b"\0") if path]
     except TimeoutError as error:
         raise _boot_error(spec, f"it was not ready after {_BOOT_SECONDS:.0f} seconds", printed) from error
     finally:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ramet.isolation
 from ramet.errors import HostNotCapable
-from ramet.isolation.files import interpreter, package_folder, skeleton
+from ramet.isolation.files import cache_folders, interpreter, skeleton
 from ramet.isolation.kernel import cgroups
 from ramet.isolation.own_processes import engine_uids
 from ramet.isolation.own_processes.engine_uids import EngineUid
@@ -198,9 +198,12 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
     if base_uid is None:
         command += ["--sandbox-descriptors", str(_sandbox_descriptors())]
     # An engine that serves others keeps no packages for them on disk.
-    packages = package_folder.find() if "--only-interpreter" not in options else None
+    packages = cache_folders.find("packages") if "--only-interpreter" not in options else None
     if packages is not None:
         command += ["--packages", packages]
+    images = cache_folders.find("images") if os.environ.get("RAMET_IMAGES") != "off" else None
+    if images is not None:
+        command += ["--images", images]
     # A memfd rather than a pipe: the engine never blocks on it, and its end can be read after a crash.
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
     # The lock on the engine's uid belongs to the open file. The launcher keeps it open, and so holds the lock until it

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include "image.h"
 #include "live.h"
 #include "snapshot.h"
 #include <dirent.h>
@@ -450,6 +451,77 @@ static PyObject *core_usable(PyObject *self, PyObject *capsule) {
     return PyBool_FromLong(!read_registers(from->shadow, &r, &why));
 }
 
+static PyObject *core_states(PyObject *self, PyObject *arguments) {
+    PyObject *capsule;
+    failure why = {0};
+    double seconds;
+    uint64_t heap_end = 0;
+    unsigned char actions[SIGNALS * ACTION_BYTES];
+    int result;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "Od", &capsule, &seconds)) return NULL;
+    const snapshot *from = held_snapshot(capsule);
+    if (!from) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    result = deadline_begin(seconds, &why) || ask_shadow(from, &heap_end, actions, &why);
+    deadline_end();
+    Py_END_ALLOW_THREADS;
+    if (result) return raise_failure(&why);
+    PyObject *states = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)states_size(from));
+    if (!states) return NULL;
+    states_write(from, (unsigned char *)PyBytes_AS_STRING(states));
+    return Py_BuildValue("(NKy#)", states, heap_end, (const char *)actions,
+                         (Py_ssize_t)sizeof actions);
+}
+
+static PyObject *core_hold_blank(PyObject *self, PyObject *arguments) {
+    failure why = {0};
+    double seconds;
+    int pid, result;
+    Py_buffer states;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "iy*d", &pid, &states, &seconds)) return NULL;
+    snapshot *made = PyMem_Calloc(1, sizeof *made);
+    if (!made) {
+        PyBuffer_Release(&states);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    result = deadline_begin(seconds, &why) ||
+             hold_blank(pid, states.buf, (size_t)states.len, made, &why);
+    deadline_end();
+    if (result) end_snapshot(made);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&states);
+    if (result) {
+        snapshot_free(made);
+        PyMem_Free(made);
+        return raise_failure(&why);
+    }
+    return PyCapsule_New(made, capsule_name, capsule_free);
+}
+
+static PyObject *core_pour(PyObject *self, PyObject *arguments) {
+    PyObject *capsule, *calls;
+    failure why = {0};
+    double seconds;
+    int result, count = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OO!d", &capsule, &PyTuple_Type, &calls, &seconds))
+        return NULL;
+    snapshot *into = held_snapshot(capsule);
+    if (!into) return NULL;
+    given_call *given = read_given(calls, &count);
+    if (!given) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    result = deadline_begin(seconds, &why) || pour(into, given, count, &why);
+    deadline_end();
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(given);
+    if (result) return raise_failure(&why);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS,
      "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
@@ -484,6 +556,12 @@ static PyMethodDef methods[] = {
      "usable(snapshot) -> whether its shadow still stands where it was frozen"},
     {"end_snapshot", core_end_snapshot, METH_O,
      "end_snapshot(snapshot): kill and reap what it holds"},
+    {"states", core_states, METH_VARARGS,
+     "states(snapshot, seconds) -> (states of its threads, end of its heap, signal handlers)"},
+    {"hold_blank", core_hold_blank, METH_VARARGS,
+     "hold_blank(pid, states, seconds) -> snapshot whose shadow is an empty process"},
+    {"pour", core_pour, METH_VARARGS,
+     "pour(snapshot, calls, seconds): have its shadow make the calls that map its memory"},
     {"thread_ids", core_thread_ids, METH_O,
      "thread_ids(snapshot) -> ids of its threads, main first"},
     {NULL, NULL, 0, NULL},

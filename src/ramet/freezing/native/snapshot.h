@@ -91,8 +91,10 @@ void end_copy_ahead(snapshot *from);
  * yield, because they do the engine's work. It is a minimum: where the owner is nicer, so is its
  * engine, and a process without capabilities cannot become less nice. */
 enum { SANDBOX_NICENESS = WIRE_SANDBOX_NICENESS };
-/* The scheduler's settings of the template's main thread, which no user has changed. */
+/* The scheduler's settings of a process that no user has changed. */
 extern thread_state usual_scheduling;
+/* Reads them once, from a process that the engine has started and nobody else has touched. */
+void learn_usual_scheduling(pid_t pid);
 
 /* Learns the size and the features of the extended state that this kernel puts into signal frames,
  * from a frame of our own. */

@@ -31,6 +31,14 @@ void end_snapshot(snapshot *taken) {
 
 thread_state usual_scheduling;
 
+void learn_usual_scheduling(pid_t pid) {
+    thread_state own = {.tid = pid};
+    if (usual_scheduling.tid) return;
+    read_scheduling(&own);
+    if (own.nice < SANDBOX_NICENESS) own.nice = SANDBOX_NICENESS;
+    usual_scheduling = own;
+}
+
 static int is_known(const snapshot *taken, pid_t tid) {
     int known = tid <= 0;
     for (int i = 0; i < taken->thread_count; i++)
@@ -140,7 +148,7 @@ int freeze_template(pid_t pid, int control, snapshot *taken, failure *why) {
         if (capture(&taken->threads[i], 1, why)) return -1;
     for (int i = 0; i < taken->thread_count; i++)
         if (taken->threads[i].nice < SANDBOX_NICENESS) taken->threads[i].nice = SANDBOX_NICENESS;
-    usual_scheduling = taken->threads[0];
+    learn_usual_scheduling(pid);
     registers *main_registers = &taken->threads[0].registers;
     /* Every sandbox goes on from here, so it must be the wait for the first cell. */
     if (arch_current_call(main_registers) != SYS_recvfrom ||

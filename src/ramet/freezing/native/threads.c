@@ -15,7 +15,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define PTRACE_GET_RSEQ 0x420f /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
 #ifndef PTRACE_GETSIGMASK
 #define PTRACE_GETSIGMASK 0x420a
 #endif
@@ -107,7 +106,7 @@ void read_scheduling(thread_state *thread) {
  * search for the id. We take the id of a live thread from there, because asking the kernel takes
  * longer than all the rest. A sandbox that writes a wrong id there gets a copy with wrong ids, or
  * none. */
-enum { GLIBC_TID_WORD = 720 / 4, LARGEST_TID = 1 << 22 };
+enum { GLIBC_TID_WORD = 720 / 4 };
 
 static int find_ids(thread_state *thread, int trusted, failure *why) {
     uint32_t words[512];
@@ -148,7 +147,7 @@ static int check_range(uint64_t at, uint64_t size, failure *why) {
     return at + size < at ? failed(why, 0, "a thread's records lie at no address") : 0;
 }
 
-static int check_records(const thread_state *thread, failure *why) {
+int check_records(const thread_state *thread, failure *why) {
     if (check_range(thread->tid_address, 64, why)) return -1;
     if (check_range(thread->rseq.address, 4096, why)) return -1;
     if (check_range(thread->robust_list, 4096, why)) return -1;

@@ -3,7 +3,8 @@
 #define RAMET_THREADS_H
 #include "snapshot.h"
 
-enum { MAX_THREADS = 1024 };
+enum { MAX_THREADS = 1024, LARGEST_TID = 1 << 22 };
+#define PTRACE_GET_RSEQ 0x420f /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
 
 /* Reads everything of a stopped thread but its alternate stack, which only the thread itself can
  * ask for. `trusted`: it is a template's, which must be a thread of the C library. */
@@ -11,6 +12,8 @@ int capture(thread_state *thread, int trusted, failure *why);
 /* Refuses a shadow with a registered rseq area: code that writes to its memory could choose where
  * it goes on. */
 int check_no_rseq(pid_t tid, failure *why);
+/* Refuses a thread whose records the kernel would write where the calls of a thaw are laid out. */
+int check_records(const thread_state *thread, failure *why);
 /* Niceness, policy and affinity; also of a task that is not stopped. */
 void read_scheduling(thread_state *thread);
 /* Reads a file of /proc in one go and ends it with a zero: its length, -1 with errno. */

@@ -7,6 +7,8 @@ int main(int argc, char **argv) {
     if (argc >= 2 && !strcmp(argv[1], "holder-main")) return holder_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "spawn")) return spawn_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "enter")) return enter_main(argc - 2, argv + 2);
+    if (argc >= 2 && !strcmp(argv[1], "blank")) return blank_main(argc - 2, argv + 2);
+    if (argc >= 2 && !strcmp(argv[1], "pages")) return pages_main(argc - 2, argv + 2);
     if (argc == 2 && !strcmp(argv[1], "probe")) return probe_main();
     if (argc > 2 && !strcmp(argv[1], "network")) return network_main(argv + 2);
     dprintf(2, "ramet-pod is started by Ramet itself; there is nothing to run by hand. "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.files import package_folder
+from ramet.isolation.files import cache_folders
 
 
 @pytest.fixture(autouse=True)
@@ -21,17 +21,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_it_is_made_for_its_owner_alone(cache: Path) -> None:
-    assert package_folder.find() == str((cache / "ramet" / "packages").resolve())
+    assert cache_folders.find("packages") == str((cache / "ramet" / "packages").resolve())
     assert [path.stat().st_mode & 0o777 for path in (cache / "ramet", cache / "ramet" / "packages")] == [0o700, 0o700]
-    assert package_folder.find() is not None
+    assert cache_folders.find("packages") is not None
 
 
 @pytest.mark.parametrize("place", ["ramet", "ramet/packages"])
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 def test_one_that_others_could_change_is_not_used(cache: Path, place: str, mode: int) -> None:
-    package_folder.find()
+    cache_folders.find("packages")
     (cache / place).chmod(mode)
-    assert package_folder.find() is None
+    assert cache_folders.find("packages") is None
 
 
 def test_behind_a_link_the_place_itself_counts(cache: Path) -> None:
@@ -40,4 +40,4 @@ def test_behind_a_link_the_place_itself_counts(cache: Path) -> None:
     real.parent.chmod(0o777)
     (cache / "ramet").mkdir(mode=0o700)
     (cache / "ramet" / "packages").symlink_to(real)
-    assert package_folder.find() is None
+    assert cache_folders.find("packages") is None

@@ -1,0 +1,360 @@
+"""A store of images: a folder of the owner, which several engines may use at once.
+
+    FOLDER/format             "ramet images 1"
+    FOLDER/key                32 random bytes: whoever has them can write images that this store trusts
+    FOLDER/names/NAME         the id of the image that has this name
+    FOLDER/images/ID/         manifest.json, manifest.mac, threads, loaded, pages, hashes
+    FOLDER/images/.new-ID/    an image that is being written; its writer holds a lock on the folder
+
+An image appears by one rename of its folder, after everything in it has reached the disk, and gets its name by another
+rename. A crash at any moment leaves the old image under the name or the new one. Nothing in a folder that has its id
+ever changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, ImageRefused, Manifest
+
+FORMAT_LINE = b"ramet images 1\n"
+FREE_SHARE = 10  # a tenth of the disk is left to others
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ID = re.compile(r"img_[0-9a-f]{32}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_KEY_BYTES = 32
+_SMALL = 4096
+_PART_BYTES_AT_MOST = 64 << 20  # of threads, and of the list of loaded files
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """An image as lists show it."""
+
+    id: str
+    names: tuple[str, ...]
+    size_bytes: int
+    used: float  # seconds since 1970
+
+
+class ImageStore:
+    """Owns descriptors of the folder. Its methods block: call them from a thread of their own."""
+
+    def __init__(self, folder: int) -> None:
+        """Takes the descriptor over. Raises OSError, or ImageRefused for a folder of another format."""
+        self._folder = folder
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, folder)
+            self._prepare_format()
+            self._names = _subfolder(folder, "names")
+            undo.callback(os.close, self._names)
+            self._images = _subfolder(folder, "images")
+            undo.callback(os.close, self._images)
+            self._key = self._read_key()
+            undo.pop_all()
+
+    def close(self) -> None:
+        for descriptor in (self._images, self._names, self._folder):
+            os.close(descriptor)
+
+    @property
+    def hash_key(self) -> bytes:
+        """Of the hashes of pages."""
+        return hmac.digest(self._key, b"hashes of pages", "sha256")[:16]
+
+    def _prepare_format(self) -> None:
+        try:
+            found = _read(self._folder, "format", _SMALL)
+        except FileNotFoundError:
+            _replace(self._folder, "format", FORMAT_LINE)
+            return
+        if found != FORMAT_LINE:
+            raise ImageRefused(
+                f"the folder of images is of another format: {found[:40]!r}",
+                hint="another version of Ramet wrote it; remove the folder to begin anew",
+            )
+
+    def _read_key(self) -> bytes:
+        """The key, made by the first engine that needs one: of two, the one that links it first."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._checked_key(_read(self._folder, "key", _SMALL))
+        temporary = f".key-{secrets.token_hex(8)}"
+        _write(self._folder, temporary, secrets.token_bytes(_KEY_BYTES))
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, "key", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        finally:
+            os.unlink(temporary, dir_fd=self._folder)
+        return self._checked_key(_read(self._folder, "key", _SMALL))
+
+    def _checked_key(self, key: bytes) -> bytes:
+        if len(key) != _KEY_BYTES:
+            raise ImageRefused(f"the key of the images has {len(key)} bytes, expected {_KEY_BYTES}")
+        return key
+
+    # Reading
+
+    def find(self, name: str) -> str | None:
+        """The id of the image that has this name."""
+        try:
+            found = _read(self._names, _checked_name(name), _SMALL).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return None
+        if not _ID.fullmatch(found):
+            raise ImageRefused(f"the name {name} leads to no image")
+        return found
+
+    def read(self, image_id: str) -> OpenImage:
+        """An image whose manifest was written with the key of this store. Raises ImageRefused or OSError."""
+        folder = os.open(_checked_id(image_id), _FOLDER, dir_fd=self._images)
+        pages: list[int] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, folder)
+            data = _read(folder, "manifest.json", MANIFEST_BYTES_AT_MOST)
+            # Before it is parsed: the code that reads it sees only what an engine of this owner has written.
+            if not hmac.compare_digest(_read(folder, "manifest.mac", _SMALL), self._mac(data)):
+                raise ImageRefused(f"image {image_id} was not written with the key of this store")
+            manifest = Manifest.read(data)
+            if manifest.id != image_id:
+                raise ImageRefused(f"image {image_id} says that it is {manifest.id!r:.60}")
+            for of, size in manifest.page_files:
+                pages.append(self._open_pages(of, size))
+                undo.callback(os.close, pages[-1])
+            undo.pop_all()
+        return OpenImage(manifest, folder, tuple(pages))
+
+    def _open_pages(self, image_id: str, size: int) -> int:
+        pages = os.open(f"{_checked_id(image_id)}/pages", _READ, dir_fd=self._images)
+        if os.fstat(pages).st_size != size:
+            os.close(pages)
+            raise ImageRefused(f"the page file of image {image_id} has another length than when it was written")
+        return pages
+
+    def touch(self, image_id: str) -> None:
+        """Mark it as used now: the least recently used go first."""
+        with contextlib.suppress(OSError):
+            os.utime(_checked_id(image_id), dir_fd=self._images)
+
+    def images(self) -> list[ImageFacts]:
+        names: dict[str, list[str]] = {}
+        for name in sorted(os.listdir(self._names)):
+            with contextlib.suppress(OSError, ImageRefused):
+                if _NAME.fullmatch(name) and (image_id := self.find(name)) is not None:
+                    names.setdefault(image_id, []).append(name)
+        found = []
+        for image_id in os.listdir(self._images):
+            if _ID.fullmatch(image_id):
+                with contextlib.suppress(OSError):
+                    about = os.stat(image_id, dir_fd=self._images, follow_symlinks=False)
+                    size = _size(self._images, image_id)
+                    found.append(ImageFacts(image_id, tuple(names.get(image_id, ())), size, about.st_mtime))
+        return sorted(found, key=lambda image: image.used)
+
+    # Writing
+
+    @contextlib.contextmanager
+    def new(self) -> Iterator[NewImage]:
+        """An image that is being written. If it is not committed inside, nothing of it stays."""
+        image_id = f"img_{secrets.token_hex(16)}"
+        name = f".new-{image_id}"
+        os.mkdir(name, 0o700, dir_fd=self._images)
+        folder = os.open(name, _FOLDER, dir_fd=self._images)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells other engines that its writer lives
+            yield NewImage(image_id, folder)
+        finally:
+            os.close(folder)
+            with contextlib.suppress(FileNotFoundError):  # it was committed
+                _remove(self._images, name)
+
+    def commit(self, new: NewImage, manifest: Manifest, name: str) -> None:
+        """Make the image complete, then give it the name. The image that had the name before is removed."""
+        data = manifest.encode()
+        _write(new.folder, "manifest.json", data)
+        _write(new.folder, "manifest.mac", self._mac(data))
+        os.fsync(new.folder)
+        os.rename(f".new-{new.id}", new.id, src_dir_fd=self._images, dst_dir_fd=self._images)
+        os.fsync(self._images)
+        before = None
+        with contextlib.suppress(ImageRefused):
+            before = self.find(name)
+        _replace(self._names, _checked_name(name), new.id.encode("ascii"))
+        if before is not None and before != new.id:
+            self.remove(before)
+
+    def _mac(self, data: bytes) -> bytes:
+        return hmac.digest(self._key, data, "sha256")
+
+    def forget(self, name: str) -> None:
+        """Remove a name and its image."""
+        image_id = None
+        with contextlib.suppress(ImageRefused):
+            image_id = self.find(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_checked_name(name), dir_fd=self._names)
+        if image_id is not None:
+            self.remove(image_id)
+
+    def remove(self, image_id: str) -> None:
+        """Processes that have its pages mapped keep them: the disk is freed when the last one ends."""
+        gone = f".gone-{secrets.token_hex(8)}"
+        with contextlib.suppress(FileNotFoundError):
+            # By one rename first: another engine sees it whole or not at all.
+            os.rename(_checked_id(image_id), gone, src_dir_fd=self._images, dst_dir_fd=self._images)
+            _remove(self._images, gone)
+
+    def sweep(self) -> None:
+        """Remove what writers left that were killed, and images that no name leads to."""
+        for entry in os.listdir(self._images):
+            if entry.startswith(".gone-") or (entry.startswith(".new-") and self._is_left(entry)):
+                _remove(self._images, entry)
+        for image in self.images():
+            # A minute, because another engine may be about to give it its name.
+            if not image.names and image.used < time.time() - 60:
+                self.remove(image.id)
+
+    def _is_left(self, name: str) -> bool:
+        try:
+            folder = os.open(name, _FOLDER, dir_fd=self._images)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(folder)
+        # Between mkdir and flock of a writer that lives it looks as if left: a minute is longer than that takes.
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=self._images).st_mtime < time.time() - 60
+        return False
+
+    def make_room(self, needed: int, limit_bytes: int) -> None:
+        """Remove the least recently used images until this many bytes fit. Raises OSError if they never will."""
+        images = self.images()
+        total = sum(image.size_bytes for image in images)
+        disk = os.fstatvfs(self._folder)
+        free = disk.f_bavail * disk.f_frsize - disk.f_blocks * disk.f_frsize // FREE_SHARE
+        for image in images:
+            if total + needed <= limit_bytes and needed <= free:
+                return
+            self.remove(image.id)
+            total -= image.size_bytes
+            free += image.size_bytes
+        if total + needed > limit_bytes or needed > free:
+            raise OSError(
+                f"the image needs {needed} bytes, and the store has room for {min(limit_bytes, max(0, free))}"
+            )
+
+
+@dataclass(slots=True)
+class NewImage:
+    """The folder of an image that is being written."""
+
+    id: str
+    folder: int
+
+    def create(self, name: str) -> int:
+        return os.open(name, _CREATE, 0o600, dir_fd=self.folder)
+
+    def write(self, name: str, data: bytes) -> tuple[str, str]:
+        """Write a file whole. Returns its name and digest, for the manifest."""
+        _write(self.folder, name, data)
+        return name, hashlib.sha256(data).hexdigest()
+
+
+class OpenImage:
+    """An image that is being read, with its page files. Its user closes it."""
+
+    def __init__(self, manifest: Manifest, folder: int, pages: tuple[int, ...]) -> None:
+        self.manifest = manifest
+        self.pages = pages
+        self._folder = folder
+
+    def part(self, name: str) -> bytes:
+        """A file of the image, which the manifest vouches for."""
+        data = _read(self._folder, name, _PART_BYTES_AT_MOST)
+        if hashlib.sha256(data).hexdigest() != dict(self.manifest.digests).get(name):
+            raise ImageRefused(f"{name} of image {self.manifest.id} is not what was written")
+        return data
+
+    def close(self) -> None:
+        os.close(self._folder)
+        for descriptor in self.pages:
+            os.close(descriptor)
+
+    def __enter__(self) -> OpenImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _checked_id(image_id: str) -> str:
+    if not _ID.fullmatch(image_id):
+        raise ImageRefused(f"{image_id!r:.60} is not the id of an image")
+    return image_id
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ImageRefused(f"{name!r:.60} is not the name of an image")
+    return name
+
+
+def _subfolder(folder: int, name: str) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def _read(folder: int, name: str, most: int) -> bytes:
+    descriptor = os.open(name, _READ, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ImageRefused(f"{name} of the image has more than {most} bytes")
+    return data
+
+
+def _write(folder: int, name: str, data: bytes) -> None:
+    with os.fdopen(os.open(name, _CREATE, 0o600, dir_fd=folder), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(folder: int, name: str, data: bytes) -> None:
+    temporary = f".{name}-{secrets.token_hex(8)}"
+    try:
+        _write(folder, temporary, data)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+def _size(images: int, name: str) -> int:
+    folder = os.open(name, _FOLDER, dir_fd=images)
+    try:
+        return sum(os.stat(entry, dir_fd=folder).st_blocks * 512 for entry in os.listdir(folder))
+    finally:
+        os.close(folder)
+
+
+def _remove(images: int, name: str) -> None:
+    shutil.rmtree(name, ignore_errors=True, dir_fd=images)

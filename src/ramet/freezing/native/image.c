@@ -1,0 +1,190 @@
+/* Snapshots on disk; see image.h. The thaw cannot tell a shadow that was poured from one that was
+ * frozen here. */
+#define _GNU_SOURCE
+#include "image.h"
+#include "threads.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+#ifndef SYS_rseq
+#define SYS_rseq 334
+#endif
+
+/* --- out ------------------------------------------------------------------------------------- */
+
+int ask_shadow(const snapshot *from, uint64_t *heap_end, unsigned char *actions, failure *why) {
+    scratch region = {0};
+    list calls = {0};
+    long unmapped = 0;
+    const size_t answers_size = (size_t)SIGNALS * ACTION_BYTES;
+    const size_t room = SCRATCH_LISTS + SCRATCH_STACK + 4096;
+    if (from->shadow <= 0) return failed(why, 0, "this snapshot has no shadow any more");
+    if (from->copying) return failed(why, EAGAIN, "ask a shadow that is being copied");
+    int bad =
+        scratch_make(&region, SCRATCH, room + answers_size + (SIGNALS + 1) * sizeof(call), why);
+    uint64_t answers = bad ? 0 : scratch_put(&region, NULL, answers_size, 64);
+    /* An impossible end: the kernel leaves the heap as it is and answers where it ends. */
+    TRY_CALL(&calls, "ask where the heap ends", SYS_brk, 0);
+    for (int number = 1; number <= SIGNALS; number++)
+        TRY_CALL(&calls, "ask for a signal handler", SYS_rt_sigaction, (uint64_t)number, 0,
+                 answers + (uint64_t)(number - 1) * ACTION_BYTES, 8);
+    const registers *r = &from->threads[0].registers;
+    bad = bad || list_place(&calls, &region, why) ||
+          scratch_map(&region, from->shadow, r, from->syscall_at, why) ||
+          list_run(from->shadow, &region, &calls, NULL, why) ||
+          /* The result of a call replaces its number. */
+          read_memory(from->shadow, calls.at, heap_end, sizeof *heap_end, why) ||
+          read_memory(from->shadow, answers, actions, answers_size, why);
+    uint64_t gone[6] = {SCRATCH, region.size, 0, 0, 0, 0};
+    bad = bad || inject(from->shadow, r, from->syscall_at, SYS_munmap, gone, &unmapped, NULL, why);
+    scratch_free(&region);
+    list_free(&calls);
+    return bad ? -1 : 0;
+}
+
+/* The states are this structure of C, with its own size in front: an engine of another build whose
+ * structure differs refuses them. */
+enum { STATES_MAGIC = 0x32545352, STATES_ALIGNED = 64, EXTENDED_AT_LEAST = 576 };
+typedef struct {
+    uint32_t magic, threads, state_bytes, padding;
+} states_head;
+
+static size_t padded(uint32_t size) {
+    return ((size_t)size + STATES_ALIGNED - 1) & ~((size_t)STATES_ALIGNED - 1);
+}
+
+size_t states_size(const snapshot *from) {
+    size_t size = sizeof(states_head);
+    for (int i = 0; i < from->thread_count; i++)
+        size += sizeof(thread_state) + padded(from->threads[i].extended_size);
+    return size;
+}
+
+void states_write(const snapshot *from, unsigned char *to) {
+    states_head head = {STATES_MAGIC, (uint32_t)from->thread_count, sizeof(thread_state), 0};
+    memset(to, 0, states_size(from));
+    memcpy(to, &head, sizeof head);
+    to += sizeof head;
+    for (int i = 0; i < from->thread_count; i++) {
+        thread_state state = from->threads[i];
+        state.extended = NULL;
+        state.tid = 0;
+        memcpy(to, &state, sizeof state);
+        to += sizeof state;
+        memcpy(to, from->threads[i].extended, state.extended_size);
+        to += padded(state.extended_size);
+    }
+}
+
+/* --- in -------------------------------------------------------------------------------------- */
+
+/* One thread. Registers may hold anything: they have no more effect than those of any process
+ * inside the walls. Sizes, ids and addresses are used here, and are checked. */
+static int read_state(thread_state *state, const unsigned char **from, size_t *left, failure *why) {
+    if (*left < sizeof *state) return failed(why, 0, "the threads of the image are cut short");
+    memcpy(state, *from, sizeof *state);
+    *from += sizeof *state;
+    *left -= sizeof *state;
+    state->extended = NULL;
+    state->tid = 0;
+    state->name[sizeof state->name - 1] = 0;
+    /* A machine with fewer processors would refuse the ones of the image. */
+    memset(state->affinity, 0, sizeof state->affinity);
+    size_t size = padded(state->extended_size);
+    if (state->extended_size < EXTENDED_AT_LEAST || state->extended_size > frame_extended_size)
+        return failed(why, 0, "the image has vector registers of %u bytes, this machine of %u",
+                      state->extended_size, frame_extended_size);
+    if (*left < size) return failed(why, 0, "the threads of the image are cut short");
+    state->extended = malloc(size);
+    if (!state->extended) return failed(why, ENOMEM, "read the threads of an image");
+    memcpy(state->extended, *from, size);
+    *from += size;
+    *left -= size;
+    uint64_t present;
+    memcpy(&present, state->extended + ARCH_XSTATE_BV, sizeof present);
+    if (present & ~frame_extended_features)
+        return failed(why, 0, "the image uses vector registers that this machine lacks (%#lx)",
+                      present & ~frame_extended_features);
+    if (state->inner_tid <= 1 || state->inner_tid >= LARGEST_TID)
+        return failed(why, 0, "the image has a thread with the id %d", state->inner_tid);
+    return check_records(state, why);
+}
+
+static int read_states(snapshot *to, const unsigned char *from, size_t size, failure *why) {
+    states_head head;
+    if (size < sizeof head) return failed(why, 0, "the threads of the image are cut short");
+    memcpy(&head, from, sizeof head);
+    from += sizeof head;
+    size -= sizeof head;
+    if (head.magic != STATES_MAGIC || head.state_bytes != sizeof(thread_state))
+        return failed(why, 0, "the threads of the image were written by another build of Ramet");
+    if (head.threads < 1 || head.threads > MAX_THREADS)
+        return failed(why, 0, "the image has %u threads, allowed are 1 to %d", head.threads,
+                      MAX_THREADS);
+    to->threads = calloc(head.threads, sizeof *to->threads);
+    if (!to->threads) return failed(why, ENOMEM, "read the threads of an image");
+    while (to->thread_count < (int)head.threads)
+        /* Counted first: snapshot_free frees what a failed read has allocated. */
+        if (read_state(&to->threads[to->thread_count++], &from, &size, why)) return -1;
+    return 0;
+}
+
+/* The C library of the empty process has registered an area in memory that is about to go. */
+static int take_rseq(pid_t pid, const registers *r, uint64_t syscall_at, failure *why) {
+    rseq_state area = {0};
+    long result;
+    if (ptrace(PTRACE_GET_RSEQ, pid, (void *)sizeof area, &area) < 0 || !area.address) return 0;
+    uint64_t arguments[6] = {area.address,   area.length, 1 /* RSEQ_FLAG_UNREGISTER */,
+                             area.signature, 0,           0};
+    if (inject(pid, r, syscall_at, SYS_rseq, arguments, &result, NULL, why)) return -1;
+    if (result) return failed(why, (int)-result, "take the rseq area from an empty process");
+    return check_no_rseq(pid, why);
+}
+
+int hold_blank(pid_t pid, const unsigned char *states, size_t size, snapshot *made, failure *why) {
+    stop seen;
+    registers r;
+    memset(made, 0, sizeof *made);
+    made->tracer = (pid_t)syscall(SYS_gettid);
+    made->shadow = pid; /* the caller's end_snapshot ends it, whatever fails below */
+    if (learn_frame_size(why)) return -1;
+    if (ptrace(PTRACE_SEIZE, pid, 0, (void *)(long)TRACE_ALWAYS))
+        return failed(why, errno, "seize an empty process");
+    ptrace(PTRACE_INTERRUPT, pid, 0, 0);
+    if (wait_stop(pid, &seen, why)) return -1;
+    if (seen.kind != STOP_EVENT_STOP)
+        return failed(why, 0, "an empty process stopped oddly (%d)", seen.kind);
+    if (read_states(made, states, size, why) || block_signals(pid, why) ||
+        find_syscall(pid, &made->syscall_at, why) || read_registers(pid, &r, why) ||
+        take_rseq(pid, &r, made->syscall_at, why))
+        return -1;
+    learn_usual_scheduling(pid);
+    return set_options(pid, TRACE_ALWAYS | TRACE_CHILDREN, why);
+}
+
+int pour(snapshot *into, const given_call *given, int count, failure *why) {
+    scratch region = {0};
+    list calls = {0};
+    registers r;
+    long result = 0;
+    stay_here();
+    bring_here(into->shadow);
+    int bad = scratch_make(&region, SCRATCH, given_size(given, count), why) ||
+              list_add_given(&calls, &region, given, count, why) ||
+              list_place(&calls, &region, why) || read_registers(into->shadow, &r, why) ||
+              scratch_map(&region, into->shadow, &r, into->syscall_at, why) ||
+              list_run(into->shadow, &region, &calls, NULL, why) ||
+              /* The vdso has moved, and with it the instruction that enters the kernel. */
+              find_syscall(into->shadow, &into->syscall_at, why);
+    uint64_t gone[6] = {SCRATCH, region.size, 0, 0, 0, 0};
+    bad = bad || inject(into->shadow, &into->threads[0].registers, into->syscall_at, SYS_munmap,
+                        gone, &result, NULL, why);
+    let_roam(into->shadow);
+    roam();
+    scratch_free(&region);
+    list_free(&calls);
+    if (bad) return -1;
+    return result ? failed(why, (int)-result, "unmap the calls of an image") : 0;
+}

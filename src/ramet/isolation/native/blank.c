@@ -1,0 +1,106 @@
+/* blank: makes an empty process that an image is poured into.
+ *
+ * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD LOADED_FD CLOCK_SECONDS PAGES_FD...
+ * It stands where the interpreter of a template would be (spawn.c): a child of the engine, in E1's
+ * user and pid namespaces, in the tree of a pod made for booting, behind the same filter. The page
+ * files of the image are its descriptors 0, 1, ..., and it has no others. The engine seizes it, has
+ * it unmap everything that it is, and map the image instead.
+ *
+ * LOADED_FD lists files and folders that the image was made of, with sizes and times. It is refused
+ * when the tree of the pod shows one of them in another state: a library was upgraded, say.
+ *
+ * CLOCK_SECONDS is added to its monotonic clock. Deadlines in the memory of an image are times of
+ * the clock that it was frozen with, and after a reboot that clock would begin again at zero.
+ */
+#include "common.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/resource.h>
+
+enum { MOST_FILES = 16, FIRST_ASIDE = 1100 };
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+/* Children from now on live in a time namespace of their own. A process cannot enter one later,
+ * because its memory shows the clock of the namespace that it was made in. */
+static void shift_clock(int offsets, long seconds) {
+    char text[96];
+    int length = snprintf(text, sizeof text, "monotonic %ld 0\nboottime %ld 0\n", seconds, seconds);
+    MUST("make a time namespace", unshare(CLONE_NEWTIME));
+    MUST("shift its clock", write(offsets, text, (size_t)length));
+}
+
+/* Rows of "SIZE MTIME CTIME PATH" with times in nanoseconds, each ended by a zero. */
+static void check_loaded(int list) {
+    off_t size = lseek(list, 0, SEEK_END);
+    char *rows = size > 0 ? malloc((size_t)size + 1) : NULL;
+    if (size == 0) return;
+    if (!rows || pread(list, rows, (size_t)size, 0) != size) fail("cannot read the list of files");
+    rows[size] = 0;
+    for (char *row = rows; row < rows + size; row += strlen(row) + 1) {
+        struct stat found;
+        long long bytes, modified, changed;
+        int path = 0;
+        if (sscanf(row, "%lld %lld %lld %n", &bytes, &modified, &changed, &path) != 3 || !path)
+            fail("the list of files cannot be read");
+        if (stat(row + path, &found)) fail("%s is not there any more", row + path);
+        if (S_ISDIR(found.st_mode)) found.st_size = 0;
+        if (found.st_size != bytes ||
+            found.st_mtim.tv_sec * 1000000000ll + found.st_mtim.tv_nsec != modified ||
+            found.st_ctim.tv_sec * 1000000000ll + found.st_ctim.tv_nsec != changed)
+            fail("%s has changed since the image was written", row + path);
+    }
+    free(rows);
+}
+
+int blank_main(int argc, char **argv) {
+    if (argc < 6 || argc - 5 > MOST_FILES) fail("blank: wrong arguments");
+    int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
+    int loaded = atoi(argv[3]), count = argc - 5;
+    long seconds = atol(argv[4]);
+    int files[MOST_FILES];
+    static struct sock_filter filter[4096];
+    ssize_t size = pread(filter_fd, filter, sizeof filter, 0);
+    if (size <= 0 || size % (ssize_t)sizeof *filter) fail("blank: cannot read the seccomp filter");
+    struct sock_fprog program = {(unsigned short)((size_t)size / sizeof *filter), filter};
+    /* While we see the /proc of E0: the boot tree has none that knows us. */
+    int offsets = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+    /* From E0 into E1: from here on we hold E1's capabilities and none of E0's. */
+    MUST("enter E1",
+         setns(holder, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS));
+    MUST("enter the boot tree", setns(pod, CLONE_NEWNS));
+    check_loaded(loaded);
+    if (seconds) shift_clock(offsets, seconds);
+    /* PARENT: a child of the engine, not of this program, which ends here. */
+    pid_t child = (pid_t)MUST("clone", syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0));
+    if (child) {
+        dprintf(1, "%d\n", child);
+        _exit(0);
+    }
+    setsid();
+    raise_oom_score(500);
+    /* Out of the way of the final places first, so that no dup2 below overwrites one of them. */
+    for (int i = 0; i < count; i++)
+        files[i] = (int)MUST("dup", fcntl(atoi(argv[5 + i]), F_DUPFD, FIRST_ASIDE));
+    for (int i = 0; i < count; i++)
+        MUST("dup2", dup2(files[i], i));
+    close_from((unsigned)count);
+    for (int number = 1; number <= 64; number++)
+        signal(number, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    /* 1 and not 0: see spawn.c. */
+    struct rlimit no_core = {1, 1};
+    setrlimit(RLIMIT_CORE, &no_core);
+    umask(022);
+    MUST("chdir /root", chdir("/root"));
+    MUST("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    /* An exec would do this for a template: without it the files of this process in /proc, which
+     * the engine reads, belong to another user. */
+    MUST("stay dumpable", prctl(PR_SET_DUMPABLE, 1, 0, 0, 0));
+    MUST("seccomp", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
+    for (;;)
+        pause();
+}
