@@ -66,6 +66,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     machine = start_machine or (lambda: _real_machine(chosen))
     # Objects that exist now stay for good: the garbage collector need not visit them again.
     gc.freeze()
+    gc.enable()  # the command that started this process has switched it off
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector())) as runner:
         runner.run(serve(primary, owner, machine, settings, listener))
 

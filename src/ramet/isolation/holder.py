@@ -330,17 +330,21 @@ class Holder:
         wanted.append(("show", "r", self._guest, GUEST_FOLDER))
         if interpreter.library is not None:
             wanted.append(("show", "r", interpreter.library, LIBRARY_FOLDER))
-        places: list[tuple[str, int, str]] = []
-        direct: list[tuple[str, str]] = []
-        for how, ids, source, path in wanted:
-            tree = await self._tree(source, ids)
-            if tree.direct is not None:
-                direct.append((path, tree.direct))
-            places.append((how if tree.direct is None else "bind", tree.number, path))
         folder = tempfile.mkdtemp(prefix="skeleton-")
         # mkdtemp makes it 0700, but it becomes "/" of every pod, which programs expect to be 0755.
         os.chmod(folder, 0o755)
-        await asyncio.to_thread(write_skeleton, folder, interpreter)
+        # While the folders of the host are opened: each takes tens of milliseconds, and the first sandbox waits.
+        writing = asyncio.create_task(asyncio.to_thread(write_skeleton, folder, interpreter))
+        places: list[tuple[str, int, str]] = []
+        direct: list[tuple[str, str]] = []
+        try:
+            for how, ids, source, path in wanted:
+                tree = await self._tree(source, ids)
+                if tree.direct is not None:
+                    direct.append((path, tree.direct))
+                places.append((how if tree.direct is None else "bind", tree.number, path))
+        finally:
+            await writing
         # The mount keeps the folder alive in every namespace it is attached to, whatever happens to its path here.
         skeleton = await self._attach(syscalls.clone_tree(folder))
         layout = Layout(skeleton.number, tuple(places), tuple(direct))

@@ -40,7 +40,13 @@ _SANDBOX_DESCRIPTORS_AT_LEAST = 256
 HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
 # Runs in the engine's interpreter, isolated from the owner's environment. argv: the package's folder, then options.
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ramet.engine.__main__ import start; start()"
+# A bare module stands for the package, because the real one imports the whole SDK, which the engine does not need. The
+# collector of garbage would find none while modules are imported; `start` switches it on.
+_BOOT = (
+    "import gc, sys, types; gc.disable(); folder = sys.argv.pop(1); sys.path.insert(0, folder); "
+    "sys.modules['ramet'] = package = types.ModuleType('ramet'); package.__path__ = [folder + '/ramet']; "
+    "from ramet.engine.__main__ import start; start()"
+)
 
 
 class EngineProcess:
