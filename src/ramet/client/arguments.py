@@ -10,9 +10,10 @@ from typing import Any
 
 from ramet.client.handle import snapshot_handle
 from ramet.client.network import network_spec, secret_specs
+from ramet.isolation.files.cache_folders import has_saved_image
 from ramet.protocol import checks
 from ramet.protocol.argument_errors import kind_of, must, wrong_argument
-from ramet.protocol.checks import BUILTIN_TEMPLATES
+from ramet.protocol.checks import BUILTIN_TEMPLATES, TEMPLATE_NAME
 from ramet.protocol.values.options import options_of
 from ramet.protocol.values.requests import MountSpec, SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
@@ -121,6 +122,13 @@ def check_new_name(engine: Engine, name: object) -> None:
         raise must("name", "be one that no template has yet", name)
 
 
+def check_image_name(name: object) -> None:
+    """A name that a snapshot may be written to disk as."""
+    checks.check_template_name(name)
+    if name in BUILTIN_TEMPLATES or name in _known:
+        raise must("name", "be one that no template has yet", name)
+
+
 def _check_remote(given: Mapping[str, object]) -> None:
     for name, option in options_of(SandboxOptions).items():
         if option.embedded_only and given.get(name) is not None:
@@ -156,7 +164,10 @@ def _mounts(mounts: object) -> tuple[MountSpec, ...]:
 def _is_saved(name: str, server: Engine | None) -> bool:
     """A snapshot was saved by this name. At a server anybody may have done so: what is unknown here is asked for."""
     if server is None:
-        return name in saved_templates()
+        if name in saved_templates():
+            return True
+        known = name in BUILTIN_TEMPLATES or name in _known or TEMPLATE_NAME.fullmatch(name) is None
+        return not known and has_saved_image(name)
     return name in server.saved_templates or (name not in BUILTIN_TEMPLATES and name not in _known)
 
 

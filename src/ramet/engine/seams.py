@@ -163,6 +163,12 @@ class Machine(Protocol):
     async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
         """A body from a snapshot. None: limits and mounts as the sandbox that was frozen had."""
 
+    async def save_image(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
+        """Write a snapshot to disk, with plain data of the caller's own. Returns its size in bytes."""
+
+    async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
+        """A snapshot from disk, and the data that was given. The caller closes it. None: none has this name."""
+
     async def diff_files(
         self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str
     ) -> Sequence[FileChange]:

@@ -378,9 +378,11 @@ class Body:
             private = shared = 0
             with open(f"/proc/{self.life.repl}/smaps_rollup", encoding="ascii") as lines:
                 for line in lines:
-                    if line.startswith("Private_"):
+                    # Clean pages are a file's, an image's for instance: in the page cache, and any process may share
+                    # them, also where this one is the first.
+                    if line.startswith("Private_") and not line.startswith("Private_Clean"):
                         private += int(line.split()[1]) * 1024
-                    elif line.startswith("Shared_"):
+                    elif line.startswith(("Shared_", "Private_Clean")):
                         shared += int(line.split()[1]) * 1024
             found["private_bytes"], found["shared_bytes"] = private, shared
             with open(f"/proc/{self.life.repl}/status", encoding="ascii") as lines:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from ramet.freezing.body import Body, Life, PreparedPart
 from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
+from ramet.freezing.images.images import Images
+from ramet.freezing.images.sandboxes import SandboxImages
 from ramet.freezing.images.templates import TemplateImages
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
@@ -46,6 +48,7 @@ _SANDBOXES_READY = PoolBounds(
 )  # fmt: skip
 _QUIET_SECONDS = 0.01  # a caller that makes several in a row asks for the next one sooner
 _STRAGGLER_SECONDS = 0.05
+_IMAGES_BYTES = 4 << 30
 
 
 # Done to a sandbox of its kind that was thawed ahead.
@@ -98,8 +101,11 @@ class Machine:
         # ptrace binds a stopped task to one thread: this one.
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
         self._walks = walks
-        self._images = TemplateImages(images, guest, holder, broker, self._tracer) if images is not None else None
-        self._templates = Templates(holder, maker, self._tracer, self._images)
+        self._images = None if images is None else Images(images, guest, holder, broker, self._tracer, _IMAGES_BYTES)
+        self._templates = Templates(
+            holder, maker, self._tracer, None if self._images is None else TemplateImages(self._images)
+        )
+        self._saved = None if self._images is None else SandboxImages(self._images, maker, self._tracer)
         self._thawer = Thawer(self._tracer, delegation, self._surroundings)
         self._ready: Pool[SandboxKind, Body] = Pool(self._make_ahead, _SANDBOXES_READY, maker.pool.load)
         maker.on_crowded = self._ready.give_up
@@ -382,6 +388,22 @@ class Machine:
         while not self._closed and await loop.run_in_executor(self._tracer, _core.serve_stragglers) > 0:
             await asyncio.sleep(_STRAGGLER_SECONDS)
 
+    # Snapshots on disk
+
+    async def save_image(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
+        return await self._on_disk().save(frozen, name, about)
+
+    async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
+        return None if self._saved is None else await self._saved.load(name)
+
+    def _on_disk(self) -> SandboxImages:
+        if self._saved is None:
+            raise RametError(
+                "this engine keeps no images on disk",
+                hint="is RAMET_IMAGES=off set, or ~/.cache/ramet a folder that others can write to?",
+            )
+        return self._saved
+
     # The rest
 
     async def diff_files(
@@ -401,6 +423,8 @@ class Machine:
         await self._ready.close()
         await self._maker.close()
         await self._templates.close()
+        if self._images is not None:
+            await self._images.close()
         if self._shared_memory is not None:
             self._shared_memory.close()
         self._holder.close()

@@ -29,7 +29,8 @@ from ramet.freezing.calls import (
 )
 from ramet.freezing.failures import describe, failure
 from ramet.freezing.frozen import Frozen
-from ramet.freezing.images.templates import BootedTemplate, FileRecipe, TemplateImages
+from ramet.freezing.images.images import FileRecipe
+from ramet.freezing.images.templates import BootedTemplate, TemplateImages
 from ramet.freezing.process_ends import end_process
 from ramet.isolation import hints
 from ramet.isolation.files.layers import FileImage

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from ramet.client.arguments import check_new_name
+from ramet.client.arguments import check_image_name, check_new_name
 from ramet.client.drivers import asynchronous
 from ramet.client.handle import SnapshotHandle, closing_after
 from ramet.client.operations import forks
@@ -74,6 +74,21 @@ class AsyncSnapshot:
         check_new_name(handle.engine, name)
         await asynchronous.perform(handle.engine, forks.save_snapshot(snapshot_id, name))
         handle.engine.saved_templates.add(name)
+
+    async def save(self, name: str) -> int:
+        """Write it to disk: ``AsyncSandbox(name)`` works from now on, also in other programs and after a reboot.
+
+        A snapshot that was saved by this name before is replaced. Returns the bytes that it takes on disk.
+
+        Raises InvalidArgument if the name is not allowed or a template has it, SandboxClosed if the snapshot is closed,
+        RametError if it could not be written.
+        """
+        handle = self._snapshot
+        snapshot_id = handle.open()
+        check_image_name(name)
+        size = await asynchronous.perform(handle.engine, forks.save_on_disk(snapshot_id, name))
+        handle.engine.saved_templates.add(name)
+        return size
 
     async def close(self) -> None:
         """Free the snapshot. Sandboxes that were made from it stay. Closing it twice is allowed."""

@@ -51,6 +51,12 @@ def save_snapshot(snapshot_id: str, name: str) -> Operation[None]:
     return carry_out(encode(calls.SAVE, {"snapshot": snapshot_id, "name": name}))
 
 
+def save_on_disk(snapshot_id: str, name: str) -> Operation[int]:
+    """Write a snapshot to disk. Returns its size in bytes."""
+    header = {"snapshot": snapshot_id, "name": name, "disk": True}
+    return ask(encode(calls.SAVE, header), lambda answer: fields.natural(answer, "size_bytes"))
+
+
 def drop_snapshot(snapshot_id: str) -> Operation[None]:
     """Free a snapshot."""
     return carry_out(encode(calls.DROP, {"snapshot": snapshot_id}))

@@ -12,6 +12,7 @@ from ramet.engine.cells.turns import Caller
 from ramet.engine.making.diff import diff, diff_since
 from ramet.engine.making.fork import ForkResult, fork
 from ramet.engine.making.merge import merge
+from ramet.engine.making.saved import save
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.thaw import restore, snapshot, thaw
 from ramet.engine.registry import Registry
@@ -90,6 +91,8 @@ async def sandbox_answer(work: Awaitable[Sandbox]) -> dict[str, object]:
 async def _save(registry: Registry, header: Mapping[str, object], owner: str | None) -> dict[str, object]:
     name = fields.text(header, "name")
     found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+    if header.get("disk") is True:
+        return {"size_bytes": await save(registry, found, name, Allowance.read(header))}
     registry.templates.save(found, name, Allowance.read(header))
     return {}
 

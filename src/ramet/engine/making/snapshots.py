@@ -16,7 +16,7 @@ from ramet.engine.making.carried_state import CarriedState
 from ramet.engine.seams import Frozen, Machine
 from ramet.engine.settings import Settings
 from ramet.errors import ForkFailed, LimitReached, SandboxClosed
-from ramet.protocol.argument_errors import must, wrong_argument
+from ramet.protocol.argument_errors import must
 from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
 from ramet.protocol.values.specs import SandboxSpec
 
@@ -115,13 +115,9 @@ class Snapshots:
             raise SandboxClosed(f"there is no snapshot {snapshot_id!r:.80}; it may have been closed")
         return snapshot
 
-    def find_saved(self, name: str, owner: str | None = None) -> Snapshot:
-        snapshot = self._by_name.get((owner or "", name))
-        if snapshot is None:
-            raise wrong_argument(
-                "template", f"there is no template {name!r:.100}, and no snapshot is saved under that name"
-            )
-        return snapshot
+    def find_saved(self, name: str, owner: str | None = None) -> Snapshot | None:
+        """One that was saved in this engine, or loaded from disk before."""
+        return self._by_name.get((owner or "", name))
 
     @asynccontextmanager
     async def held(self, snapshot: Snapshot) -> AsyncIterator[Snapshot]:
@@ -144,6 +140,21 @@ class Snapshots:
             raise must("name", "be one that no template has yet", name)
         snapshot.hold()
         self._by_name[snapshot.owner, name] = snapshot
+
+    async def replace(self, snapshot: Snapshot, name: str) -> None:
+        """Keep it under a name, in the place of one that was saved by it before."""
+        snapshot.hold()
+        before = self._by_name.get((snapshot.owner, name))
+        self._by_name[snapshot.owner, name] = snapshot
+        if before is not None:
+            await before.let_go()
+
+    async def add_loaded(self, snapshot: Snapshot, name: str) -> Snapshot:
+        """Keep one that was read from disk under its name. Another caller may have read it first: then that one."""
+        known = self._by_name.setdefault((snapshot.owner, name), snapshot)
+        if known is not snapshot:
+            await snapshot.let_go()
+        return known
 
     async def drop(self, snapshot_id: str, owner: str | None = None) -> None:
         """Close a snapshot; ignores one that is closed already or belongs to another owner."""

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ramet.engine.making.quotas import Quotas
 from ramet.engine.making.snapshots import Snapshot, Snapshots
-from ramet.protocol.argument_errors import wrong_argument
+from ramet.protocol.argument_errors import must, wrong_argument
+from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.specs import SandboxSpec, TemplateSpec
 
@@ -49,6 +50,13 @@ class TemplateNames:
         self._quotas.check_template(owner, name, allowance, self._own(owner))
         taken = any((of, known) == (owner, name) for of, known, _ in self._booted)
         self._snapshots.save(snapshot, name, taken)
+
+    def check_saving(self, snapshot: Snapshot, name: str, allowance: Allowance) -> None:
+        """Raise InvalidArgument if a template has the name, which would hide what is saved by it; or LimitReached."""
+        check_template_name(name)
+        if name in BUILTIN_TEMPLATES or any((of, known) == (snapshot.owner, name) for of, known, _ in self._booted):
+            raise must("name", "be one that no template has yet", name)
+        self._quotas.check_template(snapshot.owner, name, allowance, self._own(snapshot.owner))
 
     def _own(self, owner: str) -> set[str]:
         """The names of an owner's own templates."""

@@ -12,6 +12,7 @@ from ramet.engine.cells.turns import Caller, Turn, Turns
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.create import check_shown
+from ramet.engine.making.saved import load
 from ramet.engine.making.snapshots import Snapshot, freeze
 from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import NewSandbox
@@ -20,7 +21,7 @@ from ramet.engine.registry import Registry
 from ramet.engine.seams import Body
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol.argument_errors import wrong_argument
-from ramet.protocol.checks import check_thaw
+from ramet.protocol.checks import check_template_name, check_thaw
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 
@@ -52,7 +53,13 @@ async def thaw(
     """A new sandbox in the state of a snapshot, with what was asked for on top."""
     snapshots = registry.snapshots
     if spec.name is not None:
-        found = snapshots.find_saved(spec.name, owner)
+        check_template_name(spec.name, "template")
+        saved = snapshots.find_saved(spec.name, owner) or await load(registry, spec.name, owner or "")
+        if saved is None:
+            raise wrong_argument(
+                "template", f"there is no template {spec.name!r:.100}, and no snapshot is saved under that name"
+            )
+        found = saved
     else:
         found = snapshots.find(spec.snapshot or "", owner)
     return await _thaw(registry, found, spec, caller, allowance)

@@ -13,6 +13,7 @@ from time import monotonic
 
 from ramet.freezing.images.manifest import FORMAT, Manifest
 from ramet.freezing.images.memory import kernels_areas, read_vdso
+from ramet.freezing.images.store import TEMPLATE_PREFIX
 from ramet.isolation.kernel import syscalls
 from ramet.protocol.values.specs import TemplateSpec
 
@@ -38,7 +39,7 @@ def machine() -> str:
 def template_name(spec: TemplateSpec, guest: str, environment: dict[str, str]) -> str:
     """The name under which a store has the image of a template."""
     about = json.dumps([FORMAT, machine(), guest, spec.header(), environment], sort_keys=True)
-    return f"template-{hashlib.sha256(about.encode('utf-8', 'surrogateescape')).hexdigest()[:40]}"
+    return f"{TEMPLATE_PREFIX}{hashlib.sha256(about.encode('utf-8', 'surrogateescape')).hexdigest()[:40]}"
 
 
 def loaded_list(root: int, paths: Iterable[str], booted_at: float) -> bytes:

@@ -77,6 +77,7 @@ class Manifest:
     created: float  # seconds since 1970
     boot: str  # of the machine
     monotonic: float  # when it was frozen
+    machine: str  # `identity.machine`
     page_files: tuple[tuple[str, int], ...]  # id of the image that has it, bytes
     segments: tuple[Segment, ...]
     files: tuple[str, ...]  # mapped ones
@@ -95,6 +96,7 @@ class Manifest:
                 "created": self.created,
                 "boot": self.boot,
                 "monotonic": self.monotonic,
+                "machine": self.machine,
                 "page_files": self.page_files,
                 "segments": [segment.row() for segment in self.segments],
                 "files": self.files,
@@ -128,6 +130,7 @@ class Manifest:
             created=_number(header["created"]),
             boot=fields.text(header, "boot"),
             monotonic=_number(header["monotonic"]),
+            machine=fields.text(header, "machine"),
             page_files=tuple((_text(name), _whole(size)) for name, size in _rows(header["page_files"], 2)),
             segments=tuple(map(_segment, _rows(header["segments"], 8))),
             files=fields.texts(header, "files"),

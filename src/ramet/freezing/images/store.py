@@ -33,7 +33,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID = re.compile(r"img_[0-9a-f]{32}")
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TEMPLATE_PREFIX = "template-"
 _KEY_BYTES = 32
 _SMALL = 4096
 _PART_BYTES_AT_MOST = 64 << 20  # of threads, and of the list of loaded files
@@ -142,6 +143,9 @@ class ImageStore:
             raise ImageRefused(f"the page file of image {image_id} has another length than when it was written")
         return pages
 
+    def size(self, image_id: str) -> int:
+        return _size(self._images, _checked_id(image_id))
+
     def touch(self, image_id: str) -> None:
         """Mark it as used now: the least recently used go first."""
         with contextlib.suppress(OSError):
@@ -242,9 +246,13 @@ class ImageStore:
         return False
 
     def make_room(self, needed: int, limit_bytes: int) -> None:
-        """Remove the least recently used images until this many bytes fit. Raises OSError if they never will."""
+        """Remove images of templates until this many bytes fit, the least recently used ones first.
+
+        Raises OSError if they never will. What a user has saved is never removed.
+        """
         images = self.images()
         total = sum(image.size_bytes for image in images)
+        images = [image for image in images if all(name.startswith(TEMPLATE_PREFIX) for name in image.names)]
         disk = os.fstatvfs(self._folder)
         free = disk.f_bavail * disk.f_frsize - disk.f_blocks * disk.f_frsize // FREE_SHARE
         for image in images:
@@ -289,6 +297,10 @@ class OpenImage:
         if hashlib.sha256(data).hexdigest() != dict(self.manifest.digests).get(name):
             raise ImageRefused(f"{name} of image {self.manifest.id} is not what was written")
         return data
+
+    def open(self, name: str) -> int:
+        """A large file of the image, whose contents another part vouches for; the descriptor is the caller's."""
+        return os.open(name, _READ, dir_fd=self._folder)
 
     def close(self) -> None:
         os.close(self._folder)

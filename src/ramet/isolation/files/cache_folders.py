@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -22,3 +23,14 @@ def find(name: str) -> str | None:
     if any(about.st_uid != os.geteuid() or about.st_mode & 0o022 for about in places):
         return None
     return str(resolved)
+
+
+def saved_image_name(owner: str, name: str) -> str:
+    """The name in the store of images of a snapshot that an owner has saved: owners never see each other's."""
+    return f"saved-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{name}"
+
+
+def has_saved_image(name: str) -> bool:
+    """Whether this user has a snapshot on disk by this name."""
+    folder = find("images")
+    return folder is not None and os.path.isfile(os.path.join(folder, "names", saved_image_name("", name)))

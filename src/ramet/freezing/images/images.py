@@ -1,0 +1,253 @@
+"""The images of one engine: opens the store, pours images into empty processes, writes images of frozen ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ramet.errors import RametError
+from ramet.freezing import _core
+from ramet.freezing.failures import describe
+from ramet.freezing.images import identity
+from ramet.freezing.images.manifest import MEMORY_LIMITS, ImageRefused, Manifest
+from ramet.freezing.images.memory import Area, kernels_areas
+from ramet.freezing.images.pouring import pour_calls
+from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
+from ramet.freezing.images.writing import PageWriter, write_memory
+from ramet.freezing.process_ends import end_process
+from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders
+from ramet.isolation.holder import Broker, Holder
+from ramet.isolation.kernel.seccomp import compile_filter
+from ramet.isolation.launch import HELPER
+from ramet.isolation.pods import Pod
+from ramet.isolation.thread_work import finish
+from ramet.protocol.values.specs import TemplateSpec
+
+T = TypeVar("T")
+FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
+FAILURES = (RametError, OSError, _core.FreezeError)
+
+_POUR_SECONDS = 10.0
+_STAT_PLACES = {  # in /proc/PID/stat, counted from 1
+    "start_code": 26, "end_code": 27, "start_stack": 28, "start_data": 45, "end_data": 46, "start_brk": 47,
+    "arg_start": 48, "arg_end": 49, "env_start": 50, "env_end": 51,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """A frozen process, and all that its image has besides its memory."""
+
+    name: str  # that the image gets
+    template: TemplateSpec
+    snapshot: _core.Snapshot
+    # Paths of mapped files that only this process had, although every pod shows something there.
+    own_files: Callable[[str], bool] = lambda _: False
+    open_files: tuple[FileRecipe, ...] = ()
+    # Called when the memory is written, with the files that it maps. Returns the other files of the image, by name.
+    parts: Callable[[NewImage, Sequence[str]], Mapping[str, bytes]] = field(default=lambda _new, _files: {})
+
+
+class Images:
+    """Opens the store when it is first needed. One image is written at a time."""
+
+    def __init__(
+        self, path: str, guest: str, holder: Holder, broker: Broker, tracer: ThreadPoolExecutor, store_bytes: int
+    ) -> None:
+        self.path = path
+        self.guest = guest
+        self._holder = holder
+        self._broker = broker
+        self._tracer = tracer
+        self._store_bytes = store_bytes
+        self._opening: asyncio.Task[ImageStore] | None = None
+        self._writer: PageWriter | None = None
+        self._turn = asyncio.Lock()
+        self.poured = 0
+        self.written = 0
+        self.last_error = ""
+
+    async def store(self) -> ImageStore:
+        """Raises OSError, ImageRefused, or RametError where the folder cannot be opened."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.create_task(self._open())
+        # Shielded: one of the callers being cancelled must not stop what the others wait for.
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> ImageStore:
+        mount = await self._broker.open(self.path, "w")
+        try:
+            folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
+        finally:
+            os.close(mount)
+        return await asyncio.to_thread(ImageStore, folder)
+
+    def note(self, what: str, error: Exception) -> None:
+        """Keep the last failure, for `info` and `doctor`."""
+        if isinstance(error, _core.FreezeError):
+            why = describe(error)
+        else:
+            why = error.message if isinstance(error, RametError) else str(error)
+        self.last_error = f"{what}: {why}"
+
+    # Pouring
+
+    async def open(self, name: str) -> OpenImage | None:
+        """The image of this name, the caller's. Raises as `store`, and ImageRefused."""
+        store = await self.store()
+        return await finish(asyncio.to_thread(_find, store, name), _close_found)
+
+    async def pour(self, opened: OpenImage, pod: Pod, loaded: bytes) -> _core.Snapshot:
+        """An empty process that becomes the image, behind today's filter, in the tree of a pod made for booting.
+
+        Raises ImageRefused, OSError or FreezeError, and leaves nothing behind.
+        """
+        manifest = opened.manifest
+        threads = await asyncio.to_thread(opened.part, "threads")
+        shift = identity.clock_shift(manifest)
+        # A caller that is cancelled waits for the thread: a process that it makes would have no owner.
+        pid = await finish(asyncio.to_thread(self._blank, pod, shift, loaded, opened.pages), _end_blank)
+        # The snapshot owns the process from here on, also when this step fails.
+        held = self._traced(_core.hold_blank, pid, threads, _POUR_SECONDS)
+        snapshot = await finish(held, lambda made: self._tracer.submit(_core.end_snapshot, made))
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._traced, _core.end_snapshot, snapshot)
+            calls = pour_calls(manifest, kernels_areas(pid))
+            await self._traced(_core.pour, snapshot, calls, _POUR_SECONDS)
+            undo.pop_all()
+        self.poured += 1
+        return snapshot
+
+    async def _traced(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._tracer, work, *arguments)
+
+    def _blank(self, pod: Pod, shift: int, loaded: bytes, pages: Sequence[int]) -> int:
+        """An empty process in the pod's tree, if that still shows all files as the image has loaded them."""
+        with contextlib.ExitStack() as ours:
+            numbers = [self._holder.pidfd, pod.handle.init_pidfd]
+            for name, data in (("filter", compile_filter(pod.uncounted)), ("loaded", loaded)):
+                numbers.append(os.memfd_create(name, os.MFD_CLOEXEC))
+                ours.callback(os.close, numbers[-1])
+                os.write(numbers[-1], data)
+            words = [*numbers, shift, *pages]
+            done = subprocess.run(
+                [str(HELPER), "blank", *map(str, words)],
+                pass_fds=[*numbers, *pages], env={}, capture_output=True, text=True, errors="replace", check=False,
+            )  # fmt: skip
+        if done.returncode:
+            raise ImageRefused(done.stderr.strip() or "the helper program was ended")
+        return int(done.stdout)
+
+    async def forget(self, name: str) -> None:
+        """Remove the image of this name, if there is one."""
+        with contextlib.suppress(*FAILURES):
+            await asyncio.to_thread((await self.store()).forget, name)
+
+    # Writing
+
+    async def write(self, source: ImageSource) -> int:
+        """Write an image, and give it its name. Returns its size in bytes. The caller keeps the snapshot alive.
+
+        Raises ImageRefused, OSError or FreezeError; then the name leads to what it led to before.
+        """
+        async with self._turn:
+            states = await self._traced(_core.states, source.snapshot, _POUR_SECONDS)
+            store = await self.store()
+            writer = self._writer = PageWriter(store.hash_key)
+            # A caller that is cancelled waits for the thread, which reads memory of a process that is ended next.
+            size = await finish(asyncio.to_thread(self._write, store, writer, source, *states), lambda _: None)
+            self.written += 1
+            return size
+
+    def _write(
+        self,
+        store: ImageStore,
+        writer: PageWriter,
+        source: ImageSource,
+        states: bytes,
+        heap_end: int,
+        actions: bytes,
+    ) -> int:
+        spec, pid = source.template, _core.shadow(source.snapshot)
+        shown = tuple(f"{tree}/" for tree in (*system_folders(), *spec.interpreter.trees, GUEST_FOLDER, LIBRARY_FOLDER))
+
+        def is_systems(area: Area) -> bool:
+            name = area.name
+            return name.startswith(shown) and not name.endswith(" (deleted)") and not source.own_files(name)
+
+        store.sweep()
+        with store.new() as new:
+            with contextlib.ExitStack() as always:
+                pages, table = new.create("pages"), new.create("hashes")
+                always.callback(os.close, table)
+                always.callback(os.close, pages)
+                written = write_memory(pid, writer, pages, table, is_systems)
+                size = os.fstat(pages).st_size
+                store.make_room(os.fstat(pages).st_blocks * 512, self._store_bytes)
+            parts = {"threads": states, **source.parts(new, written.files)}
+            manifest = Manifest(
+                id=new.id,
+                template=spec,
+                created=time.time(),
+                boot=identity.boot_id(),
+                monotonic=time.monotonic(),
+                machine=identity.machine(),
+                page_files=((new.id, size),),
+                segments=tuple(written.segments),
+                files=tuple(written.files),
+                kernels_areas=tuple(written.kernels_areas),
+                memory_limits=_memory_limits(pid, heap_end),
+                actions=actions,
+                open_files=source.open_files,
+                digests=tuple(new.write(name, data) for name, data in parts.items()),
+            )
+            manifest.check()
+            store.commit(new, manifest, source.name)
+            return store.size(new.id)
+
+    def stop_writing(self) -> None:
+        if self._writer is not None:
+            self._writer.stop()
+
+    async def close(self) -> None:
+        """To be called when nothing is written any more."""
+        if self._opening is not None:
+            store = (await asyncio.gather(self._opening, return_exceptions=True))[0]
+            if isinstance(store, ImageStore):
+                store.close()
+
+    def facts(self) -> dict[str, object]:
+        return {"folder": self.path, "poured": self.poured, "written": self.written, "last_error": self.last_error}
+
+
+def _find(store: ImageStore, name: str) -> OpenImage | None:
+    image_id = store.find(name)
+    if image_id is None:
+        return None
+    opened = store.read(image_id)
+    store.touch(image_id)
+    return opened
+
+
+def _close_found(opened: OpenImage | None) -> None:
+    if opened is not None:
+        opened.close()
+
+
+def _end_blank(pid: int) -> None:
+    end_process(os.pidfd_open(pid))
+
+
+def _memory_limits(pid: int, heap_end: int) -> tuple[int, ...]:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        words = file.read().rpartition(")")[2].split()  # the name of a process may hold anything
+    found = {name: int(words[place - 3]) for name, place in _STAT_PLACES.items()}
+    found["brk"] = heap_end
+    return tuple(found[name] for name in MEMORY_LIMITS)

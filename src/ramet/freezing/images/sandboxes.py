@@ -1,0 +1,203 @@
+"""Images of sandboxes: a snapshot under a name on disk, with everything that its copies get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from ramet.errors import RametError
+from ramet.freezing.descriptors import OpenDescriptors, SharedMap
+from ramet.freezing.frozen import Frozen
+from ramet.freezing.images import identity, plain_data
+from ramet.freezing.images.file_trees import read_files, write_files
+from ramet.freezing.images.images import FAILURES, Images, ImageSource
+from ramet.freezing.images.manifest import ImageRefused
+from ramet.freezing.images.store import NewImage, OpenImage
+from ramet.freezing.live import SandboxRecipes
+from ramet.freezing.process_state import ProcessState
+from ramet.isolation.files.layers import FileImage
+from ramet.isolation.pods import PodMaker
+from ramet.isolation.thread_work import finish
+from ramet.protocol.values.specs import Limits, MountSpec
+
+_FILES = "files"
+_BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
+
+
+class SandboxImages:
+    """Writes and pours the images of one machine's sandboxes."""
+
+    def __init__(self, images: Images, maker: PodMaker, tracer: ThreadPoolExecutor) -> None:
+        self._images = images
+        self._maker = maker
+        self._tracer = tracer
+
+    async def save(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
+        """Write a snapshot under a name. ``about`` is the engine's own, plain data. Returns the size in bytes.
+
+        Raises RametError; then nothing has changed on disk.
+        """
+        if not isinstance(frozen.recipes, SandboxRecipes):
+            raise RametError("only the snapshot of a sandbox can be saved")
+        # A fresh tree: what the mapped files are, without anything that the sandbox has written.
+        pod = await self._maker.make(frozen.template.interpreter, _BOOT_LIMITS, (), boot=True)
+        source = ImageSource(
+            name,
+            frozen.template,
+            frozen.snapshot,
+            own_files=_OwnFiles(frozen.recipes.image),
+            parts=partial(_parts, frozen, frozen.recipes, about, pod.root, name),
+        )
+        try:
+            return await self._images.write(source)
+        except FAILURES as error:
+            self._images.note(f"the image {name!r} was not written", error)
+            if isinstance(error, RametError):
+                raise
+            raise RametError(f"the image was not written: {self._images.last_error}") from error
+        finally:
+            await pod.close()
+
+    async def load(self, name: str) -> tuple[Frozen, dict[str, Any]] | None:
+        """The snapshot that was saved under a name, frozen again, and ``about``. None: there is none.
+
+        Raises ImageRefused where it cannot be used, here or at all; it stays on disk.
+        """
+        try:
+            opened = await self._images.open(name)
+            if opened is None:
+                return None
+            with opened:
+                return await self._load(opened, name)
+        except FAILURES as error:
+            self._images.note(f"the image {name!r} was not used", error)
+            if isinstance(error, RametError):
+                raise
+            raise ImageRefused(f"the image cannot be used: {self._images.last_error}") from error
+
+    async def _load(self, opened: OpenImage, name: str) -> tuple[Frozen, dict[str, Any]]:
+        manifest = opened.manifest
+        if manifest.machine != identity.machine():
+            raise ImageRefused(
+                "the image was made on another kernel or processor", hint="make it again on this machine"
+            )
+        state, loaded = await asyncio.to_thread(lambda: (opened.part("state"), opened.part("loaded")))
+        read = _read_state(state, name)
+        async with contextlib.AsyncExitStack() as undo:
+            image = await finish(asyncio.to_thread(_read_files, opened, read["files"]), FileImage.close)
+            undo.callback(image.close)
+            pod = await self._maker.make(manifest.template.interpreter, _BOOT_LIMITS, (), boot=True)
+            undo.push_async_callback(pod.close)
+            snapshot = await self._images.pour(opened, pod, loaded)
+            undo.pop_all()
+        recipes = SandboxRecipes(
+            process=read["process"],
+            descriptors=read["descriptors"],
+            maps=read["maps"],
+            image=image,
+            timed_calls=b"",
+            thread_ids=read["thread_ids"],
+            limits=read["limits"],
+            copy_seconds=read["copy_seconds"],
+        )
+        frozen = Frozen(
+            snapshot,
+            recipes,
+            manifest.template,
+            recipes.limits,
+            self._tracer,
+            mounts=read["mounts"],
+            lineage=read["lineage"],
+            kept_pid=read["kept_pid"],
+            pod=pod,
+        )
+        return frozen, read["about"]
+
+
+def _parts(
+    frozen: Frozen,
+    recipes: SandboxRecipes,
+    about: Mapping[str, object],
+    root: int,
+    name: str,
+    new: NewImage,
+    mapped: Sequence[str],
+) -> dict[str, bytes]:
+    """All that an image of a sandbox has besides memory and threads."""
+    with os.fdopen(new.create(_FILES), "wb") as out:
+        files = write_files(recipes.image, out)
+        out.flush()
+        os.fdatasync(out.fileno())
+    state = {
+        "name": name,
+        "about": dict(about),
+        "files": files,
+        "process": plain_data.encode(recipes.process),
+        "descriptors": plain_data.encode(recipes.descriptors),
+        "maps": plain_data.encode(recipes.maps),
+        "thread_ids": plain_data.encode(recipes.thread_ids),
+        "limits": plain_data.encode(recipes.limits),
+        "copy_seconds": recipes.copy_seconds,
+        "mounts": plain_data.encode(frozen.mounts),
+        "lineage": plain_data.encode(frozen.lineage),
+        "kept_pid": frozen.kept_pid,
+    }
+    return {"state": json.dumps(state).encode("ascii"), "loaded": identity.loaded_list(root, mapped, math.inf)}
+
+
+class _OwnFiles:
+    """Whether a path, as a pod sees it, is a file that the sandbox has written: its mapping is not the system's."""
+
+    def __init__(self, image: FileImage) -> None:
+        self._image = image
+
+    def __call__(self, path: str) -> bool:
+        mounts = [layer.mount for layer in self._image.layers]
+        if self._image.files is not None:
+            mounts.append(self._image.files)
+        # Overlays nest: "root" is "/", and "treeN" is another place. A name that ends like the path is close enough:
+        # the bytes of a mapping that is taken for the sandbox's own are written, which is never wrong.
+        for mount in mounts:
+            for top in os.listdir(f"/proc/self/fd/{mount}"):
+                parts = path.strip("/").split("/")
+                for first in range(len(parts)):
+                    if os.path.lexists(f"/proc/self/fd/{mount}/{top}/{'/'.join(parts[first:])}"):
+                        return True
+        return False
+
+
+def _read_files(opened: OpenImage, about: dict[str, Any]) -> FileImage:
+    with os.fdopen(opened.open(_FILES), "rb") as source:
+        return read_files(about, source)
+
+
+def _read_state(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        state = json.loads(data)
+        if state["name"] != name:
+            raise ImageRefused(f"the image was saved as {state['name']!r:.60}, not as {name!r:.60}")
+        found = {
+            "process": plain_data.decode(state["process"], ProcessState),
+            "descriptors": plain_data.decode(state["descriptors"], OpenDescriptors),
+            "maps": plain_data.decode(state["maps"], tuple[SharedMap, ...]),
+            "thread_ids": plain_data.decode(state["thread_ids"], frozenset[int]),
+            "limits": plain_data.decode(state["limits"], Limits),
+            "mounts": plain_data.decode(state["mounts"], tuple[MountSpec, ...]),
+            "lineage": plain_data.decode(state["lineage"], frozenset[int]),
+            "kept_pid": plain_data.decode(state["kept_pid"], int | None),
+            "copy_seconds": float(state["copy_seconds"]),
+            "files": state["files"],
+            "about": state["about"],
+        }
+        if not isinstance(found["files"], dict) or not isinstance(found["about"], dict):
+            raise ImageRefused("the state of the image cannot be read")
+        return found
+    except (ValueError, TypeError, KeyError) as error:
+        raise ImageRefused(f"the state of the image cannot be read: {error!r:.80}") from error
