@@ -59,6 +59,19 @@ class ImageFolder:
         assert all(found["ok"]), found["results"]
         return found
 
+    def program(self, source: str, *arguments: str) -> str:
+        """Run a whole program. Returns what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env={**os.environ, "XDG_CACHE_HOME": str(self.cache), **self.variables},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def names(self) -> list[str]:
         return sorted(os.listdir(self.folder / "names"))
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ramet.cli import completion, doctor
-from ramet.cli.local import run, shell
+from ramet.cli.local import images, run, shell
 from ramet.cli.output import print_error
 from ramet.cli.parsing import CommandParser
 from ramet.cli.sandboxes import cp, create, diff, exec, fork, logs, merge, ps, rm, snapshot, templates, top
@@ -38,7 +38,7 @@ examples:
 
 
 _COMMANDS = (
-    *(run, shell, create, exec, cp, ps, top, logs, fork, diff, merge, snapshot, templates, rm),
+    *(run, shell, create, exec, cp, ps, top, logs, fork, diff, merge, snapshot, templates, images, rm),
     *(serve, keys, gateway, mcp, doctor),
 )
 

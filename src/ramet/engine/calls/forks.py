@@ -9,10 +9,10 @@ from typing import Any
 from ramet.engine.calls.call import Answer
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
+from ramet.engine.images.saved import save
 from ramet.engine.making.diff import diff, diff_since
 from ramet.engine.making.fork import ForkResult, fork
 from ramet.engine.making.merge import merge
-from ramet.engine.making.saved import save
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.thaw import restore, snapshot, thaw
 from ramet.engine.registry import Registry

@@ -141,11 +141,9 @@ class Snapshots:
         snapshot.hold()
         self._by_name[snapshot.owner, name] = snapshot
 
-    async def replace(self, snapshot: Snapshot, name: str) -> None:
-        """Keep it under a name, in the place of one that was saved by it before."""
-        snapshot.hold()
-        before = self._by_name.get((snapshot.owner, name))
-        self._by_name[snapshot.owner, name] = snapshot
+    async def forget_name(self, name: str, owner: str) -> None:
+        """Another snapshot has got the name, on disk: it is read from there when it is first asked for."""
+        before = self._by_name.pop((owner, name), None)
         if before is not None:
             await before.let_go()
 

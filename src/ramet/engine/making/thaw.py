@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turn, Turns
+from ramet.engine.images.saved import load
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.create import check_shown
-from ramet.engine.making.saved import load
 from ramet.engine.making.snapshots import Snapshot, freeze
 from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import NewSandbox

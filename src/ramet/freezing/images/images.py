@@ -107,7 +107,7 @@ class Images:
     async def pour(self, opened: OpenImage, pod: Pod, loaded: bytes) -> _core.Snapshot:
         """An empty process that becomes the image, behind today's filter, in the tree of a pod made for booting.
 
-        Raises ImageRefused, OSError or FreezeError, and leaves nothing behind.
+        Raises one of FAILURES, and leaves nothing behind.
         """
         manifest = opened.manifest
         threads = await asyncio.to_thread(opened.part, "threads")
@@ -155,7 +155,7 @@ class Images:
     async def write(self, source: ImageSource) -> int:
         """Write an image, and give it its name. Returns its size in bytes. The caller keeps the snapshot alive.
 
-        Raises ImageRefused, OSError or FreezeError; then the name leads to what it led to before.
+        Raises one of FAILURES; then the name leads to what it led to before.
         """
         async with self._turn:
             states = await self._traced(_core.states, source.snapshot, _POUR_SECONDS)

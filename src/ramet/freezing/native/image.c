@@ -90,8 +90,6 @@ static int read_state(thread_state *state, const unsigned char **from, size_t *l
     state->extended = NULL;
     state->tid = 0;
     state->name[sizeof state->name - 1] = 0;
-    /* A machine with fewer processors would refuse the ones of the image. */
-    memset(state->affinity, 0, sizeof state->affinity);
     size_t size = padded(state->extended_size);
     if (state->extended_size < EXTENDED_AT_LEAST || state->extended_size > frame_extended_size)
         return failed(why, 0, "the image has vector registers of %u bytes, this machine of %u",

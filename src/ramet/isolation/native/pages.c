@@ -205,3 +205,33 @@ int pages_main(int argc, char **argv) {
     MUST("flush hashes", fdatasync(fileno(table)));
     return 0;
 }
+
+/* verify-pages: compares a page file with the hashes that were written with it.
+ *
+ * Arguments: PAGES_FD TABLE_FD. Standard input has the key, then what is mapped from the page file,
+ * in ascending order: start, end, offset. Ends with 1, and the first page that differs.
+ */
+int verify_pages_main(int argc, char **argv) {
+    static unsigned char page[PAGE] __attribute__((aligned(PAGE)));
+    static const unsigned char zeros[PAGE];
+    struct {
+        uint64_t start, end, offset;
+    } next;
+    if (argc != 2) fail("verify-pages: wrong arguments");
+    int pages = atoi(argv[0]);
+    base = fdopen(atoi(argv[1]), "r");
+    if (!base) fail("verify-pages: no table");
+    if (fread(key, sizeof key, 1, stdin) != 1) fail("verify-pages: no key");
+    while (fread(&next, sizeof next, 1, stdin) == 1) {
+        for (uint64_t at = next.start; at < next.end; at += PAGE) {
+            uint64_t hash[2];
+            ssize_t found = pread(pages, page, PAGE, (off_t)(next.offset + (at - next.start)));
+            if (found != PAGE) fail("the page file cannot be read at %#lx", at);
+            /* Pages of zeros between others are written, and have no hash. */
+            if (!memcmp(page, zeros, PAGE)) continue;
+            hash_page((const uint64_t *)page, hash);
+            if (!same_in_base(at, hash)) fail("the page at %#lx is not what was written", at);
+        }
+    }
+    return 0;
+}

@@ -25,7 +25,7 @@ async def save(registry: Registry, snapshot: Snapshot, name: str, allowance: All
     async with registry.snapshots.held(snapshot):
         about = _about(snapshot)
         size = await machine.save_image(snapshot.frozen, saved_image_name(snapshot.owner, name), about)
-        await registry.snapshots.replace(snapshot, name)
+        await registry.snapshots.forget_name(name, snapshot.owner)
     return size
 
 

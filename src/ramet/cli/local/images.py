@@ -1,0 +1,146 @@
+"""ramet images: list, check and remove what is kept on disk: templates, and snapshots that you saved."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ramet.cli.output import print_table, progress, size
+from ramet.errors import RametError
+from ramet.freezing.images.store import TEMPLATE_PREFIX, ImageStore
+from ramet.freezing.images.verifying import verify
+from ramet.isolation.files import cache_folders
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_EXAMPLES = """\
+examples:
+  ramet images                 what is there
+  ramet images verify          read everything, and compare it with its hashes
+  ramet images verify loaded
+  ramet images rm loaded       a snapshot that was saved by this name
+  ramet images rm --templates  they are written again when they are needed
+
+Images are in ~/.cache/ramet/images (below $XDG_CACHE_HOME, if that is set).
+"""
+
+
+class _Listed(NamedTuple):
+    name: str
+    kind: str
+    id: str
+    stored_name: str | None
+    size_bytes: int
+    used: float
+
+
+def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "images",
+        help="list, check and remove templates and snapshots on disk",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", nargs="?", choices=("ls", "rm", "verify"), default="ls", help="ls unless given")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="snapshots, by the names they were saved as")
+    parser.add_argument("--templates", action="store_true", help="with rm: the images of all templates")
+    parser.add_argument("--json", action="store_true", help="with ls: print a JSON array")
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    folder = cache_folders.find("images")
+    if folder is None:
+        raise RametError("there is no folder for images that only you can write", hint="is $HOME yours?")
+    store = ImageStore(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    try:
+        if chosen.action == "rm":
+            return _remove(store, chosen)
+        if chosen.action == "verify":
+            return _verify(store, chosen)
+        return _list(store, chosen)
+    finally:
+        store.close()
+
+
+def _listed(store: ImageStore) -> list[_Listed]:
+    own = cache_folders.saved_image_name("", "")
+    found = []
+    for image in store.images():
+        for stored in image.names or (None,):
+            if stored is None:
+                name, kind = "-", "without a name"
+            elif stored.startswith(own):
+                name, kind = stored.removeprefix(own), "snapshot"
+            elif stored.startswith(TEMPLATE_PREFIX):
+                name, kind = _template_name(store, image.id), "template"
+            else:
+                name, kind = "-", "of a server"
+            found.append(_Listed(name, kind, image.id, stored, image.size_bytes, image.used))
+    return sorted(found, key=lambda row: (row.kind, row.name, -row.used))
+
+
+def _template_name(store: ImageStore, image_id: str) -> str:
+    try:
+        with store.read(image_id) as opened:
+            return opened.manifest.template.name
+    except (RametError, OSError):
+        return "broken"
+
+
+def _chosen(store: ImageStore, names: list[str]) -> list[_Listed]:
+    """Those of these names. Raises RametError for a name that nothing has."""
+    rows = [row for row in _listed(store) if row.kind == "snapshot"]
+    missing = set(names) - {row.name for row in rows}
+    if missing:
+        known = ", ".join(sorted(row.name for row in rows)) or "none"
+        raise RametError(f"no snapshot is saved as {sorted(missing)[0]!r}; saved are: {known}")
+    return [row for row in rows if row.name in names]
+
+
+def _list(store: ImageStore, chosen: argparse.Namespace) -> int:
+    rows = _listed(store)
+    if chosen.json:
+        fields = ("name", "kind", "id", "size_bytes", "used")
+        print(json.dumps([{field: getattr(row, field) for field in fields} for row in rows], indent=2))
+        return 0
+    print_table(
+        ("NAME", "KIND", "SIZE", "USED"),
+        [
+            (row.name, row.kind, size(row.size_bytes), time.strftime("%Y-%m-%d %H:%M", time.localtime(row.used)))
+            for row in rows
+        ],
+    )
+    return 0
+
+
+def _remove(store: ImageStore, chosen: argparse.Namespace) -> int:
+    if not chosen.names and not chosen.templates:
+        raise RametError("say what to remove", hint="ramet images rm NAME, or ramet images rm --templates")
+    rows = _chosen(store, chosen.names) if chosen.names else []
+    if chosen.templates:
+        rows += [row for row in _listed(store) if row.kind == "template"]
+    for row in rows:
+        if row.stored_name is not None:
+            store.forget(row.stored_name)
+    print(f"removed {len(rows)} images, {size(sum(row.size_bytes for row in rows))}")
+    return 0
+
+
+def _verify(store: ImageStore, chosen: argparse.Namespace) -> int:
+    rows = _chosen(store, chosen.names) if chosen.names else _listed(store)
+    bad = 0
+    for row in rows:
+        try:
+            with progress(f"reading {row.name} ({size(row.size_bytes)})"):
+                verify(store, row.id)
+            print(f"ok      {row.kind} {row.name}")
+        except (RametError, OSError) as error:
+            bad += 1
+            print(f"broken  {row.kind} {row.name}: {error}")
+    return 1 if bad else 0

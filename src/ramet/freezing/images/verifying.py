@@ -1,0 +1,52 @@
+"""Reads a whole image and compares it with the hashes that were written with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import subprocess
+
+from ramet.freezing.images.manifest import FILLED, PAGES, ImageRefused
+from ramet.freezing.images.store import ImageStore, OpenImage
+from ramet.isolation.launch import HELPER
+
+_MAPPED = struct.Struct("<3Q")
+
+
+def verify(store: ImageStore, image_id: str) -> None:
+    """Raises ImageRefused, with the part that is not as it was written, or OSError. Blocks."""
+    with store.read(image_id) as opened:
+        for name, _ in opened.manifest.digests:
+            opened.part(name)
+        if any(name == "state" for name, _ in opened.manifest.digests):
+            _verify_files(opened)
+        _verify_pages(store, opened)
+
+
+def _verify_files(opened: OpenImage) -> None:
+    expected = json.loads(opened.part("state"))["files"]["sha256"]
+    with os.fdopen(opened.open("files"), "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise ImageRefused("the files of the image are not what was written")
+
+
+def _verify_pages(store: ImageStore, opened: OpenImage) -> None:
+    mapped = sorted(
+        (segment.start, segment.end, segment.offset)
+        for segment in opened.manifest.segments
+        if segment.kind in (PAGES, FILLED)
+    )
+    table = opened.open("hashes")
+    try:
+        numbers = (opened.pages[0], table)
+        done = subprocess.run(
+            [str(HELPER), "verify-pages", *map(str, numbers)],
+            input=store.hash_key + b"".join(_MAPPED.pack(*each) for each in mapped),
+            pass_fds=numbers, env={}, capture_output=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(table)
+    if done.returncode:
+        raise ImageRefused(done.stderr.decode("utf-8", "replace").strip() or "the helper program was ended")

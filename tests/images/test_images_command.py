@@ -1,0 +1,71 @@
+"""ramet images: list, verify, remove."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.images.stores import ImageFolder
+
+SAVE = """
+from ramet import Sandbox
+with Sandbox() as sandbox:
+    sandbox.run_code("import os; data = os.urandom(1 << 20); open('/root/file', 'w').write('x' * 5000)")
+    with sandbox.snapshot() as snapshot:
+        snapshot.save("loaded")
+"""
+
+
+def ramet(store: ImageFolder, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [os.path.join(os.path.dirname(sys.executable), "ramet"), "images", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "XDG_CACHE_HOME": str(store.cache)},
+    )
+
+
+@pytest.fixture
+def saved(store: ImageFolder) -> ImageFolder:
+    store.program(SAVE)
+    return store
+
+
+def test_images_are_listed_checked_and_removed(saved: ImageFolder) -> None:
+    rows = json.loads(ramet(saved, "--json").stdout)
+    assert [(row["name"], row["kind"]) for row in rows] == [("loaded", "snapshot"), ("default", "template")]
+    assert all(row["size_bytes"] > 1 << 20 for row in rows)
+    assert "loaded" in ramet(saved).stdout
+    checked = ramet(saved, "verify")
+    assert checked.stdout.splitlines() == ["ok      snapshot loaded", "ok      template default"]
+    assert checked.returncode == 0
+    assert ramet(saved, "rm", "loaded").returncode == 0
+    assert [row["kind"] for row in json.loads(ramet(saved, "ls", "--json").stdout)] == ["template"]
+    assert ramet(saved, "rm", "--templates").returncode == 0
+    assert json.loads(ramet(saved, "--json").stdout) == []
+    assert saved.images() == []
+    assert saved.run("1 + 1")["results"] == ["2"]
+
+
+@pytest.mark.parametrize("part", ["pages", "files", "state"])
+def test_a_single_wrong_byte_is_found(saved: ImageFolder, part: str) -> None:
+    (image,) = (path for path in saved.images() if (path / "state").exists())
+    data = bytearray((image / part).read_bytes())
+    # In the middle of a page that is not zero.
+    place = next(at for at in range(len(data) // 2, len(data)) if data[at])
+    data[place] ^= 1
+    (image / part).write_bytes(data)
+    checked = ramet(saved, "verify", "loaded")
+    assert checked.returncode == 1
+    assert checked.stdout.startswith("broken  snapshot loaded: ")
+
+
+def test_what_cannot_be_removed_is_told(store: ImageFolder) -> None:
+    assert "no snapshot is saved as 'other'; saved are: none" in ramet(store, "rm", "other").stderr
+    assert "say what to remove" in ramet(store, "rm").stderr

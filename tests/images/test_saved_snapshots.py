@@ -1,0 +1,182 @@
+"""Snapshots on disk: what one program saves, another has, with threads, files and everything that was open."""
+
+from __future__ import annotations
+
+import pytest
+
+from ramet import InvalidArgument, Sandbox, SandboxClosed
+from tests.fork.relatives import run, value
+from tests.images.stores import ImageFolder
+
+STATE = """
+import asyncio, os, queue, sqlite3, threading
+numbers = list(range(1000)); many = bytearray(b"x" * (8 << 20))
+lock = threading.RLock(); lock.acquire()
+work = queue.Queue(); work.put(42)
+ticks = []
+def tick(stop=threading.Event()):
+    while not stop.wait(0.01): ticks.append(1)
+ticking = threading.Thread(target=tick, daemon=True); ticking.start()
+reading, writing = os.pipe(); os.write(writing, b"in the pipe")
+notes = open("/root/notes.txt", "w+"); notes.write("a file"); notes.flush()
+database = sqlite3.connect("/root/data.db"); database.execute("create table t (a)"); database.commit()
+os.chdir("/tmp"); os.mkdir("folder"); os.symlink("folder", "link"); os.environ["MINE"] = "yes"
+os.truncate(os.open("sparse", os.O_CREAT | os.O_RDWR), 1 << 50)
+os.remove("/etc/hostname")
+"""
+LOOK = (
+    "sum(numbers), len(many), many[-1]",
+    "lock._is_owned(), work.get(), os.read(reading, 100)",
+    "before = len(ticks); ticking.join(0.1); len(ticks) > before, ticking.is_alive()",
+    "notes.seek(0), notes.read(), open('/root/notes.txt').read()",
+    "database.execute('insert into t values (1)'); database.commit(); database.execute('select * from t').fetchall()",
+    "os.getcwd(), sorted(os.listdir()), os.readlink('link'), os.environ['MINE'], os.stat('sparse').st_size == 1 << 50",
+    "os.path.exists('/etc/hostname'), os.path.exists('/etc/passwd')",
+)
+SEEN = [
+    "(499500, 8388608, 120)",
+    "(True, 42, b'in the pipe')",
+    "(True, True)",
+    "(0, 'a file', 'a file')",
+    "[(1,)]",
+    "('/tmp', ['folder', 'link', 'sparse'], 'folder', 'yes', True)",
+    "(False, True)",
+]
+
+SAVE = """
+from ramet import Sandbox
+with Sandbox() as sandbox:
+    assert sandbox.run_code({state!r}).ok
+    with sandbox.snapshot() as snapshot:
+        snapshot.save("loaded")
+    print(sandbox.run_code("len(numbers)").text)
+"""
+
+
+@pytest.fixture
+def saved(store: ImageFolder) -> ImageFolder:
+    """A store in which another program has saved a sandbox as "loaded"."""
+    assert store.program(SAVE.format(state=STATE)).strip() == "1000"
+    return store
+
+
+@pytest.mark.promise("image-keeps-everything")
+def test_another_program_has_all_that_was_saved(saved: ImageFolder) -> None:
+    found = saved.run(*LOOK, template="loaded")
+    assert found["results"] == SEEN
+    # And once more: the first did not change what is saved.
+    assert saved.run(*LOOK, template="loaded")["results"] == SEEN
+
+
+def test_a_sandbox_from_disk_is_forked_frozen_and_saved_again(saved: ImageFolder) -> None:
+    program = """
+    from ramet import Sandbox
+    with Sandbox("loaded") as sandbox:
+        with sandbox.fork(2) as children:
+            print([child.run_code("work.qsize(), ticking.is_alive()").text for child in children])
+        sandbox.run_code("numbers.append(5)")
+        with sandbox.snapshot() as snapshot:
+            snapshot.save("again")
+            sandbox.run_code("del numbers")
+            sandbox.restore(snapshot)
+        print(sandbox.run_code("len(numbers)").text)
+    """
+    assert saved.program(program).splitlines() == ["['(1, True)', '(1, True)']", "1001"]
+    assert saved.run("len(numbers), ticking.is_alive()", template="again")["results"] == ["(1001, True)"]
+
+
+def test_a_name_that_is_saved_again_means_the_new_one(sandbox: Sandbox) -> None:
+    for number in range(3):
+        run(sandbox, f"x = {number}")
+        with sandbox.snapshot() as snapshot:
+            assert snapshot.save("again-and-again") > 1 << 20
+        with Sandbox("again-and-again") as copy:
+            assert value(copy, "x") == number
+
+
+def test_a_name_that_cannot_be_saved_is_told(sandbox: Sandbox) -> None:
+    with sandbox.snapshot() as snapshot:
+        for name in ("default", "python-datasci", "a/b", "..", "", "x" * 65):
+            with pytest.raises(InvalidArgument):
+                snapshot.save(name)
+    with pytest.raises(SandboxClosed):
+        snapshot.save("closed")
+    with pytest.raises(InvalidArgument, match="no template 'never-saved'"):
+        Sandbox("never-saved")
+
+
+def test_a_template_cannot_take_the_name_of_what_is_saved(sandbox: Sandbox) -> None:
+    from ramet import Template
+
+    with sandbox.snapshot() as snapshot:
+        snapshot.save("taken")
+    with pytest.raises(InvalidArgument):
+        Sandbox(Template("taken", preload=["json"]))
+
+
+def test_limits_and_variables_can_be_given_on_top(sandbox: Sandbox) -> None:
+    with sandbox.snapshot() as snapshot:
+        snapshot.save("with-limits")
+    with Sandbox("with-limits", memory_mib=300, env={"MORE": "1"}, cwd="/tmp") as copy:
+        assert value(copy, "import os; os.environ['MORE'], os.getcwd()") == ("1", "/tmp")
+        assert copy.info().limits.memory_bytes == 300 << 20
+
+
+@pytest.mark.parametrize("part", ["manifest.json", "state", "files", "pages", "threads"])
+def test_a_broken_image_is_refused_with_its_reason_and_kept(saved: ImageFolder, part: str) -> None:
+    (image,) = (path for path in saved.images() if (path / "state").exists())
+    data = (image / part).read_bytes()
+    (image / part).write_bytes(data[: len(data) // 2])
+    program = """
+    from ramet import Sandbox, RametError
+    try:
+        Sandbox("loaded")
+    except RametError as error:
+        print("refused:", error)
+    print(Sandbox().run_code("1").text)
+    """
+    said = saved.program(program).splitlines()
+    assert said[0].startswith("refused: ")
+    assert said[-1] == "1"
+    assert image.exists()
+
+
+def test_without_a_folder_for_images_nothing_can_be_saved(store: ImageFolder) -> None:
+    store.variables["RAMET_IMAGES"] = "off"
+    program = """
+    from ramet import Sandbox, RametError
+    with Sandbox() as sandbox, sandbox.snapshot() as snapshot:
+        try:
+            snapshot.save("x")
+        except RametError as error:
+            print(error)
+    """
+    assert "this engine keeps no images on disk" in store.program(program)
+
+
+def test_an_engine_that_is_killed_while_it_writes_leaves_what_was_saved_before(saved: ImageFolder) -> None:
+    """At moments all over the write: the name means the old image or the new one, and never half of one."""
+    program = """
+    import os, signal, sys, threading, time
+    from ramet import RametError, Sandbox
+    from ramet.transport import embedded
+    from tests.walls.family import engine_of
+    with Sandbox("loaded") as sandbox:
+        sandbox.run_code("numbers = [7]; more = os.urandom(30 << 20)")
+        with sandbox.snapshot() as snapshot:
+            engine = engine_of(embedded.default_engine().pid)
+            threading.Timer(float(sys.argv[1]), os.kill, (engine, signal.SIGKILL)).start()
+            try:
+                snapshot.save("loaded")
+                print("saved")
+            except RametError:
+                print("killed")
+            os._exit(0)
+    """
+    seen = set()
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
+        said = saved.program(program, str(delay)).strip()
+        (length,) = saved.run("len(numbers)", template="loaded")["results"]
+        assert length in ("1000", "1") if said == "killed" else length == "1", (delay, said, length)
+        seen.add(said)
+    assert "killed" in seen
