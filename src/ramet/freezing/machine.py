@@ -28,7 +28,7 @@ from ramet.freezing.images.templates import TemplateImages
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
 from ramet.freezing.shared_memory import SharedMemoryWatch
-from ramet.freezing.template import Templates
+from ramet.freezing.template import Templates, template_image_name
 from ramet.freezing.thawing import Plan, Thawer, end_thawed
 from ramet.isolation import hints
 from ramet.isolation.files.differences import diff_files
@@ -105,7 +105,11 @@ class Machine:
         self._templates = Templates(
             holder, maker, self._tracer, None if self._images is None else TemplateImages(self._images)
         )
-        self._saved = None if self._images is None else SandboxImages(self._images, maker, self._tracer)
+        self._saved = (
+            None
+            if self._images is None
+            else SandboxImages(self._images, maker, self._tracer, lambda spec: template_image_name(spec, guest))
+        )
         self._thawer = Thawer(self._tracer, delegation, self._surroundings)
         self._ready: Pool[SandboxKind, Body] = Pool(self._make_ahead, _SANDBOXES_READY, maker.pool.load)
         maker.on_crowded = self._ready.give_up

@@ -29,6 +29,7 @@ from ramet.freezing.calls import (
 )
 from ramet.freezing.failures import describe, failure
 from ramet.freezing.frozen import Frozen
+from ramet.freezing.images import identity
 from ramet.freezing.images.images import FileRecipe
 from ramet.freezing.images.templates import BootedTemplate, TemplateImages
 from ramet.freezing.process_ends import end_process
@@ -269,6 +270,11 @@ def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
             threads,
         ),
     }
+
+
+def template_image_name(spec: TemplateSpec, guest: str) -> str:
+    """The name of its image in a store."""
+    return identity.template_name(spec, guest, environment(spec, _BOOT_CPUS))
 
 
 def _spawn(spec: TemplateSpec, holder: Holder, pod: Pod, ends: Ends, variables: dict[str, str]) -> int:

@@ -9,18 +9,26 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ramet.errors import RametError
 from ramet.freezing import _core
 from ramet.freezing.failures import describe
 from ramet.freezing.images import identity
-from ramet.freezing.images.manifest import MEMORY_LIMITS, ImageRefused, Manifest
+from ramet.freezing.images.manifest import (
+    FILLED,
+    MEMORY_LIMITS,
+    PAGE_FILES_AT_MOST,
+    PAGES,
+    ImageRefused,
+    Manifest,
+    Segment,
+)
 from ramet.freezing.images.memory import Area, kernels_areas
 from ramet.freezing.images.pouring import pour_calls
 from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
-from ramet.freezing.images.writing import PageWriter, write_memory
+from ramet.freezing.images.writing import BasePages, PageWriter, write_memory
 from ramet.freezing.process_ends import end_process
 from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders
 from ramet.isolation.holder import Broker, Holder
@@ -48,6 +56,7 @@ class ImageSource:
     name: str  # that the image gets
     template: TemplateSpec
     snapshot: _core.Snapshot
+    base: str | None = None  # name of an image that may have many of its pages
     # Paths of mapped files that only this process had, although every pod shows something there.
     own_files: Callable[[str], bool] = lambda _: False
     open_files: tuple[FileRecipe, ...] = ()
@@ -183,14 +192,22 @@ class Images:
             return name.startswith(shown) and not name.endswith(" (deleted)") and not source.own_files(name)
 
         store.sweep()
-        with store.new() as new:
-            with contextlib.ExitStack() as always:
+        with contextlib.ExitStack() as always, store.new() as new:
+            base = _open_base(store, source.base)
+            known = None
+            if base is not None:
+                always.enter_context(base)
+                hashes = base.open("hashes")
+                always.callback(os.close, hashes)
+                known = BasePages(base.manifest.segments, hashes)
+            with contextlib.ExitStack() as written_to:
                 pages, table = new.create("pages"), new.create("hashes")
-                always.callback(os.close, table)
-                always.callback(os.close, pages)
-                written = write_memory(pid, writer, pages, table, is_systems)
+                written_to.callback(os.close, table)
+                written_to.callback(os.close, pages)
+                written = write_memory(pid, writer, pages, table, is_systems, known)
                 size = os.fstat(pages).st_size
                 store.make_room(os.fstat(pages).st_blocks * 512, self._store_bytes)
+            segments, page_files = _share(new, size, written.segments, base)
             parts = {"threads": states, **source.parts(new, written.files)}
             manifest = Manifest(
                 id=new.id,
@@ -199,8 +216,8 @@ class Images:
                 boot=identity.boot_id(),
                 monotonic=time.monotonic(),
                 machine=identity.machine(),
-                page_files=((new.id, size),),
-                segments=tuple(written.segments),
+                page_files=page_files,
+                segments=segments,
                 files=tuple(written.files),
                 kernels_areas=tuple(written.kernels_areas),
                 memory_limits=_memory_limits(pid, heap_end),
@@ -225,6 +242,48 @@ class Images:
 
     def facts(self) -> dict[str, object]:
         return {"folder": self.path, "poured": self.poured, "written": self.written, "last_error": self.last_error}
+
+
+def _open_base(store: ImageStore, name: str | None) -> OpenImage | None:
+    """An image to leave pages out against. None: there is none, or it has collected too many page files itself."""
+    if name is None:
+        return None
+    try:
+        image_id = store.find(name)
+        opened = None if image_id is None else store.read(image_id)
+    except FAILURES:
+        return None
+    if opened is not None and (len(opened.pages) >= PAGE_FILES_AT_MOST or _is_sparse(opened)):
+        opened.close()
+        return None
+    return opened
+
+
+def _is_sparse(opened: OpenImage) -> bool:
+    """Whether less than half of its page files is used: then the next image is written whole, and frees the rest."""
+    mapped = [segment for segment in opened.manifest.segments if segment.kind in (PAGES, FILLED)]
+    used = sum(segment.end - segment.start for segment in mapped)
+    held = sum(os.fstat(pages).st_blocks * 512 for pages in opened.pages)
+    return len(opened.pages) > 1 and used * 2 < held
+
+
+def _share(
+    new: NewImage, size: int, segments: Sequence[Segment], base: OpenImage | None
+) -> tuple[tuple[Segment, ...], tuple[tuple[str, int], ...]]:
+    """Link the page files of the base that are still used, and number all of them anew."""
+    page_files = [("pages", size)]
+    numbers = {0: 0}
+    if base is not None:
+        used = {segment.source for segment in segments if segment.kind in (PAGES, FILLED)}
+        for source in sorted(used - {0}):
+            name, length = base.manifest.page_files[source - 1]
+            numbers[source] = len(page_files)
+            page_files.append((f"pages.{len(page_files)}", length))
+            new.link(base, name, page_files[-1][0])
+    renumbered = tuple(
+        replace(each, source=numbers[each.source]) if each.kind in (PAGES, FILLED) else each for each in segments
+    )
+    return renumbered, tuple(page_files)
 
 
 def _find(store: ImageStore, name: str) -> OpenImage | None:

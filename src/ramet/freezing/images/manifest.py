@@ -78,7 +78,7 @@ class Manifest:
     boot: str  # of the machine
     monotonic: float  # when it was frozen
     machine: str  # `identity.machine`
-    page_files: tuple[tuple[str, int], ...]  # id of the image that has it, bytes
+    page_files: tuple[tuple[str, int], ...]  # name in the folder of the image, bytes; its own first
     segments: tuple[Segment, ...]
     files: tuple[str, ...]  # mapped ones
     kernels_areas: tuple[tuple[str, int, int], ...]

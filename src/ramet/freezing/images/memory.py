@@ -161,6 +161,12 @@ class PageMap:
 
 
 def _append(found: list[tuple[int, int]], start: int, end: int) -> None:
+    # Linux 6.18 says that it has looked up to a multiple of 2 MiB, and has already told of pages behind: the next look
+    # tells of them again.
+    if found and start < found[-1][1]:
+        start = found[-1][1]
+        if start >= end:
+            return
     if found and found[-1][1] == start:
         found[-1] = (found[-1][0], end)
     else:

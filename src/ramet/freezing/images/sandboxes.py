@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from ramet.freezing.process_state import ProcessState
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import PodMaker
 from ramet.isolation.thread_work import finish
-from ramet.protocol.values.specs import Limits, MountSpec
+from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _FILES = "files"
 _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
@@ -34,13 +34,22 @@ _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 
 class SandboxImages:
     """Writes and pours the images of one machine's sandboxes."""
 
-    def __init__(self, images: Images, maker: PodMaker, tracer: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        images: Images,
+        maker: PodMaker,
+        tracer: ThreadPoolExecutor,
+        template_name: Callable[[TemplateSpec], str],
+    ) -> None:
         self._images = images
+        self._template_name = template_name
         self._maker = maker
         self._tracer = tracer
 
     async def save(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
         """Write a snapshot under a name. ``about`` is the engine's own, plain data. Returns the size in bytes.
+
+        Pages that the image of this name has already, or else the image of its template, are not written again.
 
         Raises RametError; then nothing has changed on disk.
         """
@@ -52,6 +61,7 @@ class SandboxImages:
             name,
             frozen.template,
             frozen.snapshot,
+            base=await self._base(frozen, name),
             own_files=_OwnFiles(frozen.recipes.image),
             parts=partial(_parts, frozen, frozen.recipes, about, pod.root, name),
         )
@@ -64,6 +74,15 @@ class SandboxImages:
             raise RametError(f"the image was not written: {self._images.last_error}") from error
         finally:
             await pod.close()
+
+    async def _base(self, frozen: Frozen, name: str) -> str | None:
+        try:
+            store = await self._images.store()
+            if await asyncio.to_thread(store.find, name) is not None:
+                return name
+        except FAILURES:
+            return None
+        return self._template_name(frozen.template)
 
     async def load(self, name: str) -> tuple[Frozen, dict[str, Any]] | None:
         """The snapshot that was saved under a name, frozen again, and ``about``. None: there is none.

@@ -3,12 +3,13 @@
     FOLDER/format             "ramet images 1"
     FOLDER/key                32 random bytes: whoever has them can write images that this store trusts
     FOLDER/names/NAME         the id of the image that has this name
-    FOLDER/images/ID/         manifest.json, manifest.mac, threads, loaded, pages, hashes
+    FOLDER/images/ID/         manifest.json, manifest.mac, threads, loaded, pages, hashes; pages.1, pages.2, ...
     FOLDER/images/.new-ID/    an image that is being written; its writer holds a lock on the folder
 
 An image appears by one rename of its folder, after everything in it has reached the disk, and gets its name by another
 rename. A crash at any moment leaves the old image under the name or the new one. Nothing in a folder that has its id
-ever changes.
+ever changes. Pages that an image shares with an earlier one are in a page file of that one, which the new folder has as
+well, by a hard link: either can be removed without a look at the other.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID = re.compile(r"img_[0-9a-f]{32}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE_PREFIX = "template-"
+_PAGES = re.compile(r"pages(\.[0-9])?")
 _KEY_BYTES = 32
 _SMALL = 4096
 _PART_BYTES_AT_MOST = 64 << 20  # of threads, and of the list of loaded files
@@ -130,18 +132,11 @@ class ImageStore:
             manifest = Manifest.read(data)
             if manifest.id != image_id:
                 raise ImageRefused(f"image {image_id} says that it is {manifest.id!r:.60}")
-            for of, size in manifest.page_files:
-                pages.append(self._open_pages(of, size))
+            for name, size in manifest.page_files:
+                pages.append(_open_pages(folder, name, size))
                 undo.callback(os.close, pages[-1])
             undo.pop_all()
         return OpenImage(manifest, folder, tuple(pages))
-
-    def _open_pages(self, image_id: str, size: int) -> int:
-        pages = os.open(f"{_checked_id(image_id)}/pages", _READ, dir_fd=self._images)
-        if os.fstat(pages).st_size != size:
-            os.close(pages)
-            raise ImageRefused(f"the page file of image {image_id} has another length than when it was written")
-        return pages
 
     def size(self, image_id: str) -> int:
         return _size(self._images, _checked_id(image_id))
@@ -274,6 +269,10 @@ class NewImage:
     id: str
     folder: int
 
+    def link(self, base: OpenImage, name: str, new_name: str) -> None:
+        """Share a page file of another image."""
+        os.link(name, new_name, src_dir_fd=base.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+
     def create(self, name: str) -> int:
         return os.open(name, _CREATE, 0o600, dir_fd=self.folder)
 
@@ -289,21 +288,21 @@ class OpenImage:
     def __init__(self, manifest: Manifest, folder: int, pages: tuple[int, ...]) -> None:
         self.manifest = manifest
         self.pages = pages
-        self._folder = folder
+        self.folder = folder
 
     def part(self, name: str) -> bytes:
         """A file of the image, which the manifest vouches for."""
-        data = _read(self._folder, name, _PART_BYTES_AT_MOST)
+        data = _read(self.folder, name, _PART_BYTES_AT_MOST)
         if hashlib.sha256(data).hexdigest() != dict(self.manifest.digests).get(name):
             raise ImageRefused(f"{name} of image {self.manifest.id} is not what was written")
         return data
 
     def open(self, name: str) -> int:
         """A large file of the image, whose contents another part vouches for; the descriptor is the caller's."""
-        return os.open(name, _READ, dir_fd=self._folder)
+        return os.open(name, _READ, dir_fd=self.folder)
 
     def close(self) -> None:
-        os.close(self._folder)
+        os.close(self.folder)
         for descriptor in self.pages:
             os.close(descriptor)
 
@@ -312,6 +311,16 @@ class OpenImage:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _open_pages(folder: int, name: str, size: int) -> int:
+    if not _PAGES.fullmatch(name):
+        raise ImageRefused(f"the image has no page file {name!r:.60}")
+    pages = os.open(name, _READ, dir_fd=folder)
+    if os.fstat(pages).st_size != size:
+        os.close(pages)
+        raise ImageRefused(f"{name} of the image has another length than when it was written")
+    return pages
 
 
 def _checked_id(image_id: str) -> str:
@@ -363,7 +372,9 @@ def _replace(folder: int, name: str, data: bytes) -> None:
 def _size(images: int, name: str) -> int:
     folder = os.open(name, _FOLDER, dir_fd=images)
     try:
-        return sum(os.stat(entry, dir_fd=folder).st_blocks * 512 for entry in os.listdir(folder))
+        found = [os.stat(entry, dir_fd=folder) for entry in os.listdir(folder)]
+        # A page file that several images share counts in equal parts.
+        return sum(each.st_blocks * 512 // max(1, each.st_nlink) for each in found)
     finally:
         os.close(folder)
 

@@ -33,14 +33,19 @@ def _verify_files(opened: OpenImage) -> None:
 
 
 def _verify_pages(store: ImageStore, opened: OpenImage) -> None:
+    for number in range(len(opened.pages)):
+        _verify_page_file(store, opened, number)
+
+
+def _verify_page_file(store: ImageStore, opened: OpenImage, number: int) -> None:
     mapped = sorted(
         (segment.start, segment.end, segment.offset)
         for segment in opened.manifest.segments
-        if segment.kind in (PAGES, FILLED)
+        if segment.kind in (PAGES, FILLED) and segment.source == number
     )
     table = opened.open("hashes")
     try:
-        numbers = (opened.pages[0], table)
+        numbers = (opened.pages[number], table)
         done = subprocess.run(
             [str(HELPER), "verify-pages", *map(str, numbers)],
             input=store.hash_key + b"".join(_MAPPED.pack(*each) for each in mapped),

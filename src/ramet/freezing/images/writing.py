@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ramet.freezing.images.manifest import FILE, FILLED, MEMORY, PAGES, ImageRefused, Segment
 from ramet.freezing.images.memory import EXECUTE, GROWS_DOWN, PRIVATE, WIPE_ON_FORK, Area, PageMap, read_areas
@@ -14,7 +16,17 @@ from ramet.isolation.launch import HELPER
 
 _RUN = struct.Struct("<4Q")
 _RANGE = struct.Struct("<2Q")
-_OWN, _ZERO = 0, 1  # kinds of runs, as in pages.c
+_OWN, _ZERO, _BASE = 0, 1, 2  # kinds of runs, as in pages.c
+
+
+class _Run(NamedTuple):
+    """Pages that come from one place: zeros, or a page file."""
+
+    zero: bool
+    start: int
+    end: int
+    source: int
+    offset: int
 
 
 @dataclass(slots=True)
@@ -34,12 +46,14 @@ class PageWriter:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
-    def write(self, pid: int, ranges: Iterable[tuple[int, int]], pages: int, table: int) -> list[tuple[int, ...]]:
+    def write(
+        self, pid: int, ranges: Iterable[tuple[int, int]], pages: int, table: int, base_table: int | None
+    ) -> list[tuple[int, ...]]:
         """The runs that became of the ranges: kind, start, end, offset. Raises OSError, also when it was stopped."""
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            numbers = (memory, pages, table)
-            command = [str(HELPER), "pages", *map(str, numbers), "-1"]
+            numbers = [memory, pages, table] + ([] if base_table is None else [base_table])
+            command = [str(HELPER), "pages", *map(str, numbers), *(["-1"] if base_table is None else [])]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=numbers, env={}
@@ -61,8 +75,38 @@ class PageWriter:
             self._process.kill()
 
 
-def write_memory(pid: int, writer: PageWriter, pages: int, table: int, is_systems: Callable[[Area], bool]) -> Written:
-    """Write the pages of a frozen process.
+class BasePages:
+    """The pages of an earlier image, by address: those that are still the same need not be written again."""
+
+    def __init__(self, segments: Sequence[Segment], table: int) -> None:
+        self.table = table
+        self._segments = sorted(
+            (each for each in segments if each.kind in (PAGES, FILLED)), key=lambda each: each.start
+        )
+        self._starts = [each.start for each in self._segments]
+
+    def pieces(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """(start, end, page file of the base, offset there) of a range whose pages all have a hash in the table."""
+        place = max(0, bisect_right(self._starts, start) - 1)
+        while start < end:
+            segment = self._segments[place] if place < len(self._segments) else None
+            if segment is None or not segment.start <= start < segment.end:
+                raise ImageRefused("the hashes of the base do not belong to its pages")
+            until = min(end, segment.end)
+            yield start, until, segment.source, segment.offset + start - segment.start
+            start = until
+            place += 1
+
+
+def write_memory(
+    pid: int,
+    writer: PageWriter,
+    pages: int,
+    table: int,
+    is_systems: Callable[[Area], bool],
+    base: BasePages | None = None,
+) -> Written:
+    """Write the pages of a frozen process. Page file 0 is its own; N is page file N - 1 of the base.
 
     ``is_systems``: whether a mapped file is one that every pod shows. Pages of other files are written like own ones.
     Raises OSError, or ImageRefused where its memory cannot be made again.
@@ -82,9 +126,21 @@ def write_memory(pid: int, writer: PageWriter, pages: int, table: int, is_system
             ranges.append(_ranges(area, page_map, is_systems))
     finally:
         page_map.close()
-    runs = writer.write(pid, (each for of_area in ranges for each in of_area), pages, table)
-    _lay_out(made, areas, runs, is_systems)
+    found = writer.write(
+        pid, (each for of_area in ranges for each in of_area), pages, table, None if base is None else base.table
+    )
+    _lay_out(made, areas, list(_resolved(found, base)), is_systems)
     return made
+
+
+def _resolved(runs: Iterable[tuple[int, ...]], base: BasePages | None) -> Iterator[_Run]:
+    for kind, start, end, offset in runs:
+        if kind != _BASE:
+            yield _Run(kind == _ZERO, start, end, 0, offset)
+            continue
+        assert base is not None
+        for first, last, source, at in base.pieces(start, end):
+            yield _Run(False, first, last, source + 1, at)
 
 
 def _ranges(area: Area, page_map: PageMap, is_systems: Callable[[Area], bool]) -> list[tuple[int, int]]:
@@ -100,9 +156,7 @@ def _ranges(area: Area, page_map: PageMap, is_systems: Callable[[Area], bool]) -
     return page_map.own(area)
 
 
-def _lay_out(
-    made: Written, areas: Sequence[Area], runs: Sequence[tuple[int, ...]], is_systems: Callable[[Area], bool]
-) -> None:
+def _lay_out(made: Written, areas: Sequence[Area], runs: Sequence[_Run], is_systems: Callable[[Area], bool]) -> None:
     numbers: dict[str, int] = {}
     next_run = 0
     for area in areas:
@@ -110,19 +164,19 @@ def _lay_out(
         if area.inode and is_systems(area):
             number = numbers.setdefault(area.name, len(numbers))
         mine = []
-        while next_run < len(runs) and runs[next_run][1] < area.end:
+        while next_run < len(runs) and runs[next_run].start < area.end:
             mine.append(runs[next_run])
             next_run += 1
         made.segments += _stack(area, mine) if area.flags & GROWS_DOWN else _pieces(area, number, mine)
     made.files = list(numbers)
 
 
-def _stack(area: Area, runs: Sequence[tuple[int, ...]]) -> list[Segment]:
+def _stack(area: Area, runs: Sequence[_Run]) -> list[Segment]:
     whole = Segment(MEMORY, area.start, area.end, area.protection, area.flags, area.advice, 0, 0)
-    return [whole, *(_filled(area, start, end, offset) for kind, start, end, offset in runs if kind == _OWN)]
+    return [whole, *(_filled(area, run) for run in runs if not run.zero)]
 
 
-def _pieces(area: Area, number: int | None, runs: Sequence[tuple[int, ...]]) -> list[Segment]:
+def _pieces(area: Area, number: int | None, runs: Sequence[_Run]) -> list[Segment]:
     """The area cut where its pages come from another place."""
     pieces: list[Segment] = []
 
@@ -136,22 +190,23 @@ def _pieces(area: Area, number: int | None, runs: Sequence[tuple[int, ...]]) -> 
             pieces.append(Segment(FILE, start, end, area.protection, area.flags, area.advice, number, offset))
 
     at = area.start
-    for kind, start, end, offset in runs:
-        if kind == _ZERO and number is None:
+    for run in runs:
+        if run.zero and number is None:
             continue  # as if it had never been touched
-        rest(at, start)
-        if kind == _ZERO:
-            pieces.append(Segment(MEMORY, start, end, area.protection, PRIVATE, area.advice, 0, 0))
+        rest(at, run.start)
+        place = (run.start, run.end, area.protection)
+        if run.zero:
+            pieces.append(Segment(MEMORY, *place, PRIVATE, area.advice, 0, 0))
         elif area.protection & EXECUTE:
             # The store may lie on a file system that nothing may be executed from: no mapping of a page file.
-            pieces.append(Segment(MEMORY, start, end, area.protection, PRIVATE, area.advice, 0, 0))
-            pieces.append(_filled(area, start, end, offset))
+            pieces.append(Segment(MEMORY, *place, PRIVATE, area.advice, 0, 0))
+            pieces.append(_filled(area, run))
         else:
-            pieces.append(Segment(PAGES, start, end, area.protection, area.flags, area.advice, 0, offset))
-        at = end
+            pieces.append(Segment(PAGES, *place, area.flags, area.advice, run.source, run.offset))
+        at = run.end
     rest(at, area.end)
     return pieces
 
 
-def _filled(area: Area, start: int, end: int, offset: int) -> Segment:
-    return Segment(FILLED, start, end, area.protection, PRIVATE, (), 0, offset)
+def _filled(area: Area, run: _Run) -> Segment:
+    return Segment(FILLED, run.start, run.end, area.protection, PRIVATE, (), run.source, run.offset)

@@ -194,8 +194,9 @@ int pages_main(int argc, char **argv) {
                 one_page(at + o, room + o, next.end);
         }
         close_own();
+        /* A range is of one mapping, and what becomes of it must not reach into the next. */
+        flush_run();
     }
-    flush_run();
     /* Whole pages at the end, so that the last mapping has no page behind the end of the file. */
     MUST("set the size of the page file", ftruncate(pages_fd, (off_t)file_end));
     if (fflush(table) || fflush(runs)) fail("write hashes: %s", strerror(errno));
