@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from bench import crowd, fork_scenarios, network_scenarios, ours, packages, server_scenarios, tool_scenarios
+from bench import (
+    crowd,
+    fork_scenarios,
+    history_scenarios,
+    network_scenarios,
+    ours,
+    packages,
+    server_scenarios,
+    tool_scenarios,
+)
 from bench.bubblewrap import bubblewrap_run
 from bench.in_process import in_process
 from bench.jupyter import kernel_start_and_first_cell, kernel_warm_cell
@@ -139,6 +148,10 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "fork-memory": fork_scenarios.fork_memory,
     "fork-files": fork_scenarios.fork_files,
     "restore": fork_scenarios.restore,
+    "history-pause": history_scenarios.pause,
+    "history-undo": history_scenarios.undo,
+    "history-cells": history_scenarios.cells_in_a_row,
+    "history-rewrite": history_scenarios.rewrite,
     "http-cell": server_scenarios.http_cell,
     "http-cycle": server_scenarios.http_cycle,
     "http-fork": server_scenarios.http_fork,

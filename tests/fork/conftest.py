@@ -13,6 +13,13 @@ from tests.fork import loop_work
 from tests.fork.relatives import TOOLS, Fork, run
 
 
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    """A fresh sandbox; if its Python dies, it starts empty again."""
+    with Sandbox(recover="fresh") as fresh:
+        yield fresh
+
+
 @pytest.fixture(params=["idle_loop", pytest.param("busy_loop", marks=pytest.mark.deep("load"))])
 def parent(request: pytest.FixtureRequest, sandbox: Sandbox) -> Sandbox:
     """A fresh sandbox with the tools of these tests in its namespace.

@@ -182,9 +182,19 @@ class ScriptedFrozen:
     pause_seconds = 0.001
     file_bytes = 10
 
+    shadow = 0
+
     def __init__(self, of: ScriptedBody) -> None:
         self.of = of
         self.closed = False
+        self.gives_way = False
+        self.killed = False
+
+    def give_way(self) -> None:
+        self.gives_way = True
+
+    async def usable(self) -> bool:
+        return not self.closed and not self.killed
 
     async def close(self) -> None:
         assert not self.closed
