@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bench import (
     crowd,
     fork_scenarios,
+    history_scenarios,
     image_scenarios,
     network_scenarios,
     ours,
@@ -149,6 +150,10 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "fork-files": fork_scenarios.fork_files,
     "restore": fork_scenarios.restore,
     "template-image": image_scenarios.template_image,
+    "history-pause": history_scenarios.pause,
+    "history-undo": history_scenarios.undo,
+    "history-cells": history_scenarios.cells_in_a_row,
+    "history-rewrite": history_scenarios.rewrite,
     "http-cell": server_scenarios.http_cell,
     "http-cycle": server_scenarios.http_cycle,
     "http-fork": server_scenarios.http_fork,

@@ -46,6 +46,7 @@ from ramet.errors import (
     NameUnknown,
     NotPermitted,
     OutcomeUnknown,
+    PointUnknown,
     ProtocolError,
     RametError,
     SandboxClosed,
@@ -59,6 +60,7 @@ from ramet.errors import (
 from ramet.protocol.checks import Language
 from ramet.protocol.values.differences import FileChange, FileState
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, NameValue
+from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import (
@@ -113,6 +115,7 @@ __all__ = [
     "ForkInfo",
     "ForkedProcess",
     "Forks",
+    "History",
     "HostNotCapable",
     "InvalidArgument",
     "Language",
@@ -126,6 +129,8 @@ __all__ = [
     "NotPermitted",
     "OutcomeUnknown",
     "OutputEvent",
+    "Point",
+    "PointUnknown",
     "ProtocolError",
     "RametError",
     "ReplayEvent",
@@ -150,6 +155,7 @@ __all__ = [
     "ToolError",
     "Truncated",
     "Unauthorized",
+    "Undone",
     "Unreachable",
     "ValueUnsupported",
     "close_engine",

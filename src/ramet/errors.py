@@ -12,6 +12,7 @@
     ├── ForkFailed            a sandbox could not be frozen, or its copy not thawed; the sandbox itself continues
     ├── ExecutionCancelled    the call was given up before it had a result
     ├── ExecutionUnknown      no execution has this id, or its result is no longer kept
+    ├── PointUnknown          the history of the sandbox has no such point, or its state is no longer kept
     ├── OutcomeUnknown        the connection broke; the call may have been carried out
     ├── Unreachable           no server answers at the URL; nothing was carried out
     ├── Unauthorized          the server requires a key, or does not know this one
@@ -159,6 +160,15 @@ class ExecutionUnknown(RametError):
     """No execution has this id, or its result is no longer kept."""
 
     code = "execution_unknown"
+
+
+class PointUnknown(RametError):
+    """The history of the sandbox has no such point, or the state after it is not kept.
+
+    ``details["nearest"]`` is the id of the nearest kept point before it, or None.
+    """
+
+    code = "point_unknown"
 
 
 class OutcomeUnknown(RametError):

@@ -14,7 +14,7 @@ from ramet_guest import wire
 from ramet_guest.cells import cell_loop, postmortem
 from ramet_guest.cells.asynchronous import CellLoops
 from ramet_guest.cells.compiling import Compiler, Program, refuse_bad_characters
-from ramet_guest.cells.history import History
+from ramet_guest.cells.history import InputHistory
 from ramet_guest.cells.interrupts import Interrupted, UserCodeGate
 from ramet_guest.cells.rich import Publisher
 from ramet_guest.cells.sources import Sources
@@ -80,7 +80,7 @@ class Repl:
         self.namespace: dict[str, Any] = shell.user_ns
         self.sources = Sources()
         self.compiler = Compiler(shell, self.namespace, self.sources)
-        self.history = shell.history = History(shell, self.namespace, self.sources)
+        self.history = shell.history = InputHistory(shell, self.namespace, self.sources)
         self.sources.on_dropped = self.history.drop_input
         self.loops = CellLoops(gate)
         cell_loop.install(self.loops.open, lambda: channel.fileno() == -1)

@@ -17,11 +17,14 @@ from ramet import (
     Event,
     Exposed,
     FileInfo,
+    History,
     Language,
+    Point,
     ReplayEvent,
     Result,
     Sandbox,
     SandboxInfo,
+    Undone,
 )
 
 Returned = TypeVar("Returned")
@@ -140,6 +143,19 @@ class AwaitedSandbox:
     def fork(self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False) -> list[AwaitedSandbox]:
         made = self._loop.call(self.awaited.fork(n, reseed, inherit_secrets))
         return [AwaitedSandbox.__new__(AwaitedSandbox)._adopt(self._loop, child) for child in made]
+
+    def fork_at(self, point: Point | str) -> AwaitedSandbox:
+        (made,) = self._loop.call(self.awaited.fork(at=point))
+        return AwaitedSandbox.__new__(AwaitedSandbox)._adopt(self._loop, made)
+
+    def history(self) -> History:
+        return self._loop.call(self.awaited.history())
+
+    def undo(self, n: int = 1) -> Undone:
+        return self._loop.call(self.awaited.undo(n))
+
+    def rewind(self, point: Point | str) -> Undone:
+        return self._loop.call(self.awaited.rewind(point))
 
     def expose(self, port: int) -> AwaitedExposed:
         return AwaitedExposed(self._loop, self._loop.call(self.awaited.expose(port)))

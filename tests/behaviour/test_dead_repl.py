@@ -8,18 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ramet import Sandbox
+from tests.behaviour.deaths import DEATHS
 from tests.behaviour.faces import AnySandbox, MakeSandbox
 from tests.behaviour.waiting import AFTER_GO, go, wait_until
 
-DEATHS = [
-    ("import os; print('last words', flush=True); os._exit(3)", 3, "exit"),
-    ("import os; print('last words', flush=True); os._exit(0)", 0, "exit"),
-    ("import os; print('last words', flush=True); os.kill(os.getpid(), 9)", 137, "signal 9"),
-    ("import ctypes; print('last words', flush=True); ctypes.string_at(0)", 139, "signal 11"),
-    ("import os; print('last words', flush=True); os.abort()", 134, "signal 6"),
-    ("import os; print('last words', flush=True); os.kill(os.getpid(), 15)", 143, "signal 15"),
-    ("import os; print('last words', flush=True); os.execv('/bin/true', ['true'])", 0, "exit"),
-]
+
+@pytest.fixture
+def any_sandbox(make_any_sandbox: MakeSandbox) -> AnySandbox:
+    return make_any_sandbox(recover="fresh")
 
 
 @pytest.mark.promise("survive-repl")
@@ -37,7 +33,7 @@ def test_a_death_is_a_result_and_the_next_cell_says_restarted(
 
 
 def test_out_of_memory_is_a_cause_of_its_own(make_any_sandbox: MakeSandbox) -> None:
-    small = make_any_sandbox(memory_mib=128)
+    small = make_any_sandbox(memory_mib=128, recover="fresh")
     small.files.write("/root/file", b"kept")
     lost = small.run_code("print('last words', flush=True)\nblocks = []\nwhile True: blocks.append(bytearray(1 << 20))")
     if "cgroup" not in str(small.info().walls["memory"]):
@@ -75,7 +71,7 @@ def test_a_repl_that_dies_between_cells_is_told_by_the_next_result(any_sandbox: 
 
 @pytest.mark.every_face
 def test_env_and_cwd_are_there_again_after_a_death(make_any_sandbox: MakeSandbox) -> None:
-    sandbox = make_any_sandbox(env={"WORD": "given"}, cwd="/tmp")
+    sandbox = make_any_sandbox(env={"WORD": "given"}, cwd="/tmp", recover="fresh")
     sandbox.run_code("import os; os.environ['WORD'] = 'changed'; os.chdir('/'); os._exit(1)")
     assert sandbox.run_code("import os; (os.environ['WORD'], os.getcwd())").value == "('given', '/tmp')"
 

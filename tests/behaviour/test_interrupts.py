@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ramet import Result, Sandbox
-from tests.behaviour.faces import AnySandbox
+from tests.behaviour.faces import AnySandbox, MakeSandbox
 from tests.behaviour.waiting import AFTER_GO, go, wait_until, wait_until_running
 
 # Long enough for the cell to have begun what it is to be torn out of, also on a busy machine.
@@ -88,7 +88,8 @@ LOST = {
 
 
 @pytest.mark.parametrize("code", LOST.values(), ids=LOST.keys())
-def test_a_cell_that_cannot_be_reached_is_killed_with_its_repl(any_sandbox: AnySandbox, code: str) -> None:
+def test_a_cell_that_cannot_be_reached_is_killed_with_its_repl(make_any_sandbox: MakeSandbox, code: str) -> None:
+    any_sandbox = make_any_sandbox(recover="fresh")
     any_sandbox.run_code("kept = 1\nopen('/root/file', 'w').write('kept')")
     result = any_sandbox.run_code(code, timeout=SOON)
     if result.state == "kept":  # a regular expression looks at signals in newer versions of Python

@@ -189,7 +189,8 @@ def test_a_fork_has_the_values_that_were_given_before_it() -> None:
             assert [one.get("x") for one in (parent, *children)] == [[1, 2], "changed", [1, 2]]
 
 
-def test_a_lost_repl_knows_no_names_and_can_be_given_new_ones(any_sandbox: AnySandbox) -> None:
+def test_a_lost_repl_knows_no_names_and_can_be_given_new_ones(make_any_sandbox: MakeSandbox) -> None:
+    any_sandbox = make_any_sandbox(recover="fresh")
     any_sandbox.set("x", 1)
     any_sandbox.run_code("import os; os._exit(3)")
     with pytest.raises(NameUnknown):

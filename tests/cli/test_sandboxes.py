@@ -32,6 +32,25 @@ def test_fork_prints_the_ids_of_copies_that_remember(server: Server, kept: Sandb
     assert json.loads(ramet("rm", *one, "--json", url=server.url).stdout) == one
 
 
+def test_cells_are_shown_and_taken_back(server: Server) -> None:
+    sandbox = ramet("create", "--history", "20", url=server.url).stdout.strip()
+    for number in range(1, 4):
+        Sandbox.connect(sandbox, url=server.url).run_code(f"x = {number}")
+    points = json.loads(ramet("log", sandbox, "--json", url=server.url).stdout)["points"]
+    assert [point["code"] for point in points] == ["", "x = 1", "x = 2", "x = 3"]
+    assert "x = 3" in ramet("log", sandbox, url=server.url).stdout
+    assert "undone: cell" in ramet("undo", sandbox, url=server.url).stdout
+    assert ramet("run", "--sandbox", sandbox, "-c", "x", url=server.url).stdout == "2\n"
+    first = next(point["id"] for point in points if point["code"] == "x = 1")
+    (child,) = ramet("fork", sandbox, "--at", first, url=server.url).stdout.split()
+    assert ramet("run", "--sandbox", child, "-c", "x", url=server.url).stdout == "1\n"
+    assert json.loads(ramet("rewind", sandbox, first, "--json", url=server.url).stdout)["point"]["id"] == first
+    assert ramet("run", "--sandbox", sandbox, "-c", "x", url=server.url).stdout == "1\n"
+    refused = ramet("rewind", sandbox, "p1000", url=server.url)
+    assert (refused.returncode, "there is no point 'p1000'" in refused.stderr) == (1, True)
+    ramet("rm", sandbox, child, url=server.url)
+
+
 def test_rm_goes_on_after_an_id_that_is_unknown(server: Server) -> None:
     ids = [ramet("run", "--keep", "-c", "1", url=server.url).stderr.split()[-1] for _ in range(2)]
     done = ramet("rm", ids[0], "sbx_nothing", ids[1], url=server.url)

@@ -6,6 +6,7 @@ import select
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -106,7 +107,8 @@ def spec(owner: str = "", persistent: bool = False, **lifetime: float) -> Sandbo
 
 
 def create(line: Line, owner: str = "", persistent: bool = False, **lifetime: float) -> str:
-    line.send_frame(calls.CREATE, spec(owner, persistent, **lifetime).header())
+    # One whose Python dies starts empty again.
+    line.send_frame(calls.CREATE, replace(spec(owner, persistent, **lifetime), recover="fresh").header())
     return str(line.frames()[-1].header["id"])
 
 

@@ -74,7 +74,7 @@ def wait_until_no_more_than(before: Belongings, allowed: Belongings = POOL) -> N
         time.sleep(0.05)
 
 
-def assert_leaves_nothing(action: Callable[[], None], allowed: Belongings = POOL) -> None:
+def assert_leaves_nothing(action: Callable[[], object], allowed: Belongings = POOL) -> None:
     # An engine that was never asked for a sandbox has no template and no pool yet, and rests without them.
     Sandbox().close()
     before = at_rest()

@@ -102,7 +102,7 @@ class Sandboxes(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        real = Sandbox()
+        real = Sandbox(recover="fresh")
         self.pairs.append(Pair(real, Model()))
         run(real, _SETUP)
 

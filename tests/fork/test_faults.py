@@ -48,7 +48,7 @@ def _processes_of_the_engine() -> int:
 def _settled() -> int:
     """Their number once it stays the same: what was thawed ahead is part of it."""
     seen = [_processes_of_the_engine()]
-    with Sandbox() as other:
+    with Sandbox(history=False) as other:
         while len(seen) < 200 and (len(seen) < 5 or len(set(seen[-5:])) > 1):
             other.run_code("import time; time.sleep(0.01)")
             seen.append(_processes_of_the_engine())
@@ -60,12 +60,12 @@ def _settled() -> int:
 @pytest.mark.deep("load")
 def test_a_fork_that_fails_at_any_step_harms_nobody_and_leaves_nothing() -> None:
     failures: list[str] = []
-    with Sandbox() as neighbour:
+    with Sandbox(history=False) as neighbour:
         neighbour.run_code("kept = 41")
         before = _settled()
         in_a_row = 0
         while in_a_row < _SUCCESSES_IN_A_ROW and len(failures) < _STEPS_AT_MOST:
-            with Sandbox() as parent:
+            with Sandbox(history=False) as parent:
                 parent.run_code("import threading; told = threading.Event(); a = [1, 2]")
                 parent.run_code("threading.Thread(target=told.wait, daemon=True).start()")
                 try:

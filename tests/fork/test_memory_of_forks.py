@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("memory_is_counted")
 @pytest.fixture
 def loaded() -> Iterator[Sandbox]:
     """A sandbox that holds 70 % of what it may."""
-    with Sandbox(memory_mib=LIMIT_MIB) as sandbox:
+    with Sandbox(memory_mib=LIMIT_MIB, recover="fresh") as sandbox:
         run(sandbox, TOOLS)
         run(sandbox, _HOLD)
         yield sandbox

@@ -49,7 +49,8 @@ def online(server: Server) -> Iterator[Sandbox]:
 def trusted(server: Server) -> Iterator[Sandbox]:
     """With a secret for the server."""
     rule = server.rule(_NAME)
-    with Sandbox(network=_network(rule), secrets={"KEY": Secret(_SECRET, hosts=[rule], headers=["Key"])}) as sandbox:
+    secrets = {"KEY": Secret(_SECRET, hosts=[rule], headers=["Key"])}
+    with Sandbox(network=_network(rule), secrets=secrets, recover="fresh") as sandbox:
         run(sandbox, TOOLS + _ASKING)
         yield sandbox
 

@@ -13,7 +13,7 @@ from ramet import Sandbox
 def _live(number: int) -> str:
     """One short life. Limits of its own keep it from being taken from the pool, so that all of it is made anew."""
     choice = random.Random(number)
-    with Sandbox(memory_mib=256 + number) as sandbox:
+    with Sandbox(memory_mib=256 + number, recover="fresh") as sandbox:
         said = sandbox.run_code("import os; print(os.getpid() != 1, 6 * 7)", timeout=60).stdout
         if choice.random() < 0.3:
             said += sandbox.run_code("import os; os._exit(4)").state + str(sandbox.run_code("1").restarted)

@@ -69,10 +69,15 @@ async def test_a_dead_interpreter_is_told(connect: Connect) -> None:
         await talk.call("run_python", code="x = 6")
         dead = await talk.call("run_python", code="import os; os._exit(3)")
         assert dead.is_error
+        assert "Python ended: it exited with code 3. The sandbox was restored to the state after cell" in text_of(dead)
+        assert await talk.text("run_python", code="x") == "value: 6"
+        # The first cell has no state before it that is worth more than the files.
+        other = (await talk.structure("create_sandbox"))["sandbox"]
+        dead = await talk.call("run_python", sandbox=other, code="import os; os._exit(3)")
         assert "the sandbox's Python ended: it exited with code 3. Its variables, imports" in text_of(dead)
-        after = await talk.call("run_python", code="'x' in globals()")
+        after = await talk.call("run_python", sandbox=other, code="'x' in globals()")
         assert text_of(after).startswith("value: False\nstderr: ramet: this cell started in a fresh Python")
-        assert "fresh Python" not in await talk.text("run_python", code="1")
+        assert "fresh Python" not in await talk.text("run_python", sandbox=other, code="1")
 
 
 async def test_an_interpreter_that_died_between_two_calls_is_told_by_the_next(connect: Connect) -> None:
@@ -186,7 +191,7 @@ async def test_tools_are_described_for_models(connect: Connect) -> None:
         tools = {tool.name: tool for tool in (await talk.client.list_tools()).tools}
         assert set(tools) == {
             *("run_python", "run_bash", "list_files", "read_file", "write_file"),
-            *("fork", "diff", "merge_into", "snapshot", "restore"),
+            *("fork", "diff", "merge_into", "snapshot", "restore", "history", "undo", "rewind"),
             *("create_sandbox", "list_sandboxes", "close_sandbox"),
         }
         assert all(tool.description for tool in tools.values())

@@ -74,3 +74,20 @@ async def test_a_default_sandbox_that_was_closed_is_made_again(connect: Connect)
         await talk.call("close_sandbox", sandbox=talk.sandbox)
         talk.sandbox = None
         assert await talk.text("run_python", code="'x' in globals()") == "value: False"
+
+
+async def test_cells_are_listed_and_taken_back(connect: Connect) -> None:
+    async with connect() as talk:
+        await talk.call("run_python", code="x = 1")
+        await talk.call("run_python", code="x = 2")
+        listed = await talk.structure("history")
+        assert [point["code"] for point in listed["points"]][-2:] == ["x = 1", "x = 2"]
+        undone = await talk.structure("undo")
+        assert undone["undone_cells"] == [listed["points"][-1]["cell"]]
+        assert await talk.text("run_python", code="x") == "value: 1"
+        first = listed["points"][0]["id"]
+        assert f"back at {first}" in await talk.text("rewind", point=first)
+        assert (await talk.call("run_python", code="x")).is_error
+        refused = await talk.call("rewind", point="p1000")
+        assert refused.is_error
+        assert "there is no point" in text_of(refused)

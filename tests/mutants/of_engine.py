@@ -40,8 +40,8 @@ ENGINE = (
     Breakage(
         "saved-snapshot-is-everybodys",
         "ramet/engine/making/snapshots.py",
-        'snapshot = self._by_name.get((owner or "", name))',
-        "snapshot = next((one for (_, of), one in self._by_name.items() if of == name), None)",
+        'return self._by_name.get((owner or "", name))',
+        "return next((one for (_, of), one in self._by_name.items() if of == name), None)",
         ("unit/test_owners.py::test_names_of_saved_snapshots_are_each_owners_own",),
     ),
     Breakage(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_the_environment_is_that_of_bash_cells_with_a_terminal(shell: Screen, sa
 
 
 def test_variables_and_folder_can_be_given() -> None:
-    with Sandbox(env={"FIRST": "of the sandbox", "SECOND": "of the sandbox"}) as sandbox:
+    with Sandbox(env={"FIRST": "of the sandbox", "SECOND": "of the sandbox"}, recover="fresh") as sandbox:
         terminal = sandbox.terminal('echo "$FIRST, $SECOND, $PWD"', env={"SECOND": "of the terminal"}, cwd="/tmp")
         assert b"".join(terminal.read()) == b"of the sandbox, of the terminal, /tmp\r\n"
 
@@ -241,12 +242,15 @@ def test_the_other_face_has_terminals_too() -> None:
     assert asyncio.run(asyncio.wait_for(use(), 60)) == (b"it\r\ngot it\r\n", 9, [9])
 
 
-def test_a_revived_repl_has_ended_the_terminals(sandbox: Sandbox) -> None:
-    terminal = sandbox.terminal(["sleep", "1000"])
-    assert sandbox.run_code("import os; os._exit(1)").state == "lost"
-    assert sandbox.run_code("6 * 7").value == "42"
-    assert terminal.wait() == 137
-    assert code_of(sandbox, "exit 6") == 6
+@pytest.mark.parametrize(("recover", "state"), [("fresh", "lost"), ("point", "restored")])
+def test_a_revived_repl_has_ended_the_terminals(recover: Any, state: str) -> None:
+    with Sandbox(recover=recover) as sandbox:
+        sandbox.run_code("x = 1")
+        terminal = sandbox.terminal(["sleep", "1000"])
+        assert sandbox.run_code("import os; os._exit(1)").state == state
+        assert sandbox.run_code("6 * 7").value == "42"
+        assert terminal.wait() == 137
+        assert code_of(sandbox, "exit 6") == 6
 
 
 def test_large_input_reaches_a_program_that_reads(sandbox: Sandbox) -> None:

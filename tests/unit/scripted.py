@@ -182,9 +182,19 @@ class ScriptedFrozen:
     pause_seconds = 0.001
     file_bytes = 10
 
+    shadow = 0
+
     def __init__(self, of: ScriptedBody) -> None:
         self.of = of
         self.closed = False
+        self.gives_way = False
+        self.killed = False
+
+    def give_way(self) -> None:
+        self.gives_way = True
+
+    async def usable(self) -> bool:
+        return not self.closed and not self.killed
 
     async def close(self) -> None:
         assert not self.closed
@@ -208,6 +218,7 @@ class ScriptedMachine:
         self.reached: list[str] = []
         self.failing: str | None = None
         self.changes: Sequence[FileChange] = ()
+        self.images: dict[str, tuple[ScriptedBody, Mapping[str, object]]] = {}
 
     def gate(self, step: str) -> asyncio.Event:
         return self.gates.setdefault(step, asyncio.Event())
@@ -262,6 +273,19 @@ class ScriptedMachine:
         assert not frozen.closed
         self.thawed_with.append((limits, mounts))
         return self._body()
+
+    async def save_image(self, frozen: ScriptedFrozen, name: str, about: Mapping[str, object]) -> int:
+        await self._pass("save_image")
+        self.images[name] = frozen.of, about
+        return 4096
+
+    async def load_image(self, name: str) -> tuple[ScriptedFrozen, Mapping[str, object]] | None:
+        await self._pass("load_image")
+        if name not in self.images:
+            return None
+        of, about = self.images[name]
+        self.snapshots.append(ScriptedFrozen(of))
+        return self.snapshots[-1], about
 
     async def diff_files(
         self, one: ScriptedBody, other: ScriptedBody, paths: tuple[str, ...] | None, owner: str

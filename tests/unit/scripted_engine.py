@@ -33,6 +33,7 @@ QUICK = Settings(
     end_of_control_seconds=0.01,
     waiting_cells=3,
     rich_bytes=10_000,
+    automatic_points=False,
 )
 SETTINGS = replace(QUICK, configure_seconds=2.0, retire_seconds=0.05, snapshots=3, waiting_cells=10)
 Work = asyncio.Task[Any]

@@ -51,7 +51,7 @@ async def test_a_snapshot_that_is_closed_while_it_is_thawed_is_closed_afterwards
     sandbox, _ = await engine.used()
     taken = await take(engine, sandbox)
     gate = engine.machine.gate("thaw")
-    thawing = work(thaw.thaw(engine.registry, ThawSpec(taken.id, None), engine.caller))
+    thawing = work(thaw.thaw(engine.registry, ThawSpec(taken.id, None, history=False), engine.caller))
     await until(lambda: "thaw" in engine.machine.reached)
     await engine.registry.snapshots.drop(taken.id)
     await engine.registry.snapshots.drop(taken.id)

@@ -18,6 +18,13 @@ def walled() -> Iterator[Sandbox]:
 
 
 @pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    """A fresh sandbox; if its Python dies, it starts empty again."""
+    with Sandbox(recover="fresh") as fresh:
+        yield fresh
+
+
+@pytest.fixture
 def attacker(sandbox: Sandbox) -> Sandbox:
     """A fresh sandbox with the tools for attempts, for those that do leave something behind."""
     return armed(sandbox)

@@ -30,7 +30,7 @@ def counted_by_control_groups() -> None:
 @pytest.mark.promise("wall-memory")
 @pytest.mark.usefixtures("counted_by_control_groups")
 def test_twice_the_memory_is_out_of_memory_and_was_counted(neighbour_still_answers: Check) -> None:
-    with Sandbox(memory_mib=128) as sandbox:
+    with Sandbox(memory_mib=128, recover="fresh") as sandbox:
         assert sandbox.run_code("half = bytearray(64 << 20)").ok
         counted = sandbox.info().usage["memory_bytes"]
         assert 64 * MIB <= counted <= 128 * MIB
@@ -45,13 +45,13 @@ def test_twice_the_memory_is_out_of_memory_and_was_counted(neighbour_still_answe
 
 
 def test_memory_within_the_limit_is_granted() -> None:
-    with Sandbox(memory_mib=256) as sandbox:
+    with Sandbox(memory_mib=256, recover="fresh") as sandbox:
         assert sandbox.run_code("len(bytearray(200 << 20))", timeout=20).value == str(200 << 20)
 
 
 @pytest.mark.usefixtures("counted_by_control_groups")
 def test_a_child_that_takes_the_memory_is_ended_and_the_cell_goes_on(neighbour_still_answers: Check) -> None:
-    with Sandbox(memory_mib=128) as sandbox:
+    with Sandbox(memory_mib=128, recover="fresh") as sandbox:
         armed(sandbox)
         code = "subprocess.run([sys.executable, '-c', 'bytearray(256 << 20)']).returncode"
         assert value(sandbox, code) == -9
@@ -60,7 +60,7 @@ def test_a_child_that_takes_the_memory_is_ended_and_the_cell_goes_on(neighbour_s
 
 @pytest.mark.usefixtures("counted_by_control_groups")
 def test_memory_of_many_processes_is_counted_together(neighbour_still_answers: Check) -> None:
-    with Sandbox(memory_mib=128) as sandbox:
+    with Sandbox(memory_mib=128, recover="fresh") as sandbox:
         armed(sandbox)
         code = """
 hold = [sys.executable, '-c', 'held = bytearray(48 << 20); input()']
@@ -118,7 +118,7 @@ def make():
 
 @pytest.mark.usefixtures("counted_by_control_groups")
 def test_files_in_memory_count_as_memory(neighbour_still_answers: Check) -> None:
-    with Sandbox(memory_mib=64, disk_mib=1024) as sandbox:
+    with Sandbox(memory_mib=64, disk_mib=1024, recover="fresh") as sandbox:
         result = sandbox.run_code("open('/tmp/big', 'wb').write(bytes(16 << 20) * 8)", timeout=20)
         assert ending(result) == STARVED
         neighbour_still_answers()

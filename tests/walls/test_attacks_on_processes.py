@@ -141,7 +141,7 @@ os.waitpid(pid, 0)[1]
 
 @pytest.mark.promise("wall-process-count")
 def test_a_fork_bomb_ends_at_the_limit(neighbour_still_answers: Check) -> None:
-    with Sandbox(pids=32) as sandbox:
+    with Sandbox(pids=32, recover="fresh") as sandbox:
         armed(sandbox)
         code = """
 made = []
@@ -166,7 +166,7 @@ def bomb():
 
 
 def test_a_fork_bomb_of_bash_ends_at_the_limit(neighbour_still_answers: Check) -> None:
-    with Sandbox(pids=32) as sandbox:
+    with Sandbox(pids=32, recover="fresh") as sandbox:
         sandbox.run_code("f() { f | f & f; }; f", language="bash", timeout=1)
         neighbour_still_answers()
         sandbox.run_code("import os; os._exit(0)", timeout=5)
@@ -174,7 +174,7 @@ def test_a_fork_bomb_of_bash_ends_at_the_limit(neighbour_still_answers: Check) -
 
 
 def test_the_limit_of_processes_counts_threads(neighbour_still_answers: Check) -> None:
-    with Sandbox(pids=32) as sandbox:
+    with Sandbox(pids=32, recover="fresh") as sandbox:
         code = """
 import threading
 gate, made = threading.Event(), 0
@@ -192,7 +192,7 @@ gate.set()
 
 def test_a_sandbox_full_of_processes_is_revived(neighbour_still_answers: Check) -> None:
     """A fresh REPL takes a place and a process id that the dead may still hold."""
-    with Sandbox(pids=64) as sandbox:
+    with Sandbox(pids=64, recover="fresh") as sandbox:
         for _ in range(3):
             result = sandbox.run_code(
                 "import os, signal\n"

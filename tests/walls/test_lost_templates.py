@@ -20,7 +20,7 @@ def kill_what_is_frozen():
         if stat_fields(pid)[:1] == ["t"]:
             os.kill(pid, signal.SIGKILL)
 
-with Sandbox() as sandbox:
+with Sandbox(recover="fresh") as sandbox:
     kill_what_is_frozen()
 """
 _CREATE = """

@@ -27,7 +27,7 @@ from ramet import Sandbox
 from ramet.isolation.kernel import cgroups
 cgroups.delegate = lambda owner_uid: cgroups.NONE
 score = "print(open('/proc/self/oom_score_adj').read().strip())"
-with Sandbox(memory_mib=2048) as greedy, Sandbox(memory_mib=2048) as neighbour:
+with Sandbox(memory_mib=2048, recover="fresh") as greedy, Sandbox(memory_mib=2048) as neighbour:
     print(greedy.run_code(score).stdout, end="")
     neighbour.run_code("kept = 42")
     greedy.run_code("import os; os.environ['BEFORE'] = 'lost'")

@@ -86,7 +86,7 @@ tests, what, code = sys.argv[1:4]
 sys.path.insert(0, tests)
 from tests.walls.attempts import armed, value
 neighbour = armed(ramet.Sandbox(memory_mib=64))
-with ramet.Sandbox(memory_mib=64) as sandbox:
+with ramet.Sandbox(memory_mib=64, recover="fresh") as sandbox:
     armed(sandbox)
     walls = str(sandbox.info().walls["memory"])
     assert "for each process" in walls and "memfd" in walls, walls

@@ -172,7 +172,7 @@ def test_a_pipe_in_the_place_of_a_file_of_the_template_does_not_hold_the_thaw(tm
     folder = next((tmp_path / "environment/lib").glob("python*/site-packages"))
     (folder / "opening.py").write_text("kept = open(__file__)\n")
     template = Template("opening", python=tmp_path / "environment/bin/python", preload=["opening"])
-    with Sandbox(template) as sandbox:
+    with Sandbox(template, recover="fresh") as sandbox:
         code = "import os, opening; os.unlink(opening.kept.name); os.mkfifo(opening.kept.name); os._exit(3)"
         assert sandbox.run_code(code).exit_code == 3
         result = sandbox.run_code(

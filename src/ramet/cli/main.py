@@ -14,7 +14,23 @@ from ramet.cli import completion, doctor
 from ramet.cli.local import images, run, shell
 from ramet.cli.output import print_error
 from ramet.cli.parsing import CommandParser
-from ramet.cli.sandboxes import cp, create, diff, exec, fork, logs, merge, ps, rm, snapshot, templates, top
+from ramet.cli.sandboxes import (
+    cp,
+    create,
+    diff,
+    exec,
+    fork,
+    log,
+    logs,
+    merge,
+    ps,
+    rewind,
+    rm,
+    snapshot,
+    templates,
+    top,
+    undo,
+)
 from ramet.cli.servers import gateway, keys, mcp, serve
 from ramet.errors import RametError
 
@@ -27,7 +43,7 @@ examples:
   ramet run --output out analysis.py     its plots and files come out
   ramet shell             a REPL in a sandbox
   ramet serve             sandboxes over HTTP; then in another terminal:
-  ramet create            a sandbox that stays; then: ramet cp, exec, shell, fork, diff, merge, rm
+  ramet create            a sandbox that stays; then: ramet cp, exec, shell, undo, fork, diff, merge, rm
   ramet ps                what is running there
   ramet gateway --upstream URL    Claude's code execution for programs that speak the Messages API
   ramet mcp               sandboxes for MCP clients
@@ -38,7 +54,26 @@ examples:
 
 
 _COMMANDS = (
-    *(run, shell, create, exec, cp, ps, top, logs, fork, diff, merge, snapshot, templates, images, rm),
+    *(
+        run,
+        shell,
+        create,
+        exec,
+        cp,
+        ps,
+        top,
+        logs,
+        log,
+        undo,
+        rewind,
+        fork,
+        diff,
+        merge,
+        snapshot,
+        templates,
+        images,
+        rm,
+    ),
     *(serve, keys, gateway, mcp, doctor),
 )
 

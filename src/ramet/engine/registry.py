@@ -13,6 +13,7 @@ from functools import partial
 from ramet.engine.cells.descriptions import row
 from ramet.engine.cells.sandbox import Sandbox, merged_message
 from ramet.engine.cells.turns import Caller
+from ramet.engine.history.keeper import HistoryKeeper
 from ramet.engine.idle_memory import IdleMemory
 from ramet.engine.making import snapshots
 from ramet.engine.making.carried_state import RetiredBody
@@ -56,6 +57,7 @@ class Registry:
         )
         self.templates = TemplateNames(quotas, self.snapshots)
         self.workshop = Workshop(start_machine, settings, quotas, self.walks)
+        self.history = HistoryKeeper(self.workshop, settings, self._background)
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._sandboxes)} sandboxes>"
@@ -83,6 +85,7 @@ class Registry:
             self.check_keeping(sandbox.spec)  # again: others were made meanwhile
         for sandbox in sandboxes:
             self._sandboxes[sandbox.id] = sandbox
+            self.history.watch(sandbox)
             sandbox.clock.start(partial(self._on_due, sandbox))
             self.subscriptions.begun(row(sandbox))
 

@@ -137,6 +137,16 @@ class Frozen(Protocol):
     def pause_seconds(self) -> float: ...
     @property
     def file_bytes(self) -> int: ...
+    @property
+    def shadow(self) -> int:
+        """Its process, in the engine's numbering; 0 when there is none any more."""
+
+    def give_way(self) -> None:
+        """What it holds counts in its sandbox's memory limit, and when that is reached the kernel ends it first."""
+
+    async def usable(self) -> bool:
+        """Whether it can still be thawed: the kernel may have ended its process."""
+
     async def close(self) -> None: ...
 
 

@@ -53,6 +53,16 @@ class Settings:
     retire_seconds: float = 60.0
     snapshots: int = 1000
     snapshots_of_an_owner: int = 200  # so that one owner cannot take all the room
+    # Points: states of a sandbox that are kept for undo, rewind and recovery
+    automatic_points: bool = True  # False: only sandboxes that ask for a number of points have any
+    point_idle_seconds: float = 0.03  # without a next cell, after which the state is kept
+    point_outside_seconds: float = 1.0  # the same after a change from outside, as of a file
+    points_before_cells: int = 4  # a new sandbox's, taken although the next cell waits for it
+    point_share: float = 0.03  # of the time, that a sandbox may lose to points while its cells wait
+    point_loop_seconds: float = 1.0  # the longest wait for the answer of a REPL before Python 3.12
+    points: int = 1000  # of all sandboxes; those not used for longest give theirs up
+    points_automatic: int = 256  # the same for sandboxes that did not ask for a number
+    history_bytes: int | None = None  # memory of all points; None: 5 % of the machine's
     # Tool calls of a sandbox
     tool_links: int = 64  # connections to its tool socket
     all_tool_links: int = 2048  # of all sandboxes: each costs a descriptor. Beyond this, a sandbox gets only a few

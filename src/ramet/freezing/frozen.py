@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -13,6 +15,8 @@ from ramet.freezing.memory_allowance import Claim
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import Pod
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
+
+_GIVES_WAY = 1000  # oom_score_adj of what the kernel ends first
 
 
 class Recipes(Protocol):
@@ -75,6 +79,8 @@ class Frozen:
         self.claim = claim  # on the pod of the sandbox that was frozen
         self._pod = pod  # that a template booted in
         self._tracer = tracer
+        self._own_score: int | None = None  # oom_score_adj, while it gives way
+        self._thaws = 0  # under way
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -93,6 +99,33 @@ class Frozen:
         """In the engine's numbering; 0 when it became a sandbox's."""
         return _core.shadow(self.snapshot)
 
+    def give_way(self) -> None:
+        """What it holds counts in its sandbox's memory limit, and when that is reached the kernel ends it first."""
+        if self.claim is not None:
+            self.claim.keep_processes_only()
+        self._own_score = _oom_score(self.shadow)
+        if self._own_score is not None:
+            _set_oom_score(self.shadow, _GIVES_WAY)
+
+    @contextlib.contextmanager
+    def being_thawed(self) -> Iterator[None]:
+        """Inside, copies of it do not inherit that they give way."""
+        self._thaws += 1
+        if self._own_score is not None and self._thaws == 1:
+            _set_oom_score(self.shadow, self._own_score)
+        try:
+            yield
+        finally:
+            self._thaws -= 1
+            if self._own_score is not None and not self._thaws and self.shadow:
+                _set_oom_score(self.shadow, _GIVES_WAY)
+
+    async def usable(self) -> bool:
+        """Whether its shadow still stands where it was frozen: the kernel may have ended it."""
+        if self.closed or not self.shadow:
+            return False
+        return await asyncio.get_running_loop().run_in_executor(self._tracer, _core.usable, self.snapshot)
+
     async def close(self) -> None:
         # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
         if self._closing is None:
@@ -108,3 +141,17 @@ class Frozen:
             self.claim.release()
         if self._pod is not None:
             await self._pod.close()
+
+
+def _oom_score(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/oom_score_adj", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None  # it has ended
+
+
+def _set_oom_score(pid: int, score: int) -> None:
+    # Where this is refused, the kernel chooses by size alone.
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(score))

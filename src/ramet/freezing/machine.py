@@ -214,7 +214,8 @@ class Machine:
         chosen = frozen.mounts if mounts is None else tuple(mounts)
         interpreter, image = frozen.template.interpreter, frozen.recipes.image
         pod = await self._maker.take(interpreter, frozen.limits if limits is None else limits, chosen, image)
-        return await self._inhabit(pod, frozen.template, chosen, self._thawer.thaw_into(frozen, pod), frozen.claim)
+        with frozen.being_thawed():
+            return await self._inhabit(pod, frozen.template, chosen, self._thawer.thaw_into(frozen, pod), frozen.claim)
 
     async def _inhabit(
         self,

@@ -30,6 +30,11 @@ class Claim:
         self._holders += 1
         return self
 
+    def keep_processes_only(self) -> None:
+        """Give the memory back: what the snapshot holds counts in the sandbox's limit from now on."""
+        self.memory_bytes = 0
+        self._room.shrink()
+
     def release(self) -> None:
         self._holders -= 1
         if self._holders == 0:
@@ -59,6 +64,10 @@ class MemoryAllowance:
 
     def forget(self, claim: Claim) -> None:
         self._claims.discard(claim)
+        self.shrink()
+
+    def shrink(self) -> None:
+        """The claims need less than before."""
         # A retry that is under way sees the new sum when its time comes.
         if self._retry is None:
             self._shrink()

@@ -175,7 +175,7 @@ def _checked(value: Any) -> Any:
 
 
 def _failure(result: Result) -> str:
-    if result.state == "lost":
+    if result.state != "kept":
         return result.error.message if result.error is not None else f"Python ended: {result.cause}"
     if result.cause == "timeout":
         return f"Interrupted at its timeout, after {result.duration_seconds:.1f} seconds."

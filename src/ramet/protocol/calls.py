@@ -26,14 +26,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
 
 from ramet.errors import ProtocolError, RametError, error_from_code
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 from ramet.protocol.guest import Rich, read_mimes
 from ramet.protocol.tools.records import read_records
-from ramet.protocol.values.results import CellError, Result, RichResult, Truncated, decode_form, whole_bytes_of_cut
+from ramet.protocol.values.results import (
+    CellError,
+    Result,
+    RichResult,
+    State,
+    Truncated,
+    decode_form,
+    whole_bytes_of_cut,
+)
 
 FRAMES_TYPE = "application/vnd.ramet.frames"  # the content type of calls over HTTP
 
@@ -63,6 +70,10 @@ MERGE = 44
 DIFF = 45
 SAVE = 46  # a snapshot becomes a template
 DROP = 47  # a snapshot
+# the past of a sandbox
+HISTORY = 83  # its steps, and which of their states are kept
+UNDO = 84  # back to the state before the last cells
+REWIND = 85  # back to the state after a step
 # for a server with many users
 SANDBOXES = 50  # all sandboxes of an owner
 WATCH = 51  # all sandboxes, then events as sandboxes begin and end
@@ -117,6 +128,7 @@ TOOL_CANCELLED = 59  # the code no longer waits for that call
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
 FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
+HISTORY_CALLS = frozenset((HISTORY, UNDO, REWIND))
 SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISCARD))
 TERMINAL_CALLS = frozenset(
     (TERMINAL_OPEN, TERMINAL_ATTACH, TERMINAL_INPUT, TERMINAL_RESIZE, TERMINAL_KILL, TERMINAL_LIST, TERMINAL_READ)
@@ -146,10 +158,11 @@ class Outcome:
 
     cell_id: int
     exit_code: int
-    state: Literal["kept", "lost"]
+    state: State
     interrupted: bool = False
     cause: str | None = None
     restarted: bool = False
+    restored: bool = False
     error: CellError | None = None
     duration_seconds: float = 0.0
     stdout: bytes = b""
@@ -188,6 +201,8 @@ def _unusual(outcome: Outcome) -> dict[str, object]:
         header["cause"] = outcome.cause
     if outcome.restarted:
         header["restarted"] = True
+    if outcome.restored:
+        header["restored"] = True
     if outcome.error is not None:
         header["error"] = {"name": outcome.error.name, "message": outcome.error.message}
     if outcome.truncated is not None:
@@ -233,9 +248,10 @@ def read_result(frame: Frame, streamed_value: str | None = None) -> Result:
         value=value,
         results=tuple(results),
         interrupted="interrupted" in header,
-        state="lost" if "state" in header else "kept",
+        state="kept" if "state" not in header else "restored" if header["state"] == "restored" else "lost",
         cause=fields.optional_text(header, "cause"),
         restarted="restarted" in header,
+        restored="restored" in header,
         truncated=_truncated(header, lengths, whole_bytes_of_cut(value)),
         background=texts[2],
         error=None if error is None else CellError.read(error),

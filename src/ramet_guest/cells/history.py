@@ -22,7 +22,7 @@ _SMALL = frozenset((bool, float, complex))
 _SMALL_BITS = 1000
 
 
-class History:
+class InputHistory:
     """Owns the names of earlier inputs and values in the namespace. `shell` is IPython's and has a history manager."""
 
     def __init__(self, shell: Any, namespace: dict[str, Any], sources: Sources) -> None:
@@ -39,7 +39,7 @@ class History:
         self.forget()
 
     def __repr__(self) -> str:
-        return f"<History of {len(self._parsed) - 1} inputs, {len(self._values)} values>"
+        return f"<InputHistory of {len(self._parsed) - 1} inputs, {len(self._values)} values>"
 
     def forget(self) -> None:
         """Starts over with an empty history."""

@@ -21,7 +21,7 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, Intera
 from traitlets import Type
 from traitlets.config import Config
 
-from ramet_guest.cells.history import MAXIMUM_VALUES, History
+from ramet_guest.cells.history import MAXIMUM_VALUES, InputHistory
 from ramet_guest.cells.rich import Publisher, simple_form
 
 _builtin_names: dict[str, Any] = vars(builtins)
@@ -99,7 +99,7 @@ class CellShell(InteractiveShell):
 
     # The REPL sets these before the first cell.
     publisher: Publisher
-    history: History
+    history: InputHistory
     # Code objects whose call of the displayhook is the last thing that a cell does.
     ending_code: list[CodeType | None]
     show_error: Callable[[BaseException], None]
@@ -193,7 +193,7 @@ def configuration() -> Config:
     shell.autoindent = False
     shell.history_length = 0
     shell.history_load_length = 0
-    # `History` stores the values, and fewer of them if they are large.
+    # `InputHistory` stores the values, and fewer of them if they are large.
     shell.cache_size = MAXIMUM_VALUES
     shell.automagic = True
     shell.show_rewritten_input = False

@@ -19,6 +19,7 @@ from ramet.client.folders import DOWNLOAD_BYTES_AT_MOST, Copied
 from ramet.client.handle import HandleOwner, SandboxHandle, SnapshotHandle, closing_after
 from ramet.client.network import NetworkArgument, Secrets
 from ramet.client.operations import cells, forks, sandboxes, terminals, values
+from ramet.client.operations import history as history_operations
 from ramet.client.operations import network as network_operations
 from ramet.client.operations.cells import OnDisconnect
 from ramet.client.operations.forks import ForkedChildren
@@ -29,6 +30,7 @@ from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.checks import Language
 from ramet.protocol.values.forks import Diff, ForkInfo
+from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import Event, Result, SandboxInfo
@@ -68,6 +70,10 @@ class AsyncSandbox(AsyncSandboxBase):
             Default: nothing but the sandbox itself.
         secrets: ``{"NAME": Secret(value, hosts=[...])}``: requests to these hosts carry the value, and code sees only a
             placeholder.
+        history: How many of its past states are kept for ``undo`` and ``rewind``; False keeps none. Default: as many as
+            cost next to nothing.
+        recover: What a sandbox whose Python has died goes on with: "point", its last kept state, or "fresh", an empty
+            Python and its files as they are.
         tools: Functions of this program that code in the sandbox can call.
         url: URL of a server (``ramet serve``) to make the sandbox at. Default: RAMET_URL, else in this process.
         api_key: Key for that server. Default: RAMET_API_KEY.
@@ -103,6 +109,8 @@ class AsyncSandbox(AsyncSandboxBase):
         idle_timeout_seconds: float | None = None,
         network: NetworkArgument | None = None,
         secrets: Secrets | None = None,
+        history: int | None = None,
+        recover: Literal["point", "fresh"] | None = None,
         tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
@@ -124,6 +132,8 @@ class AsyncSandbox(AsyncSandboxBase):
             idle_timeout_seconds=idle_timeout_seconds,
             network=network,
             secrets=secrets,
+            history=history,
+            recover=recover,
         )
         self._begin(template, server, spec, given)
 
@@ -145,6 +155,8 @@ class AsyncSandbox(AsyncSandboxBase):
         idle_timeout_seconds: float | None = None,
         network: NetworkArgument | None = None,
         secrets: Secrets | None = None,
+        history: int | None = None,
+        recover: Literal["point", "fresh"] | None = None,
         tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
@@ -164,6 +176,8 @@ class AsyncSandbox(AsyncSandboxBase):
             idle_timeout_seconds=idle_timeout_seconds,
             network=network,
             secrets=secrets,
+            history=history,
+            recover=recover,
             tools=tools,
             url=url,
             api_key=api_key,
@@ -377,14 +391,17 @@ class AsyncSandbox(AsyncSandboxBase):
             return await self.files.read(remote_path)
         return await self.files._copy(folders.download(remote_path, local_path, max_bytes))
 
-    async def fork(self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False) -> AsyncForks:
+    async def fork(
+        self, n: int = 1, reseed: bool = False, inherit_secrets: bool = False, *, at: Point | str | None = None
+    ) -> AsyncForks:
         """Copy this sandbox as it is between two cells, threads included. Returns a list of ``n`` copies, 1 to 256.
 
         Waits its turn in the queue like a cell. The random generators of the children go on as the parent's would, all
         alike; with ``reseed`` each starts anew. Each child has the parent's network rules, and connections, log and
         placeholders of its own; it can use the parent's secrets only with ``inherit_secrets``. For one child write
-        ``fork()[0]``. Raises ForkFailed if the sandbox cannot be copied, LimitReached if there is no room for the
-        children, InvalidArgument.
+        ``fork()[0]``. With ``at``, a point of ``history()`` or its id, the children begin there, and it does not wait.
+        Raises ForkFailed if the sandbox cannot be copied, PointUnknown if the state of the point is not kept,
+        LimitReached if there is no room for the children, InvalidArgument.
         """
         handle = self._created()
         engine, tools = handle.engine, handle.tools
@@ -395,7 +412,7 @@ class AsyncSandbox(AsyncSandboxBase):
         def child(child_id: str, fork_info: ForkInfo) -> AsyncSandbox:
             return AsyncSandbox._adopted(SandboxHandle(engine, child_id, tools=tools), fork_info)
 
-        return await asynchronous.make(engine, forks.fork(handle.open(), n, reseed, inherit_secrets), keep)
+        return await asynchronous.make(engine, forks.fork(handle.open(), n, reseed, inherit_secrets, at), keep)
 
     async def expose(self, port: int) -> AsyncExposed:
         """Let the host connect to a server in the sandbox that listens at ``port``, now or later. Needs no network.
@@ -459,6 +476,29 @@ class AsyncSandbox(AsyncSandboxBase):
         handle = self._created()
         restoring = forks.restore(handle.open(), handle.restorable(snapshot))
         await asynchronous.perform(handle.engine, restoring)
+
+    async def history(self) -> History:
+        """The past of this sandbox: a point for each cell, the oldest first, and whether its state is still kept."""
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, history_operations.history(handle.open()))
+
+    async def undo(self, n: int = 1) -> Undone:
+        """Go back to the state before the last cell, or the last ``n``: memory, threads and files.
+
+        Waits its turn in the queue like a cell. What it undoes is gone from the history. Tool calls, connections and
+        writes to host folders are not undone: the Undone names them. Raises PointUnknown if that state is not kept,
+        InvalidArgument if there were fewer cells.
+        """
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, history_operations.undo(handle.open(), n))
+
+    async def rewind(self, point: Point | str) -> Undone:
+        """Go back to the state after a point of ``history()``, or after the one of this id. Else like ``undo``.
+
+        Raises PointUnknown if the state of the point is not kept, InvalidArgument for what cannot be an id.
+        """
+        handle = self._created()
+        return await asynchronous.perform(handle.engine, history_operations.rewind(handle.open(), point))
 
     async def merge_into(self, winner: Sandbox | AsyncSandbox) -> None:
         """Replace the state of this sandbox with the winner's. This id stays, and the winner's id no longer exists.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mcp import types
 
-from ramet import AsyncSandbox, InvalidArgument
+from ramet import AsyncSandbox, InvalidArgument, Undone
 from ramet.doors.mcp import answers, arguments
 from ramet.doors.mcp.answers import answer
 from ramet.doors.mcp.cells import Report, run_cell
@@ -104,6 +104,36 @@ async def restore(call: ToolRequest, given: arguments.Restore) -> Answer:
     await call.session.restore(sandbox, given.snapshot)
     structure = answers.TakenSnapshot(sandbox=sandbox.id, snapshot=given.snapshot)
     return answer(Shown(f"sandbox {sandbox.id} is as it was at snapshot {given.snapshot}"), structure)
+
+
+async def history(call: ToolRequest, given: arguments.HistoryArguments) -> Answer:
+    sandbox = await call.sandbox(given)
+    found = await sandbox.history()
+    structure = answers.ListedHistory(
+        sandbox=sandbox.id, points=[answers.ListedPoint.of(point) for point in found], note=found.note
+    )
+    return answer(Shown(str(found) or "no history"), structure)
+
+
+async def undo(call: ToolRequest, given: arguments.Undo) -> Answer:
+    sandbox = await call.sandbox(given)
+    return _went_back(sandbox, await sandbox.undo(given.n))
+
+
+async def rewind(call: ToolRequest, given: arguments.Rewind) -> Answer:
+    sandbox = await call.sandbox(given)
+    return _went_back(sandbox, await sandbox.rewind(given.point))
+
+
+def _went_back(sandbox: AsyncSandbox, undone: Undone) -> Answer:
+    structure = answers.UndoneCells(
+        sandbox=sandbox.id,
+        point=undone.point.id,
+        undone_cells=list(undone.cell_ids),
+        tool_calls=list(undone.tool_calls),
+        connections=list(undone.connections),
+    )
+    return answer(Shown(f"sandbox {sandbox.id} is {undone}"), structure)
 
 
 async def list_files(call: ToolRequest, given: arguments.ListFiles) -> Answer:

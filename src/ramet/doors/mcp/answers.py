@@ -13,7 +13,7 @@ from typing import Any, Literal
 from mcp import types
 from pydantic import BaseModel
 
-from ramet import Diff, FileInfo, Result, SandboxInfo
+from ramet import Diff, FileInfo, Point, Result, SandboxInfo
 from ramet.integrations.results import Shown
 
 LISTED = 500  # entries of each kind in a structure
@@ -54,6 +54,42 @@ class ForkAnswer(BaseModel):
 class TakenSnapshot(BaseModel):
     sandbox: str
     snapshot: str
+
+
+class ListedPoint(BaseModel):
+    id: str
+    cell: int
+    code: str
+    outcome: str
+    kept: bool
+    lost: bool
+    note: str
+
+    @classmethod
+    def of(cls, point: Point) -> ListedPoint:
+        return cls(
+            id=point.id,
+            cell=point.cell_id,
+            code=_sendable(point.code),
+            outcome=point.outcome,
+            kept=point.kept,
+            lost=point.lost,
+            note=point.note,
+        )
+
+
+class ListedHistory(BaseModel):
+    sandbox: str
+    points: list[ListedPoint]
+    note: str
+
+
+class UndoneCells(BaseModel):
+    sandbox: str
+    point: str
+    undone_cells: list[int]
+    tool_calls: list[str]
+    connections: list[str]
 
 
 class ChangedFile(BaseModel):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 TIMEOUT_SECONDS = 300
 _LONGEST_SECONDS = 86_400
 _CHILDREN = 32
+_UNDONE = 1000
 
 Timeout = Annotated[
     float,
@@ -92,6 +93,18 @@ class SnapshotArguments(InSandbox):
 
 class Restore(InSandbox):
     snapshot: Annotated[str, Field(description="Id of the snapshot")]
+
+
+class HistoryArguments(InSandbox):
+    pass
+
+
+class Undo(InSandbox):
+    n: Annotated[int, Field(ge=1, le=_UNDONE, description="How many cells to take back")] = 1
+
+
+class Rewind(InSandbox):
+    point: Annotated[str, Field(description="Id of a point, as history shows it")]
 
 
 class ListFiles(InSandbox):

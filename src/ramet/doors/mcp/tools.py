@@ -17,9 +17,9 @@ INSTRUCTIONS = """\
 Python sandboxes that keep their state. run_python works like the cells of one notebook: variables, imports and files \
 stay between calls, so work in small steps and build on what is there. Before something risky or something you may \
 want to try in several ways, fork the sandbox: each fork is a full copy of the live state, variables and threads \
-included, made in milliseconds. Run a variant in each, compare with diff, and keep the best with merge_into. snapshot \
-and restore go back in time. The sandboxes cannot see the user's files: bring data in with write_file, look at it with \
-read_file and list_files."""
+included, made in milliseconds. Run a variant in each, compare with diff, and keep the best with merge_into. undo \
+takes back the last cell; snapshot and restore go back further. The sandboxes cannot see the user's files: bring data \
+in with write_file, look at it with read_file and list_files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,34 @@ TOOLS = (
         arguments.Restore,
         actions.restore,
         answers.TakenSnapshot,
+        destroys=True,
+    ),
+    McpTool(
+        "history",
+        "Show the past of a sandbox",
+        "List the cells that a sandbox has run, and which of the states after them it can go back to with rewind.",
+        arguments.HistoryArguments,
+        actions.history,
+        answers.ListedHistory,
+        reads_only=True,
+    ),
+    McpTool(
+        "undo",
+        "Undo the last cells",
+        "Bring a sandbox back to the state before its last cell, or its last n: variables, threads and files. Use it "
+        "when a cell has spoilt something. What the cells sent elsewhere is not undone.",
+        arguments.Undo,
+        actions.undo,
+        answers.UndoneCells,
+        destroys=True,
+    ),
+    McpTool(
+        "rewind",
+        "Go back to a point",
+        "Bring a sandbox back to the state after a cell that history lists as kept. Its current state is lost.",
+        arguments.Rewind,
+        actions.rewind,
+        answers.UndoneCells,
         destroys=True,
     ),
     McpTool(

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-from ramet.engine.calls import cells, files, forks, network, sandboxes, server, terminals, tools, values
+from ramet.engine.calls import cells, files, forks, history, network, sandboxes, server, terminals, tools, values
 from ramet.engine.calls.call import ClientCall, Peer, RefusedUpload, is_upload, queued
 from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.registry import Registry
@@ -36,6 +36,7 @@ _KINDS: dict[int, Callable[[Peer, Frame], ClientCall]] = {
     **dict.fromkeys(calls.TERMINAL_CALLS, terminals.TerminalCall),
     **dict.fromkeys(calls.NETWORK_CALLS, network.NetworkCall),
     **dict.fromkeys(calls.FORK_CALLS, queued(forks.begin)),
+    **dict.fromkeys(calls.HISTORY_CALLS, queued(history.begin)),
     **dict.fromkeys(calls.SERVER_CALLS, queued(server.begin)),
 }
 

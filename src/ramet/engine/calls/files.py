@@ -20,6 +20,7 @@ from ramet.protocol.values.results import FileInfo
 
 FileWork = Callable[[SandboxTree, Transfer], Answer]
 
+_CHANGING = frozenset((calls.WRITE, calls.MKDIR, calls.REMOVE, calls.RENAME))
 _ENTRIES_IN_A_FRAME = 1000
 _WHOLE_FILE_BYTES = 2**63 - 1
 
@@ -56,6 +57,8 @@ class FileCall(ClientCall):
         finally:
             tree.close()
             over.set_result(None)
+            if self.frame.kind in _CHANGING:
+                self._sandbox.touched()
         self.peer.answer(answer)
 
 

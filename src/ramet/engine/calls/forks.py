@@ -9,6 +9,7 @@ from typing import Any
 from ramet.engine.calls.call import Answer
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
+from ramet.engine.history.branching import fork_at
 from ramet.engine.images.saved import save
 from ramet.engine.making.diff import diff, diff_since
 from ramet.engine.making.fork import ForkResult, fork
@@ -46,7 +47,10 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
         count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
         checks.check_count(count)
         inherit = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
-        return _fork(fork(registry, sandbox, count, reseed, caller, Allowance.read(header), inherit))
+        allowance = Allowance.read(header)
+        if (at := fields.optional_text(header, "at")) is not None:
+            return _fork(fork_at(registry, sandbox, at, count, reseed, caller, allowance, inherit))
+        return _fork(fork(registry, sandbox, count, reseed, caller, allowance, inherit))
     if frame.kind == calls.SNAPSHOT:
         return _snapshot(snapshot(registry, sandbox, caller))
     if frame.kind == calls.RESTORE:

@@ -141,6 +141,7 @@ async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
         "owners": owners,
         "snapshots": len(registry.snapshots) if owner is None else len(registry.snapshots.rows(owner)),
         "spaces": len(registry.kept.rows(owner)),
+        "history": registry.history.facts(owner),
     }
 
 

@@ -88,6 +88,7 @@ async def _get(sandbox: Sandbox, name: str, transfer: Transfer) -> None:
 
 
 async def _set(sandbox: Sandbox, name: str, path: str | None, data: bytes) -> None:
+    sandbox.touched(memory=True)
     told = await sandbox.repl.value(guest.set_value(name, path, data))
     if told.refusal is not None:
         raise _refused(*told.refusal)

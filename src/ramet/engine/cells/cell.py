@@ -66,6 +66,7 @@ class Cell:
     abandoned: bool = False
     # An interrupt came while a REPL was still being prepared for the cell, which had no process to signal yet.
     interrupted: bool = False
+    restored: bool = False  # it began in a kept state, because the REPL had ended before
     # Set by the REPL when it starts the cell
     cell_id: int = 0
     background: bytes = b""  # output between the previous cell and this one

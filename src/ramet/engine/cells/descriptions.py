@@ -35,7 +35,12 @@ def info(sandbox: Sandbox) -> dict[str, object]:
         "pid": body.pid,
         "python": sandbox.spec.template.python,
         "limits": asdict(sandbox.spec.limits),
-        "usage": {**body.usage(), "spilled_bytes": sandbox.spilled_bytes},
+        "usage": {**body.usage(), "spilled_bytes": sandbox.spilled_bytes, **_history(sandbox)},
         "walls": walls,
     }
     return {**row(sandbox), **more}
+
+
+def _history(sandbox: Sandbox) -> dict[str, int]:
+    kept = sandbox.past.kept()
+    return {"points": len(kept), "points_bytes": sum(step.memory_bytes for step in kept)}

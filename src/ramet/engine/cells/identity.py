@@ -50,9 +50,16 @@ class Identity:
         return self.spec.owner
 
     def adopt(self, spec: SandboxSpec, carried: CarriedState) -> None:
-        """Go on with the body of another sandbox. Owner, lifetime and persistence belong to the id, and stay."""
+        """Go on with the body of another sandbox. What belongs to the id stays: owner, lifetime and the like."""
         own = self.spec
-        self.spec = replace(spec, owner=own.owner, lifetime=own.lifetime, persistent=own.persistent)
+        self.spec = replace(
+            spec,
+            owner=own.owner,
+            lifetime=own.lifetime,
+            persistent=own.persistent,
+            history=own.history,
+            recover=own.recover,
+        )
         self.carried = self.carried.joined_by(carried)
 
     # Output that is too long for a result goes into files of the sandbox; ``root`` is the root of its body.

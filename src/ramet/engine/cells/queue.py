@@ -65,9 +65,9 @@ class CellQueue:
         if self._early:
             self._follow(cell)
 
-    def turn(self, needs_repl: bool) -> Turn:
+    def turn(self, needs_repl: bool, quiet: bool = False) -> Turn:
         """A turn between two cells, now or when those before it are over. Raises SandboxClosed or LimitReached."""
-        turn = Turn(needs_repl, self._leave)
+        turn = Turn(needs_repl, self._leave, quiet)
         self._enqueue(turn, "do this")
         return turn
 
@@ -115,7 +115,8 @@ class CellQueue:
 
     def next(self) -> None:
         """The current item is over."""
-        self._identity.clock.touch()
+        if not (isinstance(self.current, Turn) and self.current.quiet):
+            self._identity.clock.touch()
         self.current = None
         if self._queue and not self.closed:
             self._begin(self._queue.popleft())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ramet.engine.busy_selector import expect_message
 from ramet.engine.cells import repl_endings
@@ -21,7 +21,7 @@ from ramet.errors import InvalidArgument, ProtocolError, SandboxLost
 from ramet.protocol import guest
 from ramet.protocol.bounded_bytes import Tail
 from ramet.protocol.frames import FROM_GUEST, Frame
-from ramet.protocol.values.results import CellError
+from ramet.protocol.values.results import CellError, State
 
 BROKEN_PROTOCOL = "broken protocol"
 _FRAME_BYTES = 128  # a guess of the cost of a frame besides its header, in bytes of a header
@@ -35,7 +35,7 @@ class Ending(NamedTuple):
     """How a cell ended."""
 
     exit_code: int
-    state: Literal["kept", "lost"]
+    state: State
     cause: str | None
     error: CellError | None
     interrupted: bool
@@ -118,10 +118,18 @@ class Repl:
         if error is not None:
             raise SandboxLost(f"the copy of a sandbox could not be set up: {error:.1000}")
 
-    async def runs_loops(self) -> bool:
-        """Whether a thread of the REPL runs an asyncio loop. Raises SandboxLost."""
-        answer = await self._ask(guest.ask_loops(), guest.Loops)
-        return answer.running
+    async def runs_loops(self, seconds: float | None = None) -> bool:
+        """Whether a thread of the REPL runs an asyncio loop. Raises SandboxLost.
+
+        ``seconds``: a REPL that has not answered by then is left alone. Without, one that does not answer is ended.
+        """
+        if seconds is None:
+            return (await self._ask(guest.ask_loops(), guest.Loops)).running
+        answer = self._send(guest.ask_loops(), guest.Loops)
+        await asyncio.wait([answer], timeout=seconds)  # which does not cancel it: a late answer needs its question
+        if not answer.done():
+            raise SandboxLost("the REPL is busy and did not answer")
+        return answer.result().running
 
     async def names(self) -> guest.GuestNames:
         """List the names of its namespace. Runs user code (``__repr__``), which is interrupted after a while.
@@ -346,8 +354,16 @@ class Repl:
 
     def note(self, sentence: str) -> None:
         """Add a message to the running cell's stderr, where people and models read it."""
+        if self._running is not None:
+            self.note_for(self._running, sentence)
+
+    def note_for(self, cell: Cell, sentence: str) -> None:
+        """Add a message to the stderr of a cell that runs, or in which the REPL has just ended."""
         line = repl_endings.as_output(sentence).encode()
-        self._on_output(STDERR, b"\n" + line if self._in_line else line)
+        data = b"\n" + line if self._in_line else line
+        self._in_line = False
+        self.replay.printed(STDERR, data, cell.execution)
+        cell.sink.output(STDERR, data)
 
     def _hold_if_full(self, running: Cell) -> None:
         if running.sink.full(self._go_on):
@@ -424,7 +440,6 @@ class Repl:
         self._pipes.detach()
         if running is not None:
             error = repl_endings.lost(self.why_ended)
-            self.note(error.message)
             interrupted = running.ladder is not None and running.ladder.cause is not None
             seconds = perf_counter() - running.began
             self._finish(running, Ending(exit_code, "lost", cause, error, interrupted, seconds))

@@ -7,6 +7,7 @@ result report would go unnoticed.
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from ramet.protocol.values.results import CellError
 
@@ -42,6 +43,33 @@ def lost(reason: str) -> CellError:
         f"the sandbox's Python ended: {reason}. Its {_GONE} are gone; files in the sandbox are kept. "
         "The next cell starts in a fresh Python.",
     )
+
+
+def restored(reason: str, where: str, lost_cells: Sequence[int]) -> CellError:
+    """The error of the cell during which the REPL ended, when the sandbox is back at a kept state."""
+    return CellError(
+        ERROR_NAME,
+        f"the sandbox's Python ended: {reason}. The sandbox was restored to {where}, with its variables, threads and "
+        f"files: all that this cell did in it is undone{_and_cells(lost_cells)}.",
+    )
+
+
+def restored_before(reason: str, where: str, lost_cells: Sequence[int]) -> str:
+    """The message for the next cell, when the REPL had ended between two cells."""
+    return (
+        f"this cell started from {where}, because the sandbox's Python had ended: {reason}. Its variables, threads and "
+        f"files are as they were then{_and_cells(lost_cells)}."
+    )
+
+
+def _and_cells(lost_cells: Sequence[int]) -> str:
+    """Cells whose work is missing because no later state was kept."""
+    if not lost_cells:
+        return ""
+    first, last = min(lost_cells), max(lost_cells)
+    if first == last:
+        return f", and the work of cell {first} is missing, too: no later state was kept"
+    return f", and the work of cells {first} to {last} is missing, too: no later state was kept"
 
 
 def restarted(reason: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from ramet.engine.cells import repl_endings
 from ramet.engine.cells.cell import Cell, Collected
@@ -13,6 +16,7 @@ from ramet.engine.cells.identity import Identity
 from ramet.engine.cells.queue import CellQueue
 from ramet.engine.cells.repl import Ending, Repl
 from ramet.engine.cells.turns import Turn
+from ramet.engine.history.past import Past, Step
 from ramet.engine.making.carried_state import CarriedState, RetiredBody
 from ramet.engine.making.recover import recover
 from ramet.engine.network.exposed_ports import Exposures
@@ -29,7 +33,34 @@ from ramet.isolation.files.skeleton import COMMAND_FOLDER
 from ramet.protocol.bounded_bytes import Tail
 from ramet.protocol.calls import Outcome
 from ramet.protocol.tools.specs import GivenTools
+from ramet.protocol.values.history import Taking
 from ramet.protocol.values.specs import SandboxSpec
+
+
+class Points(Protocol):
+    """What keeps states of a sandbox, and brings it back to the last one. It never fails the sandbox."""
+
+    @property
+    def due(self) -> bool:
+        """Whether the next cell should wait until the state before it is kept. Asked before each cell: cheap."""
+
+    async def before_cell(self) -> None: ...
+    def cell_ended(self, cell: Cell, ending: Ending) -> None: ...
+    def touched(self, memory: bool) -> None:
+        """Files were changed from outside, or values in its memory."""
+
+    def moved(self) -> None:
+        """The sandbox has another body."""
+
+    def taking(self) -> tuple[Taking, str]:
+        """Whether states are kept, and why they are not."""
+
+    @property
+    def can_restore(self) -> bool: ...
+    async def restore_last(self, idle: bool) -> tuple[Step, list[Step]]:
+        """Bring back one whose REPL has ended. Returns where it is, and the steps whose work is lost."""
+
+    def stop(self) -> None: ...
 
 
 class Sandbox:
@@ -54,7 +85,7 @@ class Sandbox:
         self.body = body
         body.owner = spec.owner
         self._settings = settings
-        state = _first_carried(body) if carried is None else replace(carried)
+        state = first_carried(body) if carried is None else replace(carried)
         shelf = shelf or Shelf(settings.all_executions_bytes)
         self.identity = Identity(sandbox_id, spec, state, parent, settings, shelf, self._in_use)
         self.id = sandbox_id
@@ -78,6 +109,12 @@ class Sandbox:
         self._outdated = self._variables() != state.variables
         # Gets a REPL, tools and a network ready for the current item, which begins when it is over.
         self._preparing: asyncio.Task[None] | None = None
+        # Brings the sandbox back to a kept state, before the outcome of the cell in which its REPL ended is delivered.
+        self._restoring: asyncio.Task[None] | None = None
+        self._restored_note = ""  # for the next cell, which has no other way to know
+        self.past = Past(spec.history)
+        self.points: Points | None = None  # of one that a list shows
+        self.on_points_stopped: Callable[[], None] = lambda: None
         self._closing: asyncio.Future[None] | None = None
         self.when_closed: Callable[[], None] | None = None  # called once, when all of it is gone
 
@@ -96,7 +133,8 @@ class Sandbox:
     def state(self) -> str:
         if self._closing is not None:
             return "closed"
-        if self.queue.current is not None:
+        current = self.queue.current
+        if current is not None and not (isinstance(current, Turn) and current.quiet):
             return "running"
         return "idle" if self.repl.alive else "lost"
 
@@ -115,6 +153,21 @@ class Sandbox:
     @property
     def spilled_bytes(self) -> int:
         return self.identity.spilled_bytes(self.body.root)
+
+    @property
+    def attempts(self) -> int:
+        """The number of connections that it has tried."""
+        return 0 if self.network is None else self.network.log.count
+
+    def touched(self, memory: bool = False) -> None:
+        """Files were changed from outside, or values in its memory."""
+        if self.points is not None:
+            self.points.touched(memory)
+
+    def check_open(self) -> None:
+        """Raise SandboxClosed if it is closing."""
+        if self._closing is not None:
+            raise SandboxClosed(f"the call was cancelled: {self.identity.ended}")
 
     @property
     def terminals(self) -> Terminals:
@@ -215,6 +268,7 @@ class Sandbox:
             and (self.network is None or self.network.ready)
             and not self._outdated
             and not self.folders.needed
+            and not (self.points is not None and self.points.due)
         )
 
     def _start(self, item: Cell | Turn) -> None:
@@ -228,19 +282,61 @@ class Sandbox:
         self.repl.run(item, carried.cells)
         if carried.restarted:
             self.repl.note(repl_endings.restarted(carried.why_restarted))
+        elif self._restored_note:
+            self.repl.note(self._restored_note)
+            item.restored = True
+        self._restored_note = ""
         if item.interrupted:
             self.repl.interrupt()
 
     def _on_cell_end(self, cell: Cell, ending: Ending) -> None:
         if self.tools is not None:
             self.tools.end_cell()
+        if ending.state != "lost":
+            self._collect(cell, ending)
+        elif self.points is not None and self.points.can_restore and self._closing is None:
+            self._restoring = asyncio.get_running_loop().create_task(self._restore_after(cell, ending))
+        else:
+            self._tell_loss(cell, ending)
+
+    def _collect(self, cell: Cell, ending: Ending) -> None:
         # Nearly always at once; a large output has to reach its file first.
         cell.sink.collect(lambda collected: self._deliver(cell, ending, collected))
+
+    def _tell_loss(self, cell: Cell, ending: Ending) -> None:
+        assert ending.error is not None
+        self.repl.note_for(cell, ending.error.message)
+        self._collect(cell, ending)
+
+    async def _restore_after(self, cell: Cell, ending: Ending) -> None:
+        """The REPL ended in a cell: go back to the last kept state first, so that the outcome says what is true."""
+        points, ended = self.points, self.repl
+        assert points is not None
+        try:
+            step, lost = await points.restore_last(idle=False)
+        except Exception as error:
+            if not isinstance(error, RametError):
+                traceback.print_exc(file=sys.stderr)
+            restored = None
+        else:
+            restored = repl_endings.restored(ended.why_ended, step.where(), [one.cell_id for one in lost])
+        self._restoring = None
+        if self._closing is not None or cell is not self.queue.current:
+            return
+        if restored is None:
+            self._tell_loss(cell, ending)
+            return
+        ended.note_for(cell, restored.message)
+        self._collect(cell, ending._replace(state="restored", error=restored))
 
     def _deliver(self, cell: Cell, ending: Ending, collected: Collected) -> None:
         if cell is not self.queue.current:
             return  # the sandbox was closed while the output was written to its file
         carried = self.identity.carried
+        truncated = collected.truncated
+        if truncated is not None and ending.state == "restored":
+            # The files with the whole output were written before the restore, and are undone.
+            truncated = replace(truncated, stdout_path=None, stderr_path=None)
         outcome = Outcome(
             cell_id=cell.cell_id,
             exit_code=ending.exit_code,
@@ -248,13 +344,14 @@ class Sandbox:
             interrupted=ending.interrupted,
             cause=ending.cause,
             restarted=carried.restarted,
+            restored=cell.restored,
             error=ending.error,
             duration_seconds=ending.duration_seconds,
             stdout=collected.stdout,
             stderr=collected.stderr,
             background=cell.background,
             rich=collected.rich,
-            truncated=collected.truncated,
+            truncated=truncated,
         )
         if cell.tool_records is not None:
             outcome.tool_calls = cell.tool_records.encoded()
@@ -266,6 +363,8 @@ class Sandbox:
         if not cell.abandoned:
             carried.loss_told = ending.state == "lost"
             cell.on_outcome(outcome)
+        if self.points is not None:
+            self.points.cell_ended(cell, ending)
         self.replay.exited(ending.exit_code, cell.execution)
         self.queue.next()
 
@@ -284,6 +383,8 @@ class Sandbox:
                     await self.network.opened()
                 await self.folders.now()
                 self.folders.go_on()
+                if self.points is not None and self.points.due and self._closing is None:
+                    await self.points.before_cell()
         except RametError as cause:
             error = cause
         except Exception as cause:
@@ -303,16 +404,29 @@ class Sandbox:
             self._start(item)
 
     async def _recover(self) -> None:
-        """A fresh REPL in the same pod."""
+        """The last kept state, or a fresh REPL in the same pod."""
         self.repl.detach()
         # One that could not be configured was given up; what ended before it is what was lost.
-        self.identity.carried.why_restarted = self.repl.why_ended or self.identity.carried.why_restarted
+        reason = self.repl.why_ended or self.identity.carried.why_restarted
+        # A result has said already that the next cell starts in a fresh Python.
+        promised = self.identity.carried.loss_told
+        if self.points is not None and self.points.can_restore and not promised:
+            try:
+                step, lost = await self.points.restore_last(idle=True)
+            except RametError:
+                self.check_open()  # else as if there were no kept state
+            else:
+                lost_cells = [one.cell_id for one in lost if one.kind == "cell"]
+                self._restored_note = repl_endings.restored_before(reason, step.where(), lost_cells)
+                return
+        self.identity.carried.why_restarted = reason
         await recover(self)
 
     def start_repl_again(self) -> None:
         if self._closing is not None:  # it began to close while the template was thawed
             raise SandboxClosed(f"cannot start the REPL again: {self.identity.ended}")
         self.repl = Repl(self.body, self._settings, self._background, self.replay, self._on_cell_end)
+        self.past.add_restart(self.attempts)
         carried = self.identity.carried
         carried.restarted = True
         carried.variables, carried.commands = {}, None
@@ -323,11 +437,11 @@ class Sandbox:
 
     # Another body
 
-    def become(self, body: Body, spec: SandboxSpec, carried: CarriedState) -> RetiredBody:
-        """Go on with a body that was thawed from a sandbox. Only in a turn."""
+    def become(self, body: Body, spec: SandboxSpec, carried: CarriedState, fresh: bool = False) -> RetiredBody:
+        """Go on with a body that was thawed from a sandbox, or a ``fresh`` one. Only while no cell runs."""
         background = Tail(self._settings.background_bytes)
         # First, because it can fail: then the sandbox keeps the body that it has, and the caller closes the new one.
-        repl = Repl(body, self._settings, background, self.replay, self._on_cell_end, fresh=False)
+        repl = Repl(body, self._settings, background, self.replay, self._on_cell_end, fresh)
         retired = self._retire()
         self.body, self.repl, self._background = body, repl, background
         self.identity.adopt(spec, carried)
@@ -350,8 +464,21 @@ class Sandbox:
         self._renew_tools()
         self._renew_network(winner)
         self.replay.append(winner.replay)
+        self._take_past(winner)
         winner._dissolve(self)
         return retired
+
+    def _take_past(self, winner: Sandbox) -> None:
+        """Go on with the past of a winner, as far back as this sandbox remembers any."""
+        past = winner.past.copy(wanted=self.past.wanted)
+        for step in past.steps:
+            step.attempts = self.attempts  # the log of its network goes with the id
+        for state in (*self.past.take_states(), *winner.past.take_states()):
+            self.past.release(state)
+        past.release = self.past.release
+        self.past = past
+        if self.points is not None:
+            self.points.moved()
 
     def _renew_tools(self) -> None:
         """The tool socket is in the network of one body."""
@@ -389,6 +516,7 @@ class Sandbox:
         self._closing = asyncio.get_running_loop().create_future()
         self._closing.set_result(None)
         self.queue.closed = True
+        self._stop_points()
         self.queue.fail_all(self.identity.ended)
         self.queue.current = None
         if self.tools is not None:
@@ -396,6 +524,11 @@ class Sandbox:
         into.executions.adopt(self.executions)
 
     # The end
+
+    def _stop_points(self) -> None:
+        if self.points is not None:
+            self.points.stop()
+            self.on_points_stopped()
 
     async def close(self, why: str | None = None) -> None:
         """End everything. Cells that run or wait are cancelled."""
@@ -422,6 +555,7 @@ class Sandbox:
             self.repl.interrupt()
 
     async def _close(self) -> None:
+        self._stop_points()
         self.clock.stop()
         self.folders.stop()
         current = self.queue.current
@@ -442,10 +576,14 @@ class Sandbox:
             await current.released.wait()  # a fork or a restore may be using the body
         if self._preparing is not None:
             await asyncio.wait([self._preparing])  # a recovery may be replacing the processes in the pod
+        if self._restoring is not None:
+            await asyncio.wait([self._restoring])
+        # Before the body: the frozen processes are in the groups of its pod.
+        await self.past.close()
         await self.body.close()
 
 
-def _first_carried(body: Body) -> CarriedState:
+def first_carried(body: Body) -> CarriedState:
     """Of a REPL that was thawed from a template; one that waited in the pool may have variables already."""
     prepared = body.prepared
     if isinstance(prepared, PreparedNetwork):

@@ -14,12 +14,14 @@ from ramet.errors import ExecutionCancelled, RametError, SandboxLost
 class Turn:
     """A place in one sandbox's queue. ``begun`` is done when it has come; the next one begins after ``release``.
 
-    A sandbox that closes meanwhile fails ``begun``, or sets ``closing``, and then waits for the release.
+    A sandbox that closes meanwhile fails ``begun``, or sets ``closing``, and then waits for the release. ``quiet``: it
+    is the engine's own, and does not count as use of the sandbox.
     """
 
-    def __init__(self, needs_repl: bool, leave: Callable[[Turn], None]) -> None:
+    def __init__(self, needs_repl: bool, leave: Callable[[Turn], None], quiet: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self.needs_repl = needs_repl
+        self.quiet = quiet
         self.begun: asyncio.Future[None] = loop.create_future()
         self.closing: asyncio.Future[RametError] = loop.create_future()
         self.released = asyncio.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.history.past import TemplateState
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.sources import TemplateSource
 from ramet.engine.making.workshop import NewSandbox
@@ -36,6 +37,7 @@ async def create(registry: Registry, spec: SandboxSpec, allowance: Allowance = _
         async with AsyncExitStack() as undo:
             new = NewSandbox(workshop, spec, await workshop.new_network(spec))
             made = await bring_up(TemplateSource(machine, spec), [new], undo)
+            made[0].past.begin(TemplateState())
             registry.add(made)
             undo.pop_all()
     return made[0]

@@ -71,13 +71,15 @@ async def _fork(
 ) -> ForkResult:
     workshop = registry.workshop
     with reservation:
-        async with turns as (turn,), AsyncExitStack() as undo:
+        async with turns as (turn,), AsyncExitStack() as always, AsyncExitStack() as undo:
             began = perf_counter()
             # Cells were not all that ran before this turn: with a merge the parent has the limits of the winner.
             workshop.quotas.grow(reservation, count * parent.spec.limits.memory_bytes)
             keep_pid = await settle(parent)
             # The children are not persistent: their caller has not asked to keep them.
             spec, carried = replace(parent.spec, persistent=False), parent.carried
+            past = parent.past.copy(wanted=parent.past.wanted)  # before the turn ends
+            always.push_async_callback(past.close)
             copy_network = partial(parent.network.for_copy, inherit_secrets) if parent.network is not None else None
             # The turn ends as soon as the parent runs again, so that its next cell need not wait for the children.
             source = ForkSource(await workshop.machine(), parent.body, count, keep_pid, reseed, turn.release)
@@ -86,6 +88,8 @@ async def _fork(
                 for _ in range(count)
             ]
             sandboxes = await bring_up(source, children, undo)
+            for child in sandboxes:
+                child.past = past.copy(wanted=past.wanted)
             caller.check()  # children of a caller that disconnected would never be closed
             registry.add(sandboxes)
             undo.pop_all()

@@ -39,6 +39,10 @@ class Snapshot:
     def owner(self) -> str:
         return self.spec.owner
 
+    @property
+    def holders(self) -> int:
+        return self._holders
+
     def hold(self) -> None:
         self._holders += 1
 

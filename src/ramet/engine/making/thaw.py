@@ -119,6 +119,7 @@ async def _thaw(
                 asked = dict(spec.environment), spec.cwd
                 source = SnapshotSource(machine, found, whole.limits, whole.mounts, network is not None, asked)
                 made = await bring_up(source, [new], undo)
+                made[0].past.begin(found)
             caller.check()  # a sandbox of a caller that disconnected would never be closed
             registry.add(made)
             undo.pop_all()
@@ -144,6 +145,9 @@ async def _restore(registry: Registry, sandbox: Sandbox, found: Snapshot, turns:
             spec = replace(found.spec, limits=own.limits, mounts=own.mounts)
             await bring_up(source, [_Restored(sandbox, turn, spec, found, registry.retire)], undo)
             undo.pop_all()
+            sandbox.past.add_restore(found, sandbox.attempts)
+            if sandbox.points is not None:
+                sandbox.points.moved()
     finally:
         await found.let_go()
 

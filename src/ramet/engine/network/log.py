@@ -30,6 +30,7 @@ class ConnectionLog:
         # Open connections, including those whose entry was dropped from `_kept`: their bytes still count.
         self._open: dict[_Key, Attempt] = {}
         self.dropped = 0
+        self.count = 0  # of all attempts, kept or not
         self.used_bytes = 0  # sent and received over all connections
         self.on_attempt: Callable[[bool], None] | None = None  # called with whether the attempt was allowed
         self._appended = 0
@@ -39,6 +40,11 @@ class ConnectionLog:
 
     def attempts(self) -> list[Attempt]:
         return list(self._kept.values())
+
+    def since(self, count: int) -> list[Attempt]:
+        """The attempts after the first ``count`` of all, as far as they are kept."""
+        newer = self.count - count
+        return list(self._kept.values())[-newer:] if newer > 0 else []
 
     def tried(self, peer: int, message: Mapping[str, object]) -> None:
         """Add an attempt that the proxy reports. Raises ProtocolError if the report makes no sense."""
@@ -98,6 +104,7 @@ class ConnectionLog:
             self.on_attempt(attempt.allowed)
 
     def _keep(self, key: _Key, attempt: Attempt) -> None:
+        self.count += 1
         self._kept[key] = attempt
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)

@@ -111,6 +111,8 @@ class Terminals:
         """Serve one call and return its answer. Counts as use of the sandbox at its beginning and at its end."""
         header = frame.header
         self._touch()
+        if frame.kind in (calls.TERMINAL_OPEN, calls.TERMINAL_INPUT):
+            sandbox.touched()
         try:
             if frame.kind == calls.TERMINAL_OPEN:
                 return await self._open(header, sandbox, channel)

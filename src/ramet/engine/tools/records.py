@@ -18,6 +18,7 @@ class ToolCallRecords:
 
     def __init__(self) -> None:
         self._rows: list[str] = []
+        self.names: dict[str, None] = {}  # of tools that were called
         self._bytes = 0
         self.dropped = 0
 
@@ -26,6 +27,7 @@ class ToolCallRecords:
             self.dropped += 1
             return
         name = name[:_NAME_CHARACTERS_AT_MOST]
+        self.names[name] = None
         message = None if message is None else message[:_MESSAGE_CHARACTERS_AT_MOST]
         row = encode_record(name, _text(arguments), seconds, outcome, message)
         if self._bytes + len(row) > _BYTES_AT_MOST:

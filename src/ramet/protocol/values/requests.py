@@ -66,6 +66,30 @@ def _read_mounts(name: str, value: object) -> tuple[MountSpec, ...]:
     return tuple(mounts)
 
 
+def _read_history(name: str, value: object) -> int | None:
+    if value is not False and type(value) is not int:
+        wrong_kind(name, value, "false or a whole number")
+    return value
+
+
+def _check_history(name: str, value: object) -> None:
+    if value is not False:
+        checks.check_whole(name, value, 1, HISTORY_AT_MOST)
+
+
+def _check_recover(name: str, value: object) -> None:
+    if value not in RECOVER:
+        raise must(name, f"be {' or '.join(map(repr, RECOVER))}", value)
+
+
+HISTORY_AT_MOST = 1000
+RECOVER = ("point", "fresh")
+_HISTORY = Kind(
+    _read_history,
+    {"oneOf": [{"type": "integer", "minimum": 1, "maximum": HISTORY_AT_MOST}, {"type": "boolean", "enum": [False]}]},
+    check=_check_history,
+    parse=lambda text: False if text == "off" else int(text),
+)
 _MOUNTS = Kind(_read_mounts, {"type": "array"}, lambda mounts: [asdict(mount) for mount in mounts])
 
 
@@ -92,6 +116,27 @@ class CarriedOptions:
         said_each_time=True,
         http_help="Values that requests to some hosts carry and that the sandbox never holds: variables of these names "
         "have placeholders. Needs egress.",
+    )
+
+    history: int | None = option(
+        _HISTORY,
+        "How many of its past states are kept for ``undo`` and ``rewind``; False keeps none. Default: as many as cost "
+        "next to nothing.",
+        http_help="How many of its past states are kept for undo and rewind, from 1 to 1000: each cell waits until "
+        "the state before it is kept. false: none. Default: states are kept where that costs next to nothing.",
+        command_line=CommandLine(
+            "--history", "past states to keep: a number, or off (default: those that cost next to nothing)", "N|off"
+        ),
+    )
+    recover: str = option(
+        TEXT,
+        'What a sandbox whose Python has died goes on with: "point", its last kept state, or "fresh", an empty Python '
+        "and its files as they are.",
+        "point",
+        check=_check_recover,
+        schema={"enum": list(RECOVER)},
+        http_help="What it goes on with when its Python has died: point, its last kept state; fresh, an empty Python "
+        "and its files as they are.",
     )
 
     def check_carried(self) -> None:

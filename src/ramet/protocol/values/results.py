@@ -13,6 +13,9 @@ from ramet.protocol import fields
 from ramet.protocol.values import result_texts
 from ramet.protocol.values.specs import Limits
 
+# Of the namespace after a cell. "restored": the REPL ended in the cell, and the sandbox is back at its last kept state.
+State = Literal["kept", "lost", "restored"]
+
 
 @dataclass(frozen=True, slots=True)
 class CellError:
@@ -136,7 +139,7 @@ class Result:
     value: str | None
     results: tuple[RichResult, ...]
     interrupted: bool
-    state: Literal["kept", "lost"]
+    state: State
     cause: str | None
     restarted: bool
     truncated: Truncated | None
@@ -146,6 +149,7 @@ class Result:
     cell_id: int
     tool_calls: tuple[ToolCallRecord, ...] = ()
     tool_calls_dropped: int = 0  # calls beyond the number that is kept
+    restored: bool = False  # it began in a kept state, because the REPL had ended after the cell before
 
     @property
     def ok(self) -> bool:
@@ -173,6 +177,7 @@ class Result:
             "state": self.state,
             "cause": self.cause,
             "restarted": self.restarted,
+            "restored": self.restored,
             "truncated": None if self.truncated is None else asdict(self.truncated),
             "background": self.background,
             "error": None if self.error is None else asdict(self.error),
@@ -188,8 +193,8 @@ class Result:
     def __repr__(self) -> str:
         ended = "ok" if self.ok else self.error.name if self.error is not None else f"exit code {self.exit_code}"
         shown = [ended, *([self.cause] if self.cause is not None and not self.ok else [])]
-        if self.state == "lost":
-            shown.append("state lost")
+        if self.state != "kept":
+            shown.append(f"state {self.state}")
         for name, text in (("stdout", self.stdout), ("stderr", self.stderr), ("value", self.value)):
             if text:
                 shown.append(f"{name}={_shortened(text)}")

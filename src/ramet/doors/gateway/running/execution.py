@@ -75,12 +75,17 @@ async def _carry_out(run: CellRun, place: ExecutionPlace) -> Finished:
         result = await place.sandbox.run_code(code, language)
     finally:
         run.time.stop()
-    if result.state == "lost" or result.restarted:
+    if _is_another_repl(result):
         place.outputs.repl_lost()
     taking = Taking(place.files, place.settings.outputs, place.owner, place.container)
     await taking.take_images(cell_reports.images(result))
     await place.outputs.take(place.sandbox, taking)
     return await _told(run, place, result, taking, prepared)
+
+
+def _is_another_repl(result: Result) -> bool:
+    """Whether the REPL ended in the cell or before it. One that was restored may know an earlier folder for outputs."""
+    return result.state != "kept" or result.restarted or result.restored
 
 
 async def _told(
@@ -90,7 +95,7 @@ async def _told(
     request, truncated = run.request, result.truncated
     paths = (None, None) if truncated is None else (truncated.stdout_path, truncated.stderr_path)
     background = "" if prepared is None else prepared.background
-    loss = prepared.stderr if prepared is not None and (prepared.restarted or prepared.state == "lost") else ""
+    loss = prepared.stderr if prepared is not None and _is_another_repl(prepared) else ""
     stdout = await _bounded(place, result, "stdout", background + cell_reports.shown_text(result), paths[0])
     stderr = await _bounded(place, result, "stderr", place.notice() + loss + result.stderr, paths[1])
     return_code = result.exit_code

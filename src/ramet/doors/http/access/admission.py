@@ -35,6 +35,7 @@ ALLOWED = frozenset(
         calls.FACTS,
         *calls.FILE_CALLS,
         *calls.FORK_CALLS,
+        *calls.HISTORY_CALLS,
         *calls.VALUE_CALLS,
         *calls.TERMINAL_CALLS,
         calls.SANDBOXES,

@@ -62,6 +62,8 @@ CALL_ACTIONS: Mapping[int, str] = {
     calls.RENAME: "rename file",
     calls.SNAPSHOT: "snapshot",
     calls.RESTORE: "restore",
+    calls.UNDO: "undo",
+    calls.REWIND: "rewind",
     calls.SAVE: "save template",
     calls.DROP: "drop snapshot",
     calls.TERMINAL_OPEN: "terminal",

@@ -85,6 +85,20 @@ _RULES = {
     "total_bytes": api.whole(null=True),
 }
 
+_POINT_FIELDS: dict[str, api.Schema] = {
+    "id": api.text(),
+    "kind": api.choice("start", "cell", "restore", "restart"),
+    "cell_id": api.whole("0 for a step that is no cell."),
+    "code": api.text("The first 200 characters of the cell."),
+    "outcome": api.choice("", "ok", "error", "interrupted", "died"),
+    "kept": api.flag("Whether the sandbox can go back there."),
+    "lost": api.flag("Its work is not part of the present state: Python died, and was restored to an earlier point."),
+    "changed_bytes": api.whole("Memory written since the point before, roughly.", null=True),
+    "time_ms": api.whole(),
+    "note": api.text("Why the state is not kept."),
+    "pause_seconds": api.number("That the sandbox stood still for it.", null=True),
+}
+
 SCHEMAS: Mapping[str, api.Schema] = {
     "Error": api.record(
         {
@@ -196,9 +210,10 @@ SCHEMAS: Mapping[str, api.Schema] = {
                 )
             ),
             "interrupted": api.flag(),
-            "state": api.choice("kept", "lost"),
+            "state": api.choice("kept", "lost", "restored"),
             "cause": api.text(null=True),
             "restarted": api.flag(),
+            "restored": api.flag("It began in a kept state, because Python had ended after the cell before."),
             "truncated": api.mapping(null=True),
             "background": api.text(),
             "error": api.record({"name": api.text(), "message": api.text()}, required=(), open=True, null=True),
@@ -256,6 +271,24 @@ SCHEMAS: Mapping[str, api.Schema] = {
             "size_bytes": api.whole(),
             "mode": api.whole("Permission bits."),
             "modified_seconds": api.number("Since the epoch."),
+        }
+    ),
+    "Point": api.record(_POINT_FIELDS),
+    "History": api.record(
+        {
+            "points": api.array(api.ref("Point")),
+            "taking": api.choice("on", "suspended", "off", help="Whether points are taken."),
+            "note": api.text("Why they are not."),
+            "memory_bytes": api.whole("Memory that the kept states take, as far as it was measured."),
+        }
+    ),
+    "Undone": api.record(
+        {
+            "point": api.ref("Point"),
+            "cell_ids": api.array(api.whole(), "Cells whose work is undone."),
+            "tool_calls": api.array(api.text(), "Tools that they called: not undone."),
+            "connections": api.array(api.text(), "Connections that were made since: not undone."),
+            "writable_mounts": api.array(api.text(), "Host folders that code could write to: not undone."),
         }
     ),
     "Diff": api.record(

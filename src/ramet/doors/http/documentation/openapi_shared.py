@@ -11,6 +11,7 @@ TAGS: Mapping[str, str] = {
     "cells": "Run code and ask for results.",
     "files": "Files of a sandbox, from outside.",
     "forks": "Copies, snapshots, comparisons.",
+    "history": "What a sandbox was, and the ways back.",
     "terminals": "Interactive programs.",
     "network": "What sandboxes may reach, and how they are reached.",
     "server": "The server itself.",

@@ -19,7 +19,7 @@ _UNUSUAL = (b'"cause"', b'"state"', b'"interrupted"')
 def of_result(header: Mapping[str, object]) -> str:
     if header.get("cause") == "timeout":
         return "timeout"
-    if header.get("state") == "lost":
+    if header.get("state") in ("lost", "restored"):
         return "lost"
     if header.get("interrupted"):
         return "interrupted"

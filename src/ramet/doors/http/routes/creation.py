@@ -45,7 +45,8 @@ def from_frame(exchange: RequestExchange, frame: Frame) -> Making:
         return Making(calls.SNAPSHOT, exchange.activity.header(exchange, header))
     count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
     inherit_secrets = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
-    return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets)
+    at = fields.optional_text(header, "at")
+    return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets, at)
 
 
 def creating(exchange: RequestExchange, options: SandboxOptions) -> Making:
@@ -60,8 +61,10 @@ def resuming(exchange: RequestExchange, header: Mapping[str, object]) -> Making:
     return Making(calls.RESUME, exchange.application.creation.resume_header(header, exchange.owner))
 
 
-def forking(exchange: RequestExchange, sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool) -> Making:
-    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed, "inherit_secrets": inherit_secrets}
+def forking(
+    exchange: RequestExchange, sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool, at: str | None
+) -> Making:
+    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed, "inherit_secrets": inherit_secrets, "at": at}
     return Making(calls.FORK, exchange.activity.header(exchange, header))
 
 

@@ -126,6 +126,9 @@ class _EngineState(Collector):
             "ramet_pool_ready", "Sandboxes that are ready to be handed over.", _whole(pool, "ready")
         )
         yield GaugeMetricFamily("ramet_snapshots", "Snapshots that are kept.", _whole(stats, "snapshots"))
+        history = fields.mapping(stats, "history")
+        yield GaugeMetricFamily("ramet_points", "States that histories keep.", _whole(history, "points"))
+        yield GaugeMetricFamily("ramet_points_bytes", "Memory of these states.", _whole(history, "memory_bytes"))
         yield GaugeMetricFamily("ramet_spaces", "Ended persistent sandboxes that are kept.", _whole(stats, "spaces"))
         yield from self._by_key(fields.mapping(stats, "owners"))
 

@@ -17,6 +17,7 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import kind_of, must, unknown_field, wrong_argument
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.network.requests import network_request, read_network, read_secrets, rule_texts, secrets_request
+from ramet.protocol.values.history import point_id
 from ramet.protocol.values.options import options_of, read_option
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import Lifetime
@@ -142,6 +143,11 @@ def _children(answer: Frame) -> dict[str, object]:
                     "The copies may use the secrets of the sandbox, with placeholders of their own. Default: false.",
                     null=True,
                 ),
+                "at": api.text(
+                    "The id of a point in its history that the copies begin at. Default: as the sandbox is now.",
+                    null=True,
+                    pattern="^p[0-9]{1,12}$",
+                ),
             },
             required=(),
         ),
@@ -155,11 +161,12 @@ async def _fork(exchange: RequestExchange, sandbox_id: str) -> None:
     data = await exchange.read_body()
     body = bodies.JsonBody(bodies.parse_object(data))
     count, reseed = body.optional_whole("n"), body.flag("reseed", False)
-    inherit_secrets = body.flag("inherit_secrets", False)
+    inherit_secrets, at = body.flag("inherit_secrets", False), body.optional_text("at")
     body.done()
     count = 1 if count is None else count
     checks.check_count(count)
-    await _make(exchange, forking(exchange, sandbox_id, count, reseed, inherit_secrets), data, children=True)
+    at = None if at is None else point_id(at, "at")
+    await _make(exchange, forking(exchange, sandbox_id, count, reseed, inherit_secrets, at), data, children=True)
 
 
 @api.operation(

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from ramet.doors.http.documentation import pages
 from ramet.doors.http.requests.exchange import Route
-from ramet.doors.http.routes import call, cells, files, health, metrics, network, ports, sandboxes, snapshots, terminals
+from ramet.doors.http.routes import (
+    call,
+    cells,
+    files,
+    health,
+    history,
+    metrics,
+    network,
+    ports,
+    sandboxes,
+    snapshots,
+    terminals,
+)
 
 ROUTES: list[Route] = [
     *call.ROUTES,
@@ -12,6 +24,7 @@ ROUTES: list[Route] = [
     *cells.ROUTES,
     *files.ROUTES,
     *snapshots.ROUTES,
+    *history.ROUTES,
     *terminals.ROUTES,
     *network.ROUTES,
     *ports.ROUTES,

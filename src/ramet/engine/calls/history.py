@@ -1,0 +1,38 @@
+"""Calls about the past of a sandbox: what it was, and the ways back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ramet.engine.calls.call import Answer
+from ramet.engine.cells.turns import Caller
+from ramet.engine.history import describing
+from ramet.engine.history.going_back import WentBack, rewind, undo
+from ramet.engine.registry import Registry
+from ramet.errors import ProtocolError
+from ramet.protocol import calls, fields
+from ramet.protocol.frames import Frame
+from ramet.protocol.values.history import check_undo_count
+
+
+def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[bytes], None]) -> Answer:
+    """Begin the call of a frame, to be awaited. Its turn is in the queue when this returns, or this raises."""
+    header = frame.header
+    sandbox = registry.find(fields.text(header, "sandbox"), fields.optional_text(header, "owner"))
+    if frame.kind == calls.HISTORY:
+        return _ready(describing.history(sandbox))
+    if frame.kind == calls.UNDO:
+        count = fields.whole(header, "count")
+        check_undo_count(count)
+        return _undone(undo(registry, sandbox, count, caller))
+    if frame.kind == calls.REWIND:
+        return _undone(rewind(registry, sandbox, fields.text(header, "point"), caller))
+    raise ProtocolError(f"a call of unknown kind {frame.kind}")
+
+
+async def _ready(answer: dict[str, object]) -> dict[str, object]:
+    return answer
+
+
+async def _undone(work: Awaitable[WentBack]) -> dict[str, object]:
+    return describing.undone(await work)

@@ -1,0 +1,155 @@
+"""The history of all sandboxes of one engine: takes points one at a time, and keeps within one budget of memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from time import perf_counter
+
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.history.memory import machine_memory_bytes, own_memory
+from ramet.engine.history.past import KILLED, State, Step
+from ramet.engine.history.returning import back_to_last
+from ramet.engine.history.taking import PointTaker
+from ramet.engine.making.carried_state import RetiredBody
+from ramet.engine.making.snapshots import Snapshot
+from ramet.engine.making.workshop import Workshop
+from ramet.engine.settings import Settings
+from ramet.errors import ForkFailed
+
+_MEMORY_SHARE = 0.05
+_REST = 9  # times as long as a point took, until the next: all of them take a tenth of one processor at most
+_MEASURED_AGAIN = 10  # points, after which all of a sandbox are measured again: what one drops, its neighbour holds
+GIVEN_UP = "its memory was needed for sandboxes that were used more recently"
+
+Background = Callable[[Coroutine[object, object, None]], None]
+
+
+class HistoryKeeper:
+    """Owns the point takers of one engine. Sandboxes own their states."""
+
+    def __init__(self, workshop: Workshop, settings: Settings, background: Background) -> None:
+        self.settings = settings
+        self.lock = asyncio.Lock()
+        self.retire: Callable[[RetiredBody], None] = lambda retired: background(retired.close())
+        self._workshop = workshop
+        self._background = background
+        self._takers: dict[Sandbox, PointTaker] = {}
+        self._asking: deque[PointTaker] = deque()
+        self._working = False
+        self._taken: Counter[PointTaker] = Counter()
+        self._bytes_at_most = settings.history_bytes
+        if self._bytes_at_most is None:
+            self._bytes_at_most = int(machine_memory_bytes() * _MEMORY_SHARE)
+
+    def __repr__(self) -> str:
+        return f"<HistoryKeeper of {len(self._takers)} sandboxes>"
+
+    def watch(self, sandbox: Sandbox) -> None:
+        """Keep its states from now on."""
+        sandbox.past.release = self.release
+        sandbox.points = self._takers[sandbox] = PointTaker(sandbox, self)
+        sandbox.on_points_stopped = lambda: self._forget(sandbox)
+
+    def _forget(self, sandbox: Sandbox) -> None:
+        taker = self._takers.pop(sandbox, None)
+        if taker is not None:
+            self._taken.pop(taker, None)
+
+    def release(self, state: State) -> None:
+        self._background(state.let_go())
+
+    # Taking
+
+    def ask(self, taker: PointTaker) -> None:
+        if taker not in self._asking:
+            self._asking.append(taker)
+        if not self._working:
+            self._working = True
+            self._background(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._asking:
+                taker = self._asking.popleft()
+                began = perf_counter()
+                async with self.lock:
+                    await taker.take_if_idle()
+                seconds = perf_counter() - began
+                await self._measure(taker)
+                await asyncio.sleep(_REST * seconds)
+        finally:
+            self._working = False
+
+    async def freeze(self, sandbox: Sandbox) -> Snapshot:
+        """Freeze a sandbox without harm to it: a REPL that does not answer is left alone. Raises ForkFailed."""
+        repl = sandbox.repl
+        if repl.asked:
+            raise ForkFailed("the sandbox could not be frozen: its Python has not answered an earlier question")
+        await repl.settle()
+        # As ``snapshots.settle`` does, but without an end of the REPL if it does not answer.
+        keep_pid = sandbox.spec.template.python_version < (3, 12)
+        if keep_pid:
+            keep_pid = await repl.runs_loops(self.settings.point_loop_seconds)
+        machine = await self._workshop.machine()
+        frozen = await machine.freeze(sandbox.body, keep_pid)
+        return Snapshot(frozen, sandbox.spec, sandbox.carried, keep_pid)
+
+    async def back_to_last(self, sandbox: Sandbox) -> tuple[Step, list[Step]]:
+        return await back_to_last(self._workshop, sandbox, self.retire)
+
+    # The budget
+
+    async def _measure(self, taker: PointTaker) -> None:
+        """Learn what its states take, and drop those that the kernel has ended."""
+        kept = _frozen(taker)
+        self._taken[taker] += 1
+        if self._taken[taker] % _MEASURED_AGAIN:
+            kept = kept[-2:]  # the newest one shares all its memory still; the one before it is what was changed
+        pids = {step: snapshot.frozen.shadow for step, snapshot in kept}
+        found = await asyncio.to_thread(own_memory, [pid for pid in pids.values() if pid])
+        for step, snapshot in kept:
+            if step.state is not snapshot:
+                continue  # dropped meanwhile
+            if pids[step] in found:
+                step.memory_bytes = found[pids[step]] + snapshot.frozen.file_bytes
+            elif not await snapshot.frozen.usable() and step.state is snapshot:
+                taker.past.drop(step, KILLED)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Drop states until all are within their bounds: those of sandboxes not used for longest go first."""
+        takers = sorted(self._takers.values(), key=lambda taker: taker.used_at)
+        held = Counter(snapshot for taker in takers for _, snapshot in _frozen(taker))
+        # Of those that nobody else holds: a snapshot of the user's would not go.
+        bytes_of = {
+            snapshot: step.memory_bytes
+            for taker in takers
+            for step, snapshot in _frozen(taker)
+            if snapshot.holders <= held[snapshot]
+        }
+        automatic = {snapshot for taker in takers if taker.automatic for _, snapshot in _frozen(taker)}
+        total_bytes = sum(bytes_of.values())
+        at_most = self._bytes_at_most or 0
+        for taker in takers:
+            for step, snapshot in _frozen(taker):
+                too_many = len(bytes_of) > self.settings.points
+                too_many |= taker.automatic and len(automatic) > self.settings.points_automatic
+                if not too_many and total_bytes <= at_most:
+                    break
+                taker.past.drop(step, GIVEN_UP)
+                held[snapshot] -= 1
+                if not held[snapshot]:
+                    total_bytes -= bytes_of.pop(snapshot, 0)
+                    automatic.discard(snapshot)
+
+    def facts(self, owner: str | None) -> dict[str, int]:
+        """How many states are kept, and the memory that they take."""
+        takers = [taker for taker in self._takers.values() if owner in (None, taker.sandbox.owner)]
+        kept = {snapshot: step.memory_bytes for taker in takers for step, snapshot in _frozen(taker)}
+        return {"points": len(kept), "memory_bytes": sum(kept.values())}
+
+
+def _frozen(taker: PointTaker) -> list[tuple[Step, Snapshot]]:
+    return [(step, step.state) for step in taker.past.steps if isinstance(step.state, Snapshot)]

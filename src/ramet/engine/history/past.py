@@ -1,0 +1,267 @@
+"""The steps of one sandbox's past, and the states after them that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from ramet.engine.making.lifetimes import now_ms
+from ramet.errors import PointUnknown
+from ramet.protocol.argument_errors import must
+from ramet.protocol.values.history import CODE_CHARACTERS
+
+STEPS_AT_MOST = 200  # remembered in automatic mode
+NEWEST_KEPT = 10  # states that are not thinned
+_CODE_BYTES = 4 * CODE_CHARACTERS
+_TOOL_NAMES = 50
+
+THINNED = "it was dropped, because fewer points are kept the older they are"
+AT_ONCE = "the next cell came before it could be kept"
+NOT_YET = "it is kept when the sandbox has been idle for a moment"
+KILLED = "its frozen process was killed, because memory was short"
+WRITTEN_SINCE = "files or values were written from outside after it was kept"
+
+
+class State(Protocol):
+    """A kept state. It is closed when the last of its holders has let go."""
+
+    def hold(self) -> None: ...
+    async def let_go(self) -> None: ...
+
+
+class TemplateState:
+    """The state of a sandbox before its first cell. It takes no memory: the template makes it anew."""
+
+    def hold(self) -> None: ...
+    async def let_go(self) -> None: ...
+
+
+Kind = Literal["start", "cell", "restore", "restart"]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A cell, a restore, a restart or the beginning, and the state after it if that is kept. Owned by one past."""
+
+    number: int
+    kind: Kind
+    cell_id: int = 0
+    code: bytes = b""
+    outcome: str = ""
+    time_ms: int = 0
+    tools: tuple[str, ...] = ()  # names that it called
+    attempts: int = 0  # connections that its sandbox had tried when it ended
+    state: State | None = None
+    stale: bool = False  # the sandbox was changed from outside after the state was kept
+    blank: bool = (
+        False  # the memory after it is that of an empty Python: not worth the files that a recovery would undo
+    )
+    lost: bool = False  # its work is not part of the present state
+    unkept: str = AT_ONCE  # why there is no state
+    changed_bytes: int | None = None
+    pause_seconds: float | None = None  # that the sandbox stood still for it
+    memory_bytes: int = 0  # that the state takes, when it was last measured
+
+    @property
+    def id(self) -> str:
+        return f"p{self.number}"
+
+    @property
+    def exact(self) -> bool:
+        """Whether the state after it is kept, as it was when the next step began."""
+        return self.state is not None and not self.stale
+
+    def where(self) -> str:
+        """The state after it, in words."""
+        if self.kind == "cell":
+            return f"the state after cell {self.cell_id}"
+        if self.kind == "restart":
+            return "the state after its Python was started again"
+        return (
+            "the state that it began with" if self.kind == "start" else "the state of the snapshot it was restored to"
+        )
+
+
+class Past:
+    """The steps of one sandbox, the oldest first. Owned by the sandbox; ``release`` lets a state go that is dropped.
+
+    ``wanted``: how many states are kept; None: the newest ones, and fewer the older they are; 0: no step is remembered.
+    """
+
+    def __init__(self, wanted: int | None) -> None:
+        self.wanted = None if wanted is None else int(wanted)  # False is 0
+        self.steps: list[Step] = []
+        self.release: Callable[[State], None] = lambda _: None
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"<Past of {len(self.steps)} steps, {len(self.kept())} kept>"
+
+    # What there is
+
+    @property
+    def last(self) -> Step | None:
+        """The step whose work the present state ends with."""
+        for step in reversed(self.steps):
+            if not step.lost:
+                return step
+        return None
+
+    def kept(self) -> list[Step]:
+        return [step for step in self.steps if step.state is not None]
+
+    def find(self, point_id: str) -> Step:
+        """The step of this id, whose state is kept. Raises PointUnknown."""
+        for step in self.steps:
+            if step.id == point_id:
+                if step.state is None:
+                    raise self._gone(f"the state of point {point_id} is not kept: {step.unkept}", step)
+                return step
+        raise PointUnknown(f"there is no point {point_id!r:.40} in the history of this sandbox")
+
+    def before(self, count: int) -> Step:
+        """The step that the sandbox is back at when the last ``count`` steps are undone. Its state is kept.
+
+        Raises InvalidArgument if there are fewer, PointUnknown if that state is not kept.
+        """
+        present = [step for step in self.steps if not step.lost]
+        if count >= len(present):
+            at_most = max(len(present) - 1, 0)
+            if not at_most:
+                raise PointUnknown("there is nothing to undo: the sandbox has no earlier point")
+            raise must("n", f"be at most {at_most}, the number of steps in its history", count)
+        found = present[-1 - count]
+        if not found.exact:
+            why = WRITTEN_SINCE if found.state is not None else found.unkept
+            raise self._gone(f"{found.where()} is not kept: {why}", found)
+        return found
+
+    def _gone(self, message: str, wanted: Step) -> PointUnknown:
+        earlier = [step for step in self.kept() if step.number <= wanted.number]
+        hint = "make the sandbox with history=N, which keeps the state before each of the last N cells"
+        if earlier:
+            nearest = earlier[-1]
+            hint = f"the nearest kept point before it is {nearest.id}, {nearest.where()}: rewind to that; or {hint}"
+        return PointUnknown(message, hint=hint, details={"nearest": earlier[-1].id if earlier else None})
+
+    # What is added
+
+    def begin(self, state: State) -> None:
+        """The first step."""
+        if self.wanted == 0:
+            return
+        state.hold()
+        self._add(Step(self._number, "start", time_ms=now_ms(), state=state, blank=isinstance(state, TemplateState)))
+
+    def add_cell(self, cell_id: int, code: bytes, outcome: str, tools: Iterable[str], attempts: int) -> Step:
+        self._add(
+            step := Step(
+                self._number,
+                "cell",
+                cell_id,
+                code[:_CODE_BYTES],
+                outcome,
+                now_ms(),
+                tuple(tools)[:_TOOL_NAMES],
+                attempts,
+                lost=outcome == "died",
+                unkept="its Python died in this cell" if outcome == "died" else AT_ONCE,
+            )
+        )
+        return step
+
+    def add_restore(self, state: State, attempts: int) -> None:
+        """The sandbox was restored to a snapshot, which becomes a point of its own."""
+        if self.wanted == 0:
+            return
+        state.hold()
+        self._add(Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts))
+
+    def add_restart(self, attempts: int) -> None:
+        """The REPL ended and was started again: its memory is empty, its files are as they were."""
+        if self.wanted != 0:
+            self._add(Step(self._number, "restart", time_ms=now_ms(), attempts=attempts, blank=True))
+
+    def _add(self, step: Step) -> None:
+        self._number += 1
+        self.steps.append(step)
+        at_most = STEPS_AT_MOST if self.wanted is None else self.wanted + 1
+        if len(self.steps) > at_most:
+            oldest = self.steps.pop(0)
+            self._let_go(oldest)
+
+    def keep(self, step: Step, state: State) -> None:
+        """The caller's hold on the state becomes the step's."""
+        self._let_go(step)
+        step.state, step.stale = state, False
+        self.thin()
+
+    # What goes
+
+    def thin(self) -> None:
+        """Keep the newest states; of older ones every second, of still older ones every fourth, and so on."""
+        if self.wanted is not None:
+            return
+        spacing, until = 1, NEWEST_KEPT
+        for age, step in enumerate(reversed(self.steps)):
+            if age >= until:
+                spacing, until = spacing * 2, until * 2
+            if step.state is not None and step.number % spacing:
+                self.drop(step, THINNED)
+
+    def drop(self, step: Step, why: str) -> None:
+        self._let_go(step)
+        step.unkept = why
+
+    def truncate(self, step: Step) -> list[Step]:
+        """The sandbox is back at a step: those after it are gone. Returns them."""
+        place = self.steps.index(step) + 1
+        gone, self.steps = self.steps[place:], self.steps[:place]
+        for later in gone:
+            self._let_go(later)
+        step.stale = step.lost = False
+        return gone
+
+    def lose(self, step: Step) -> list[Step]:
+        """The sandbox was restored to a step: the work of those after it is lost, but they are still shown."""
+        place = self.steps.index(step) + 1
+        lost = [later for later in self.steps[place:] if not later.lost]
+        for later in self.steps[place:]:
+            later.lost = True
+            if later.state is not None:
+                self.drop(later, "its work was lost when the sandbox was restored to an earlier point")
+        step.stale = False
+        return lost
+
+    def _let_go(self, step: Step) -> None:
+        if step.state is not None:
+            self.release(step.state)
+            step.state, step.memory_bytes = None, 0
+
+    # Copies
+
+    def copy(self, until: Step | None = None, wanted: int | None = None) -> Past:
+        """The past of a copy of the sandbox, as of now or of a step. It holds the same states."""
+        past = Past(wanted)
+        past.release = self.release
+        place = 0 if wanted == 0 else len(self.steps) if until is None else self.steps.index(until) + 1
+        # The copy has a network of its own, which has tried nothing yet.
+        past.steps = [replace(step, attempts=0) for step in self.steps[:place]]
+        past._number = past.steps[-1].number + 1 if past.steps else 0
+        for step in past.steps:
+            if step.state is not None:
+                step.state.hold()
+        return past
+
+    async def close(self) -> None:
+        """Let everything go."""
+        await asyncio.gather(*(state.let_go() for state in self.take_states()), return_exceptions=True)
+
+    def take_states(self) -> list[State]:
+        """The states that the caller has to let go: nothing is kept any more."""
+        taken = [step.state for step in self.steps if step.state is not None]
+        for step in self.steps:
+            step.state = None
+        return taken

@@ -1,0 +1,77 @@
+"""How a sandbox returns to a kept state, and the recovery of one whose REPL has died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.history.past import KILLED, Step
+from ramet.engine.history.point_source import PointSource, Returning
+from ramet.engine.making.bring_up import bring_up
+from ramet.engine.making.carried_state import RetiredBody
+from ramet.engine.making.snapshots import Snapshot
+from ramet.engine.making.workshop import Workshop
+from ramet.errors import PointUnknown, RametError
+
+_TRIES = 3  # states that a recovery tries, the newest first
+_LOOKS, _LOOK_SECONDS = 5, 0.01
+_ENDS_AT_ONCE = "its Python ends by itself as soon as it is woken"
+
+Retire = Callable[[RetiredBody], None]
+
+
+async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> tuple[Step, list[Step]]:
+    """Go back to the newest kept state that can be thawed. The caller has the sandbox to itself. Raises RametError."""
+    error: RametError = PointUnknown("the sandbox has no kept state")
+    kept = [step for step in sandbox.past.kept() if isinstance(step.state, Snapshot) and not step.blank]
+    for step in reversed(kept[-_TRIES:]):
+        try:
+            await bring_back(workshop, sandbox, step, sandbox.check_open, retire)
+        except RametError as cause:
+            sandbox.check_open()
+            error = cause
+            continue
+        if await _lives_on(sandbox):
+            return step, sandbox.past.lose(step)
+        sandbox.past.drop(step, _ENDS_AT_ONCE)
+        error = RametError(f"the state of point {step.id} cannot be used: {_ENDS_AT_ONCE}")
+    raise error
+
+
+async def _lives_on(sandbox: Sandbox) -> bool:
+    """Whether the REPL is still there a moment after it was woken: one of its threads may be what ends it."""
+    for _ in range(_LOOKS):
+        await asyncio.sleep(_LOOK_SECONDS)
+        sandbox.check_open()
+        if not sandbox.repl.alive:
+            return False
+    return True
+
+
+async def bring_back(
+    workshop: Workshop, sandbox: Sandbox, step: Step, check: Callable[[], None], retire: Retire
+) -> None:
+    """Give a sandbox that the caller has to itself the body of a kept state. Its past stays as it is.
+
+    ``check`` raises if the sandbox is closing. Raises PointUnknown if the kernel has ended the frozen process.
+    """
+    state = step.state
+    assert state is not None
+    state.hold()  # it may be given up meanwhile
+    try:
+        async with AsyncExitStack() as undone:
+            machine = await workshop.machine()
+            source = PointSource(machine, state, sandbox.spec, sandbox.network is not None)
+            await bring_up(source, [Returning(sandbox, state, check, retire)], undone)
+            undone.pop_all()
+    except RametError:
+        if isinstance(state, Snapshot) and not await state.frozen.usable():
+            sandbox.past.drop(step, KILLED)
+            raise PointUnknown(f"the state of point {step.id} is not kept any more: {KILLED}") from None
+        raise
+    finally:
+        await state.let_go()
+    if sandbox.points is not None:
+        sandbox.points.moved()

@@ -1,0 +1,131 @@
+"""The steps of a sandbox's past: which states stay, which go, and who holds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ramet.engine.history.past import AT_ONCE, Past, Step
+from ramet.errors import InvalidArgument, PointUnknown
+
+
+class CountedState:
+    """A state that knows how many hold it."""
+
+    def __init__(self) -> None:
+        self.holders = 1
+
+    def hold(self) -> None:
+        self.holders += 1
+
+    async def let_go(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        assert self.holders > 0
+        self.holders -= 1
+
+
+def past_of(cells: int, wanted: int | None = None, kept: bool = True) -> tuple[Past, list[CountedState]]:
+    past = Past(wanted)
+    past.release = lambda state: state.release() if isinstance(state, CountedState) else None
+    first = CountedState()
+    past.begin(first)
+    first.release()
+    states = [first]
+    for number in range(1, cells + 1):
+        step = past.add_cell(number, f"x = {number}".encode(), "ok", (), 0)
+        if kept:
+            states.append(CountedState())
+            past.keep(step, states[-1])
+    return past, states
+
+
+def numbers(steps: list[Step]) -> list[int]:
+    return [step.number for step in steps]
+
+
+def test_the_newest_states_stay_and_older_ones_get_rarer() -> None:
+    past, states = past_of(100)
+    kept = numbers(past.kept())
+    assert kept[-10:] == list(range(91, 101))
+    older = kept[:-10]
+    assert all(number % 2 == 0 for number in older)
+    assert [number for number in older if number <= 60] == [0, 16, 24, 32, 40, 48, 56]
+    assert len(kept) <= 10 + 5 * 5
+    assert sum(state.holders for state in states) == len(kept)
+
+
+def test_no_more_steps_are_remembered_than_allowed() -> None:
+    past, states = past_of(1000)
+    assert len(past.steps) == 200
+    assert sum(state.holders for state in states) == len(past.kept()) <= 40
+    asked, states = past_of(1000, wanted=5)
+    assert numbers(asked.steps) == list(range(995, 1001))
+    assert sum(state.holders for state in states) == 6
+
+
+def test_nothing_is_remembered_without_a_history() -> None:
+    past = Past(False)
+    state = CountedState()
+    past.begin(state)
+    past.add_restart(0)
+    past.add_restore(state, 0)
+    assert (past.steps, state.holders) == ([], 1)
+    with pytest.raises(PointUnknown, match="nothing to undo"):
+        past.before(1)
+
+
+def test_undo_counts_steps_that_are_part_of_the_present_state() -> None:
+    past, _ = past_of(3)
+    past.add_cell(4, b"dies", "died", (), 0)
+    assert past.before(1).number == 2
+    with pytest.raises(InvalidArgument, match="n must be at most 3"):
+        past.before(4)
+
+
+def test_undo_refuses_a_state_that_is_not_exactly_the_one_before_the_cell() -> None:
+    past, _ = past_of(3, kept=False)
+    with pytest.raises(PointUnknown, match=f"the state after cell 2 is not kept: {AT_ONCE}") as refused:
+        past.before(1)
+    assert refused.value.details == {"nearest": "p0"}
+    past.keep(past.steps[2], CountedState())
+    past.steps[2].stale = True
+    with pytest.raises(PointUnknown, match="written from outside"):
+        past.before(1)
+    assert past.find("p2") is past.steps[2]  # by its name one can go there
+
+
+def test_what_is_undone_is_let_go_and_its_numbers_are_not_given_again() -> None:
+    past, states = past_of(5)
+    gone = past.truncate(past.steps[2])
+    assert (numbers(gone), [state.holders for state in states]) == ([3, 4, 5], [1, 1, 1, 0, 0, 0])
+    assert past.add_cell(6, b"", "ok", (), 0).id == "p6"
+
+
+def test_steps_after_a_restored_one_are_shown_as_lost() -> None:
+    past, states = past_of(4)
+    lost = past.lose(past.steps[2])
+    assert numbers(lost) == [3, 4]
+    assert [step.lost for step in past.steps] == [False, False, False, True, True]
+    assert [state.holders for state in states] == [1, 1, 1, 0, 0]
+    assert past.last is past.steps[2]
+    assert past.lose(past.steps[2]) == []
+
+
+async def test_a_copy_holds_the_same_states_until_it_is_closed() -> None:
+    past, states = past_of(3)
+    copy = past.copy(until=past.steps[2])
+    assert numbers(copy.steps) == [0, 1, 2]
+    assert [state.holders for state in states] == [2, 2, 2, 1]
+    past.truncate(past.steps[0])
+    assert copy.find("p2").state is states[2]
+    await copy.close()
+    assert [state.holders for state in states] == [1, 0, 0, 0]
+    assert copy.kept() == []
+
+
+def test_the_code_of_a_cell_is_bounded() -> None:
+    past = Past(None)
+    past.add_cell(1, b"x" * 10_000, "ok", [f"tool{number}" for number in range(1000)], 0)
+    assert len(past.steps[0].code) <= 800
+    assert len(past.steps[0].tools) <= 50
