@@ -17,6 +17,7 @@ from ramet.cli.local.script import RunScript, chosen_script
 from ramet.cli.local.standard_input import InputForwarder, has_input
 from ramet.cli.output import print_error, print_note, progress, shown
 from ramet.cli.place import add_server_option, chosen_url, find, keep
+from ramet.cli.sandbox_ids import completes
 from ramet.cli.sandbox_options import add_sandbox_options, check_exists, make_sandbox
 from ramet.cli.sandboxes.copying import CopyTally, upload
 from ramet.client.blocking.sandbox import Sandbox
@@ -75,7 +76,9 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--language", choices=("python", "bash"), default="python", help="language of the code (default: python)"
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop the code after this time; exit code 124")
-    parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox of a server, and leave it running")
+    completes(
+        parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox of a server, and leave it running")
+    )
     add_sandbox_options(parser, "run")
     parser.add_argument("--keep", action="store_true", help="do not close the sandbox; print its id to standard error")
     parser.add_argument(
