@@ -47,6 +47,7 @@ def prepare(options: dict[str, Any], folder: str) -> Any:
     from ramet_guest.cells.shell import make_shell
     from ramet_guest.cells.sources import teach_inspect
 
+    close_file_of_ipython()
     # Now, although only later cells use it: its file may be replaced by another version meanwhile.
     from ramet_guest.processes import scripts  # noqa: F401
     from ramet_guest.repl import Repl
@@ -80,6 +81,15 @@ def check_ipython() -> None:
             f"IPython {IPython.__version__} of this interpreter is too old: cells need {OLDEST_IPYTHON} or newer\n\n"
             f"hint: {sys.executable} -m pip install --upgrade ipython; or remove it, then Ramet brings its own"
         )
+
+
+def close_file_of_ipython() -> None:
+    """Closes the /dev/null that IPython before 8.10 opens and never uses: a template must have no open file."""
+    from IPython.utils import io
+
+    file = getattr(io, "devnull", None)
+    if file is not None:
+        file.close()
 
 
 def loaded_files() -> bytes:

@@ -175,3 +175,23 @@ def test_output_that_nobody_reads_any_more_is_no_complaint(run: Run) -> None:
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_file_that_is_only_here_is_told_with_the_option_that_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    for code, hint in (
+        ("open('data/a.csv')", "hint: ramet run --upload data "),
+        ("import os; os.listdir('./data')", "hint: ramet run --upload data "),
+        (f"open({str(tmp_path / 'data' / 'a.csv')!r})", f"hint: ramet run --mount {tmp_path}/data:{tmp_path}/data "),
+    ):
+        done = ramet("run", "-c", code)
+        assert (done.returncode, "not in the sandbox" in done.stderr, hint in done.stderr) == (1, True, True), (
+            done.stderr
+        )
+    for code in ("open('not-here.csv')", "raise FileNotFoundError('data')", "open('data/a.csv/x')", "open('data')"):
+        assert "not in the sandbox" not in ramet("run", "--upload", "data", "-c", code).stderr
+    assert "not in the sandbox" not in ramet("run", "--json", "-c", "open('data/a.csv')").stderr

@@ -1,16 +1,15 @@
-"""What is typed wrong is told in words of the command line, by the command it was typed for; and shells help typing."""
+"""What is typed wrong is told in words of the command line, by the command it was typed for."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from ramet import Sandbox
 from ramet.cli.sandbox_ids import short
-from tests.cli.commands import COMMAND, WAIT_SECONDS, environment, ramet
+from tests.cli.commands import ramet
 from tests.server.running import Server
 
 
@@ -65,33 +64,6 @@ def test_options_for_a_new_sandbox_are_refused_for_one_that_exists(server: Serve
     done = ramet("run", "--sandbox", kept.id, "--env", "A=1", "-c", "1", url=server.url)
     assert done.returncode == 125
     assert "--env is for a new sandbox" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["rm", "logs", "shell", "diff", "exec"])
-def test_bash_completes_ids_of_sandboxes(server: Server, kept: Sandbox, tmp_path: Path, command: str) -> None:
-    script = tmp_path / "completion"
-    script.write_text(ramet("completion", "bash").stdout)
-    program = tmp_path / "ramet"
-    program.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
-    program.chmod(0o755)
-    typed = f'COMP_WORDS=(ramet {command} {kept.id[:8]}); COMP_CWORD=2; _shtab_ramet; echo "${{COMPREPLY[@]}}"'
-    path = f"{tmp_path}:/usr/bin:/bin"
-    done = subprocess.run(
-        ["bash", "-c", f"source {script}; {typed}"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-        env=environment(server.url, PATH=path),
-    )
-    assert kept.id in done.stdout.split(), done.stderr
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_ask_for_ids_too(shell: str) -> None:
-    script = ramet("completion", shell).stdout
-    assert "ramet ps --quiet" in script
-    assert "snapshot" in script
 
 
 def test_a_short_id_is_as_long_as_it_must_be() -> None:

@@ -43,6 +43,10 @@ def test_the_unit_is_whole_and_takes_nothing_away_that_sandboxes_need() -> None:
         "process",
     )
     assert int(service["TimeoutStopSec"]) > ServerSettings("").grace_seconds
+    # systemd tries again for longer than an engine of a killed server takes to end.
+    tries, seconds = int(unit["Unit"]["StartLimitBurst"]), int(service["RestartSec"].removesuffix("s"))
+    assert tries * seconds >= 30
+    assert int(unit["Unit"]["StartLimitIntervalSec"]) > tries * seconds
     assert "--require-key" in service["ExecStart"]
     assert unit["Install"]["WantedBy"] == "multi-user.target"
 

@@ -102,3 +102,10 @@ def test_every_member_of_a_sandbox_and_a_snapshot_is_in_the_reference() -> None:
     members = {*dir(ramet.Sandbox), *dir(ramet.Snapshot), *dir(ramet.AsyncSandbox), *dir(ramet.AsyncSnapshot)}
     missing = [name for name in members if not name.startswith("_") and f"`{name}" not in pages]
     assert missing in ([], ["create"])  # `create` stands in the example of AsyncSandbox
+
+
+def test_the_table_of_a_sandbox_leads_to_every_member_once() -> None:
+    table = page("sdk.md").partition("| member | |")[2].partition("\n\n")[0]
+    told = [name for row in table.splitlines() for name in re.findall(r"`(\w+)", row.split(" | ")[0])]
+    assert sorted({name for name in told if told.count(name) > 1}) == []
+    assert [name for name in dir(ramet.Sandbox) if not name.startswith("_") and name not in told] == []

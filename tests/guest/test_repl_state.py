@@ -103,6 +103,30 @@ def test_earlier_cells_and_values_have_their_names(guest: Guest) -> None:
     assert guest.run("get_ipython().execution_count").value == "9"
 
 
+def test_the_history_can_be_searched_and_shown_from_its_end(guest: Guest) -> None:
+    for code in ("alpha = 1", "beta = 2\nbeta", "%time gamma = 3", "alpha = 1"):
+        guest.run(code)
+    assert guest.run("%history -l 2").stdout == "%time gamma = 3\nalpha = 1\n"
+    assert guest.run("%history -n -o -l 4").stdout == (
+        "   2:\nbeta = 2\nbeta\n2\n   3: %time gamma = 3\n   4: alpha = 1\n   5: %history -l 2\n"
+    )
+    assert guest.run("%history -g alp*=").stdout == "   1: alpha = 1\n   4: alpha = 1\n   7: %history -g alp*=\n"
+    assert guest.run("%history -u -g alpha = 1").stdout == "   4: alpha = 1\n   8: %history -u -g alpha = 1\n"
+    assert guest.run("%history -l 1 -g alpha = 1").stdout == "   9: %history -l 1 -g alpha = 1\n"
+    assert guest.run("%history -t -l 1").stdout == "get_ipython().run_line_magic('history', '-l 1 -g alpha = 1')\n"
+    guest.run("%reset -f in")
+    assert guest.run("%history -l 5").exit_code == 0
+
+
+@pytest.mark.parametrize("magic", ["%load script.py", "%recall 1", "%rep 1"])
+def test_code_that_a_magic_would_put_into_the_next_cell_is_printed(guest: Guest, magic: str) -> None:
+    guest.run("%%writefile script.py\nprint('loaded')")
+    expected = "print('loaded')" if magic == "%load script.py" else "%%writefile script.py"
+    outcome = guest.run(magic)
+    assert (outcome.exit_code, expected in outcome.stdout) == (0, True)
+    assert "loaded\n" not in outcome.stdout.splitlines(keepends=True)
+
+
 def test_numbers_of_cells_are_those_of_tracebacks(guest: Guest) -> None:
     guest.run("%%capture\n1")
     guest.run("   \n")

@@ -125,6 +125,20 @@ def test_the_command_line_of_an_operator_shows_keys_and_ends_what_it_lists(
     assert user.execute(theirs, "1").status == 410
 
 
+def test_an_operator_is_told_why_a_sandbox_that_it_sees_is_not_there_for_it(
+    shared_server: Server, operator_key: str, operator: Client, user: Client
+) -> None:
+    theirs = user.create()
+    hint = "belongs to the key 'a-user'; an operator's key can only list, inspect and end it"
+    for command in (("exec", "-c", "1", theirs), ("logs", theirs), ("cp", f"{theirs}:x", ".")):
+        done = ramet(*command, url=shared_server.url, RAMET_API_KEY=operator_key)
+        assert (done.returncode != 0, hint in done.stderr) == (True, True), done.stderr
+    assert hint in operator.execute(theirs, "1").json["hint"]
+    stranger = "sbx_" + "0" * 32
+    assert "key" not in str(operator.execute(stranger, "1").json["hint"])
+    assert "key" not in str(user.execute(operator.create(), "1").json["hint"])
+
+
 def test_an_operator_lists_snapshots_and_templates_of_its_own_only(operator: Client, user: Client) -> None:
     theirs = user.ask("POST", f"/v1/sandboxes/{user.create()}/snapshots", {}).json["id"]
     own_sandbox = operator.create()

@@ -20,6 +20,7 @@ from ramet.transport.builds import build
 from ramet.transport.resolving import resolve
 from tests.lifetime.programs import Watch, groups_of, mounts
 from tests.processes import children_of, command_line, descendants
+from tests.server.asking import Caller
 from tests.server.engines import WAIT_SECONDS, ask, connect, wait_until
 from tests.server.running import Server, worker_pid
 
@@ -92,6 +93,13 @@ def make_sandbox(server: Server) -> str:
     return sandbox_id
 
 
+def make_sandbox_over_http(server: Server) -> str:
+    """The engine then has no client but the server: the test itself would be one that lives on."""
+    made = Caller(server.url).ask("POST", "/v1/sandboxes", {})
+    assert made.status == 201, made.body
+    return str(made.json["id"])
+
+
 def run(server: Server, sandbox_id: str, code: str) -> str:
     header = {"sandbox": sandbox_id, "language": "python", "timeout": 30, "stream": False}
     with connect(server.state) as connection:
@@ -111,6 +119,45 @@ def test_after_kill_of_the_supervisor_the_worker_is_gone_and_the_sandboxes_are_t
     assert keeper_pid(server) == before
     assert answers(server)
     assert run(server, sandbox_id, "print(x + 1)") == "42\n"
+
+
+def test_with_no_time_to_linger_the_server_starts_and_sandboxes_end_when_it_is_killed(tmp_path: Path) -> None:
+    server = Server(tmp_path, "--linger", "0")
+    server.start()
+    make_sandbox_over_http(server)
+    family = Watch(descendants(keeper_pid(server)))
+    server.kill()
+    family.wait_until_all_ended()
+    wait_until(lambda: keeper_pid(server) == 0, "the keeper ends")
+
+
+# A server that has left its own group to others, as it does under a systemd that puts it into that group.
+_IN_A_GROUP_BELOW = """
+import sys
+from ramet.cli.main import main
+from ramet.isolation.kernel import cgroups
+cgroups.step_aside = lambda: True
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("started_by", ["systemd", "a person"])
+def test_sandboxes_end_with_a_killed_server_only_where_systemd_could_start_no_other_beside_them(
+    server: Server, started_by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """systemd starts a server in a group that holds nobody else; engines of the last one keep it from doing so."""
+    if started_by == "systemd":
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    server.start(command=(sys.executable, "-c", _IN_A_GROUP_BELOW))
+    sandbox_id = make_sandbox_over_http(server)
+    family = Watch(descendants(keeper_pid(server)))
+    server.kill()
+    if started_by == "systemd":
+        family.wait_until_all_ended()
+        wait_until(lambda: keeper_pid(server) == 0, "the keeper ends")
+        assert "sandboxes end with this server" in server.log.read_text()
+    else:
+        assert run(server, sandbox_id, "print(6 * 7)") == "42\n"
 
 
 @pytest.mark.parametrize("victim", ["worker", "introducer"])

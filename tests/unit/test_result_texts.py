@@ -12,6 +12,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from ramet import CellError, Result, RichResult, ToolCallRecord, Truncated
+from ramet.integrations.results import show
 from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder
@@ -69,6 +70,26 @@ def test_the_text_of_a_result_says_what_a_model_cannot_see() -> None:
     cut = result(stdout="x", truncated=Truncated(99, 0, "/var/tmp/ramet/output-1.stdout", None, 0))
     assert "/var/tmp/ramet/output-1.stdout" in cut.text
     assert result(exit_code=1, error=CellError("KeyError", "'a'")).text == "KeyError: 'a'"
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "read"),
+    [
+        ("text/markdown", "# Totals", "# Totals"),
+        ("text/latex", "$x^2$", "$x^2$"),
+        ("text/html", "<b>42</b>", "<b>42</b>"),
+        ("application/json", {"a": ["\u00e9"]}, '{"a": ["\u00e9"]}'),
+    ],
+)
+def test_what_an_object_of_ipython_holds_is_read_instead_of_its_name(form: str, content: object, read: str) -> None:
+    """`display(Markdown("# Totals"))` has a plain text that only says which class it is."""
+    data = {"text/plain": "<IPython.core.display.Markdown object>", form: content}
+    displayed = result(results=(Shown("display", data),))
+    value = result(value=data["text/plain"], results=(Shown("value", data),))
+    assert (displayed.text, str(displayed), value.text, show(displayed).text) == (read, read, read, read)
+    assert show(value).text == f"value: {read}"
+    assert result(results=(TABLE,), value="a\n0").text == "a\n0"  # a table's own text is better than its HTML
+    assert result(value="<IPython.core.display.Markdown object>").text == "<IPython.core.display.Markdown object>"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,3 +34,13 @@ def test_an_ipython_that_is_too_old_is_refused_with_the_cure(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(version_info=(7, 34, 0, ""), __version__="7.34.0"))
     with pytest.raises(SystemExit, match=r"IPython 7\.34\.0 .* too old(.|\n)*pip install --upgrade ipython"):
         boot.check_ipython()
+
+
+def test_the_file_that_early_versions_of_ipython_8_open_at_import_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sandboxes of a template would share it, so a template with it could not be frozen."""
+    with open(os.devnull, "w") as file:
+        monkeypatch.setattr("IPython.utils.io.devnull", file, raising=False)
+        boot.close_file_of_ipython()
+        assert file.closed
+    monkeypatch.delattr("IPython.utils.io.devnull")
+    boot.close_file_of_ipython()

@@ -12,13 +12,27 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  ramet completion bash > ~/.local/share/bash-completion/completions/ramet
-  ramet completion zsh > "${fpath[1]}/_ramet"
+  source <(ramet completion bash)             in ~/.bashrc, or for this shell only
+  source <(ramet completion zsh)              in ~/.zshrc, after compinit
   ramet completion fish > ~/.config/fish/completions/ramet.fish
-  source <(ramet completion bash)             for this shell only
+
+Faster than `source` at each start of a shell, but to be repeated after an upgrade:
+  ramet completion bash > ~/.local/share/bash-completion/completions/ramet
+  ramet completion zsh > ~/.zfunc/_ramet      with `fpath=(~/.zfunc $fpath)` before compinit in ~/.zshrc
 
 Ids of sandboxes are completed too: they are asked for at the server (RAMET_URL).
 """
+# Of arguments that name something on this machine. zsh and fish offer no files by themselves.
+_COMPLETED_BY_METAVAR = {
+    "SCRIPT": shtab.FILE,
+    "ARGUMENTS": shtab.FILE,
+    "FILE[:PATH]": shtab.FILE,
+    "DIR": shtab.DIRECTORY,
+    "HOST:SANDBOX[:rw]": shtab.DIRECTORY,
+}
+# shtab's script for zsh registers itself after `eval`; otherwise it takes itself for an autoloaded function, also where
+# it is read with `source`.
+_ZSH_EVALUATED, _ZSH_READ = "$zsh_eval_context[-1] == eval", "$zsh_eval_context[-1] == (eval|file)"
 
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser], ramet: argparse.ArgumentParser) -> None:
@@ -34,5 +48,16 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser], ramet: arg
 
 
 def run(chosen: argparse.Namespace, ramet: argparse.ArgumentParser) -> int:
-    print(shtab.complete(ramet, chosen.shell))
+    _complete_files(ramet)
+    script = shtab.complete(ramet, chosen.shell)
+    print(script.replace(_ZSH_EVALUATED, _ZSH_READ))
     return 0
+
+
+def _complete_files(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _complete_files(below)
+        elif action.metavar in _COMPLETED_BY_METAVAR:
+            action.complete = _COMPLETED_BY_METAVAR[action.metavar]  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ def show(result: Result, stdout: str | None = None, stderr: str | None = None) -
     parts = [
         printed.rstrip("\n"),
         *(bounded(text, OTHER_CHARACTERS) for text in _displayed(result)),
-        _titled("value", bounded(result.value or "", OTHER_CHARACTERS)),
+        _titled("value", bounded(_value(result), OTHER_CHARACTERS)),
         _titled("stderr", complained.rstrip("\n")),
         _titled(
             "printed in the background since the last cell", bounded(result.background, OTHER_CHARACTERS).rstrip("\n")
@@ -75,8 +75,13 @@ def _titled(title: str, text: str) -> str:
 def _displayed(result: Result) -> Iterator[str]:
     """The texts of displayed objects without a picture. The text of a figure only says that it is a figure."""
     for one in result.results:
-        if one.what == "display" and one.text and _image(one) is None:
-            yield one.text
+        if one.what == "display" and one.readable and _image(one) is None:
+            yield one.readable
+
+
+def _value(result: Result) -> str:
+    value = result.value or ""
+    return next((one.readable for one in result.results if one.what == "value" and one.readable), value)
 
 
 def _images(result: Result) -> tuple[tuple[ModelImage, ...], int]:

@@ -7,6 +7,7 @@ size that they report: otherwise everything that was ever shown would remain in 
 from __future__ import annotations
 
 from collections import deque
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ramet_guest.cells.sources import Sources
@@ -26,7 +27,9 @@ class InputHistory:
     """Owns the names of earlier inputs and values in the namespace. `shell` is IPython's and has a history manager."""
 
     def __init__(self, shell: Any, namespace: dict[str, Any], sources: Sources) -> None:
-        manager = shell.history_manager
+        self._manager = manager = shell.history_manager
+        # For `%history -l` and `-g`, which would ask a database that is not there.
+        manager.get_tail, manager.search = self.tail, self.search
         self._sources = sources
         self._traits: dict[str, Any] = shell._trait_values
         self._namespace = namespace
@@ -81,6 +84,33 @@ class InputHistory:
         names = self._namespace
         names.pop(f"_i{number}", None)
         self._last, names["_i"], names["_ii"], names["_iii"] = self._before
+
+    def tail(
+        self, n: int | None = 10, raw: bool = True, output: bool = False, include_latest: bool = False
+    ) -> list[tuple[int, int, Any]]:
+        """Returns the last `n` inputs, as IPython's `get_tail` does; without the running cell unless asked for."""
+        inputs = list(self._manager.get_range(0, 1, None, raw, output))
+        end = len(inputs) if include_latest else max(len(inputs) - 1, 0)
+        return inputs[max(end - (10 if n is None else n), 0) : end]
+
+    def search(
+        self,
+        pattern: str = "*",
+        raw: bool = True,
+        search_raw: bool = True,
+        output: bool = False,
+        n: int | None = None,
+        unique: bool = False,
+    ) -> list[tuple[int, int, Any]]:
+        """Returns the inputs that match a pattern with wildcards, as IPython's method of this name does."""
+        searched = self._raw if search_raw else self._parsed
+        found = {
+            searched[number] if unique else number: (session, number, text)
+            for session, number, text in self._manager.get_range(0, 1, None, raw, output)
+            if fnmatchcase(searched[number], pattern)
+        }
+        inputs = sorted(found.values(), key=lambda one: one[1])
+        return inputs if n is None else inputs[max(len(inputs) - n, 0) :]
 
     def drop_input(self, name: str) -> None:
         """Drops the source called `<cell 12>`, which `Sources` no longer keeps. Its place in `In` stays, empty."""

@@ -142,6 +142,10 @@ class CellShell(InteractiveShell):
     def enable_gui(self, gui: Any = None) -> None:
         pass
 
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        """Prints what `%load` and `%recall` would put into the next cell for the user to edit and run."""
+        print(s)
+
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
         error = exc_tuple[1] if isinstance(exc_tuple, tuple) else sys.exc_info()[1]
         if error is not None:

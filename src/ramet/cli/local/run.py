@@ -6,6 +6,7 @@ import argparse
 import base64
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from ramet.cli.local.script import RunScript, chosen_script
 from ramet.cli.local.standard_input import InputForwarder, has_input
 from ramet.cli.output import print_error, print_note, progress, shown
 from ramet.cli.place import add_server_option, chosen_url, find, keep
+from ramet.cli.sandbox_ids import completes
 from ramet.cli.sandbox_options import add_sandbox_options, check_exists, make_sandbox
 from ramet.cli.sandboxes.copying import CopyTally, upload
 from ramet.client.blocking.sandbox import Sandbox
@@ -57,6 +59,7 @@ TIMED_OUT = 124
 INTERRUPTED = 130
 _MISUSED = 2
 TERMINATED = 128 + signal.SIGTERM
+_FILE_NOT_FOUND = re.compile(r"\[Errno 2\] No such file or directory: '([^']+)'")
 _UPLOAD_BYTES_AT_MOST = 2**40
 
 
@@ -75,7 +78,9 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--language", choices=("python", "bash"), default="python", help="language of the code (default: python)"
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop the code after this time; exit code 124")
-    parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox of a server, and leave it running")
+    completes(
+        parser.add_argument("--sandbox", metavar="ID", help="run in this sandbox of a server, and leave it running")
+    )
     add_sandbox_options(parser, "run")
     parser.add_argument("--keep", action="store_true", help="do not close the sandbox; print its id to standard error")
     parser.add_argument(
@@ -184,6 +189,7 @@ def _run(sandbox: Sandbox, script: RunScript, output: OutputFolder | None, chose
         print(json.dumps(facts if saved is None else {**facts, "saved": saved}))
     else:
         explain(result, chosen.timeout)
+        _tell_of_local_file(result)
     if output is not None:
         output.tell()
     return ended
@@ -234,6 +240,26 @@ def explain(result: Result, timeout_seconds: float | None) -> None:
         after = "" if timeout_seconds is None else f" after {timeout_seconds:g} s"
         place = result.error.message if result.error is not None and result.error.name == "KeyboardInterrupt" else ""
         print_note(f"ramet: timed out{after}{f', {shown(place)}' if place else ''}")
+
+
+def _tell_of_local_file(result: Result) -> None:
+    """Say how code gets a file that it did not find and that is on this machine."""
+    if result.error is None or result.error.name != "FileNotFoundError":
+        return
+    found = _FILE_NOT_FOUND.fullmatch(result.error.message)
+    if found is None or not os.path.exists(found[1]):
+        return
+    path = os.path.normpath(found[1])
+    if os.path.isabs(path):
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        option = f"--mount {folder}:{folder}"
+    elif path.startswith(".."):
+        option = f"--upload {path}:PATH"
+    else:
+        option = f"--upload {path.partition(os.sep)[0]}"
+    print_note(
+        f"ramet: {shown(path)} is on this machine, but not in the sandbox\n\nhint: ramet run {shown(option)} ..."
+    )
 
 
 def _facts(result: Result, language: str) -> dict[str, object]:

@@ -81,7 +81,7 @@ def chosen_script(chosen: argparse.Namespace) -> RunScript:
         with reading(chosen.script) as file:
             source = file.read(_SOURCE_BYTES_AT_MOST + 1)
     except InvalidArgument as error:
-        raise InvalidArgument(f"SCRIPT: {error.message}") from error
+        raise InvalidArgument(error.message) from error
     _check_size(source, chosen.script)
     if language == "bash":
         return RunScript(language, chosen.script, source, arguments)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.cli.output import print_note, shown
 from ramet.cli.place import add_server_option, find, server
+from ramet.cli.sandbox_ids import completes_path
 from ramet.cli.sandboxes.copying import MIB, CopyTally, download, is_name, make_folder, upload
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import FileNotFound, InvalidArgument
@@ -60,8 +61,10 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="stop rather than copy more than this, in MiB (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the copied files and bytes as a JSON object")
-    parser.add_argument(
-        "paths", nargs="+", metavar="SOURCE TARGET", help="paths; those in a sandbox are written SANDBOX:PATH"
+    completes_path(
+        parser.add_argument(
+            "paths", nargs="+", metavar="SOURCE TARGET", help="paths; those in a sandbox are written SANDBOX:PATH"
+        )
     )
     parser.set_defaults(run=run)
 

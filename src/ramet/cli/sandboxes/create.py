@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
 from ramet.cli.place import add_server_option, find_snapshot, keep, server
+from ramet.cli.sandbox_ids import completes_snapshot
 from ramet.cli.sandbox_options import add_sandbox_options, make_sandbox
 from ramet.errors import InvalidArgument
 
@@ -35,7 +36,11 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_server_option(parser)
     add_sandbox_options(parser, "create")
-    parser.add_argument("--snapshot", metavar="ID", help="start in the state of this snapshot instead of a template")
+    completes_snapshot(
+        parser.add_argument(
+            "--snapshot", metavar="ID", help="start in the state of this snapshot instead of a template"
+        )
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object with the id")
     parser.set_defaults(run=run)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
 from ramet.cli.place import add_server_option, find, find_snapshot, keep, server
-from ramet.cli.sandbox_ids import completes
+from ramet.cli.sandbox_ids import completes, completes_snapshot
 from ramet.client.inventory import inventory
 from ramet.errors import InvalidArgument
 
@@ -42,9 +42,13 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--name", metavar="NAME", help="save the snapshot as a template of this name, instead of an id")
-    what.add_argument("--restore", metavar="SNAPSHOT", help="go back to this snapshot instead of taking one")
+    completes_snapshot(
+        what.add_argument("--restore", metavar="SNAPSHOT", help="go back to this snapshot instead of taking one")
+    )
     what.add_argument("--list", action="store_true", help="list the ids of all your snapshots")
-    what.add_argument("--remove", metavar="SNAPSHOT", help="remove this snapshot; sandboxes made from it stay")
+    completes_snapshot(
+        what.add_argument("--remove", metavar="SNAPSHOT", help="remove this snapshot; sandboxes made from it stay")
+    )
     parser.add_argument("--json", action="store_true", help="print JSON: an object with the id, or the list of ids")
     parser.set_defaults(run=run)
 
@@ -52,7 +56,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(chosen: argparse.Namespace) -> int:
     alone = chosen.list or chosen.remove is not None
     if alone != (chosen.sandbox is None):
-        problem = "SANDBOX is missing" if not alone else "--list and --remove are about no SANDBOX"
+        problem = "SANDBOX is missing" if not alone else "--list and --remove take no SANDBOX"
         raise InvalidArgument(problem, hint="see the examples: ramet snapshot --help")
     with server(chosen) as url:
         if chosen.list:

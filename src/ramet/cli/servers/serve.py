@@ -140,8 +140,13 @@ def run(chosen: argparse.Namespace) -> int:
         all_memory_mib=chosen.max_memory,
         audit_bytes=chosen.audit_log_mib << 20,
     )
-    options = ["--linger", str(chosen.linger), "--", *chosen.engine_option]
-    return serve(settings, keeper_options=options, announce=_announce, progress=_progress)
+    return serve(
+        settings,
+        linger_seconds=chosen.linger,
+        engine_options=chosen.engine_option,
+        announce=_announce,
+        progress=_progress,
+    )
 
 
 def _bound(words: list[str] | None) -> list[str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ TEXT_CHARACTERS_AT_MOST = 20_000
 NOTHING = "(no output)"
 _MARKER_CHARACTERS = 60  # more than the line that marks what is left out
 _NOTES_CHARACTERS = 1_000
+# The plain text of IPython's own display objects, which says nothing of what is in them; and what does, best first.
+_NAME_OF_A_CLASS = re.compile(r"<IPython\.[\w.]+ object>")
+_SPEAKING = ("text/markdown", "text/latex", "text/html", "application/json")
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 
 
@@ -37,7 +42,7 @@ def bounded_text(result: Result, most: int = TEXT_CHARACTERS_AT_MOST) -> str:
 
 def _parts(result: Result) -> list[str]:
     shown = "\n".join(text for one in result.results if (text := _shown(one)) is not None)
-    parts = (result.background, result.stdout, shown, result.value or "", result.stderr)
+    parts = (result.background, result.stdout, shown, _value(result), result.stderr)
     return [text for part in parts if (text := part.rstrip("\n"))]
 
 
@@ -45,7 +50,25 @@ def _shown(one: RichResult) -> str | None:
     """Return the text of a displayed object. The cell's value appears elsewhere."""
     if one.what == "value":
         return None
-    return one.text or f"<{', '.join(one.data)}>"
+    return one.readable or f"<{', '.join(one.data)}>"
+
+
+def _value(result: Result) -> str:
+    value = result.value or ""
+    if _NAME_OF_A_CLASS.fullmatch(value):
+        return next((one.readable or value for one in result.results if one.what == "value"), value)
+    return value
+
+
+def readable(one: RichResult) -> str | None:
+    """Return the text of an object: its plain text, or what it holds if that only names its class."""
+    if one.text is None or not _NAME_OF_A_CLASS.fullmatch(one.text):
+        return one.text
+    for name in _SPEAKING:
+        content = one.data.get(name)
+        if content is not None:
+            return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
+    return one.text
 
 
 def _notes(result: Result) -> Iterator[str]:

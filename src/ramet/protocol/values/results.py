@@ -76,6 +76,12 @@ class RichResult:
         return self._text("text/plain")
 
     @property
+    def readable(self) -> str | None:
+        """The text for somebody who cannot see the object: the plain text, or what the object holds if that only names
+        its class, as that of ``Markdown("...")`` does."""
+        return result_texts.readable(self)
+
+    @property
     def html(self) -> str | None:
         """HTML. It comes from the sandbox: show it only where its scripts can do no harm."""
         return self._text("text/html")

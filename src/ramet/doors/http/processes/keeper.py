@@ -6,8 +6,8 @@
        └───────────────── from then on the two talk to each other ─────────────┘
 
 There is one keeper per folder: it holds a lock on ``keeper.pid``. It ends when its engine ends (and logs the engine's
-last output to ``engine.log``), on SIGTERM, and when no process that ever connected has been alive for a while. The
-engine always ends with it.
+last output to ``engine.log``), on SIGTERM, and when no process that ever connected has been alive for a while, which
+may be no time at all. The engine always ends with it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ LINGER_SECONDS = 3600.0
 # Exit codes; the reader of the pipe given with --ready-fd gets a line of JSON with the details.
 STOPPED, ENGINE_ENDED, BUSY = 0, 1, 3
 
+_FIRST_CLIENT_SECONDS = 60.0  # whoever started the keeper gets this long to connect
 _CLOSE_SECONDS = 10.0  # an engine with hundreds of sandboxes needs a few seconds to end them all
 _BACKLOG = 512
 _RETRY_SECONDS = 0.02
@@ -64,7 +65,7 @@ class Keeper:
         self._ready = ready
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, int] = {}  # pidfd by pid, for every process that has connected and still lives
-        self._alone_since = time.monotonic()
+        self._alone_until = 0.0  # matters once we listen, and while there is no client
         self._listener: socket.socket | None = None
         self._held: socket.socket | None = None  # a connection that was accepted while the engine's socket is full
         self._end: int | None = None
@@ -159,7 +160,7 @@ class Keeper:
             return
         # Listen only now: a client that finds the socket may connect at once, and the engine must be ready by then.
         self._listener = self._listen()
-        self._alone_since = time.monotonic()
+        self._alone_until = time.monotonic() + max(self._linger_seconds, _FIRST_CLIENT_SECONDS)
         self._on(self._listener, self._accept)
         self._tell({"ready": os.getpid()})
         say(f"engine {engine.pid} is up")
@@ -221,7 +222,7 @@ class Keeper:
         pidfd = self._clients.pop(pid)
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        self._alone_since = time.monotonic()
+        self._alone_until = time.monotonic() + self._linger_seconds
 
     def _pass_on(self, connection: socket.socket) -> None:
         """Hand a connection to the engine. While the engine's socket is full, keep it and accept no more."""
@@ -244,13 +245,13 @@ class Keeper:
             return _RETRY_SECONDS
         if self._clients or self._listener is None:
             return None
-        return max(0.0, self._alone_since + self._linger_seconds - time.monotonic())
+        return max(0.0, self._alone_until - time.monotonic())
 
     def _look_at_the_clock(self) -> None:
         if self._held is not None:
             self._pass_on(self._held)
         alone = not self._clients and self._listener is not None
-        if alone and time.monotonic() - self._alone_since >= self._linger_seconds:
+        if alone and time.monotonic() >= self._alone_until:
             say(f"nobody has been here for {self._linger_seconds:g} seconds")
             self._stop(STOPPED)
 

@@ -22,6 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from ramet.doors.http.access.audit_file import AuditFile, AuditWriter
+from ramet.doors.http.processes.keeper import LINGER_SECONDS
 from ramet.doors.http.processes.keeper_client import EngineLink, KeeperClient, child_environment, wait_for_exit
 from ramet.doors.http.records import ServerRecords
 from ramet.doors.http.settings import ServerSettings
@@ -38,6 +39,7 @@ _LAST_WAIT_SECONDS = 10.0
 _STEADY_SECONDS = 30.0  # after this long a process counts as healthy, and the delay of a restart starts anew
 _AFTER_GRACE_SECONDS = 10.0  # the worker enforces the grace period itself; this is for one that hangs
 _UP_SECONDS = 60.0
+_NOTIFY_VARIABLE = "NOTIFY_SOCKET"  # set by systemd for a service of Type=notify (sd_notify(3))
 
 Progress = Callable[[str], None]
 
@@ -45,14 +47,15 @@ Progress = Callable[[str], None]
 def serve(
     settings: ServerSettings,
     *,
-    keeper_options: Sequence[str] = (),
+    linger_seconds: float = LINGER_SECONDS,
+    engine_options: Sequence[str] = (),
     announce: Callable[[ServerSettings], None] = lambda _: None,
     progress: Progress = lambda _: None,
 ) -> int:
     """Serve until a signal, and return the exit code. Raises RametError if the server cannot start.
 
     `announce` is called once, with the real address, when requests are answered; `progress` with what is being waited
-    for, and with "" when that is over.
+    for, and with "" when that is over. Sandboxes outlive a killed server for `linger_seconds`.
     """
     state = Path(settings.state).absolute()
     prepare(state)
@@ -62,6 +65,12 @@ def serve(
         _check_keys(settings)
         if cgroups.step_aside():  # before any child: keeper and worker are born in the group where we are
             Log(settings.log_format).event("control group shared out", server=cgroups.SERVER_GROUP)
+            if _NOTIFY_VARIABLE in os.environ:
+                # systemd starts the next server in the group that we have just left, which the kernel refuses
+                # (status=219/CGROUP) as long as an engine is below it. It tries again until the engine has ended.
+                linger_seconds = 0.0
+                Log(settings.log_format).event("sandboxes end with this server", reason="no DelegateSubgroup")
+        keeper_options = ["--linger", str(linger_seconds), "--", *engine_options]
         supervisor = Supervisor(settings, listener, keeper_options, announce, progress)
         return asyncio.run(supervisor.run())
 
@@ -338,7 +347,7 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
 
 def notify(text: str) -> None:
     """Send a message to systemd, if it started us with a socket for that (sd_notify(3))."""
-    path = os.environ.get("NOTIFY_SOCKET")
+    path = os.environ.get(_NOTIFY_VARIABLE)
     if not path:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:

@@ -188,12 +188,20 @@ class HttpApplication:
         await exchange.respond(status, [*JSON, *headers], errors.error_body(error))
 
     def explain(self, exchange: RequestExchange, error: RametError) -> RametError:
-        """Add how a sandbox ended, from the records: an engine that was started after it knows nothing about it."""
+        """Add how a sandbox ended, from the records: an engine that was started after it knows nothing about it.
+
+        An operator is told whose sandbox it is instead, which it sees in its list.
+        """
         if not isinstance(error, SandboxClosed) or "cause" in error.details or exchange.log.sandbox is None:
             return error
         ended = self.records.ended_cause(exchange.owner, exchange.log.sandbox)
         if ended is None:
-            return error
+            row = exchange.link.rows.get(exchange.log.sandbox) if exchange.operates else None
+            if row is None or row.owner == exchange.owner:
+                return error
+            whose = f"it belongs to the key {self.records.keys.name_of(row.owner)!r}"
+            hint = f"{whose}; an operator's key can only list, inspect and end it"
+            return SandboxClosed(error.message, hint=hint, details=error.details)
         return SandboxClosed(ended.message, details={"cause": ended.cause, "ended_ms": ended.ended_ms})
 
 
