@@ -4,9 +4,11 @@
 #include "image.h"
 #include "threads.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #ifndef SYS_rseq
 #define SYS_rseq 334
@@ -141,8 +143,34 @@ static int take_rseq(pid_t pid, const registers *r, uint64_t syscall_at, failure
     return check_no_rseq(pid, why);
 }
 
-int hold_blank(pid_t pid, const unsigned char *states, size_t size, snapshot *made, failure *why) {
+/* Stops the empty process in its `pause`, which is the last thing that it does by itself. The
+ * helper tells its number as soon as it exists: stopped earlier, it would still have descriptors of
+ * the engine and, worse, no filter yet. */
+static int stop_in_pause(pid_t pid, registers *r, failure *why) {
     stop seen;
+    for (;;) {
+        ptrace(PTRACE_INTERRUPT, pid, 0, 0);
+        if (wait_stop(pid, &seen, why)) return -1;
+        if (seen.kind != STOP_EVENT_STOP)
+            return failed(why, 0, "an empty process stopped oddly (%d)", seen.kind);
+        if (read_registers(pid, r, why)) return -1;
+        if (arch_current_call(r) == SYS_pause) return 0;
+        if (deadline_passed()) return failed(why, 0, "an empty process did not become ready");
+        if (ptrace(PTRACE_CONT, pid, 0, 0)) return failed(why, errno, "resume an empty process");
+        usleep(200);
+    }
+}
+
+/* Looks from outside: every sandbox that is thawed from the image inherits the filter. */
+static int check_filter(pid_t pid, failure *why) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    if (read_small_file(path, text, sizeof text) <= 0) return failed(why, errno, "read %s", path);
+    if (strstr(text, "\nSeccomp:\t2\n")) return 0;
+    return failed(why, 0, "an empty process has no filter of system calls");
+}
+
+int hold_blank(pid_t pid, const unsigned char *states, size_t size, snapshot *made, failure *why) {
     registers r;
     memset(made, 0, sizeof *made);
     made->tracer = (pid_t)syscall(SYS_gettid);
@@ -150,13 +178,9 @@ int hold_blank(pid_t pid, const unsigned char *states, size_t size, snapshot *ma
     if (learn_frame_size(why)) return -1;
     if (ptrace(PTRACE_SEIZE, pid, 0, (void *)(long)TRACE_ALWAYS))
         return failed(why, errno, "seize an empty process");
-    ptrace(PTRACE_INTERRUPT, pid, 0, 0);
-    if (wait_stop(pid, &seen, why)) return -1;
-    if (seen.kind != STOP_EVENT_STOP)
-        return failed(why, 0, "an empty process stopped oddly (%d)", seen.kind);
-    if (read_states(made, states, size, why) || block_signals(pid, why) ||
-        find_syscall(pid, &made->syscall_at, why) || read_registers(pid, &r, why) ||
-        take_rseq(pid, &r, made->syscall_at, why))
+    if (stop_in_pause(pid, &r, why) || check_filter(pid, why) ||
+        read_states(made, states, size, why) || block_signals(pid, why) ||
+        find_syscall(pid, &made->syscall_at, why) || take_rseq(pid, &r, made->syscall_at, why))
         return -1;
     learn_usual_scheduling(pid);
     return set_options(pid, TRACE_ALWAYS | TRACE_CHILDREN, why);
