@@ -125,6 +125,7 @@ def test_a_child_tells_its_parent_and_has_its_lifetime(line: Line) -> None:
 def test_figures_and_lists(line: Line) -> None:
     mine, yours = create(line, "me"), create(line, "you")
     run(line, mine, "x = bytearray(8 << 20)")
+    run(line, yours, "1")  # one that has run nothing has touched nothing of its template yet
     rows = line.ask(calls.SANDBOXES, owner="me")["sandboxes"]
     assert [row["id"] for row in rows] == [mine]
     stats = line.ask(calls.STATS)
