@@ -8,7 +8,7 @@ from bench.measure import Sample, Unavailable
 from ramet import Sandbox
 
 _DEADLINE_SECONDS = 120
-_PAUSE_SECONDS = 0.1  # longer than a sandbox has to be idle for a point
+_PAUSE_SECONDS = 0.3  # longer than a sandbox has to be idle for a point
 CELLS_IN_A_ROW = 200
 REWRITES = 10
 _GIB = "import numpy as np\ndata = np.ones(1 << 27)\n"

@@ -140,8 +140,8 @@ _ONLY_LOOKING = {
     *(
         ("GET", f"/v1/sandboxes/{{sandbox_id}}{path}")
         for path in (
-            "", "/metrics", "/replay", "/executions/{execution_id}", "/files/list", "/files/stat", "/diff/{other_id}",
-            "/network", "/ports", "/pty",
+            "", "/metrics", "/replay", "/history", "/executions/{execution_id}", "/files/list", "/files/stat",
+            "/diff/{other_id}", "/network", "/ports", "/pty",
         )
     ),
     ("HEAD", "/v1/sandboxes/{sandbox_id}/files"),
@@ -159,7 +159,7 @@ def test_every_route_is_audited_or_known_to_be_harmless() -> None:
 
 _FRAMES_ONLY_LOOKING = {
     calls.INFO, calls.FACTS, calls.SANDBOXES, calls.LIST, calls.STAT, calls.DIFF, calls.REPLAY, calls.FETCH,
-    calls.NETWORK,
+    calls.NETWORK, calls.HISTORY,
     # Of a terminal that is open, and of cells, which are in the log.
     *(calls.TERMINAL_CALLS - {calls.TERMINAL_OPEN, calls.TERMINAL_ATTACH, calls.TERMINAL_KILL}),
     calls.SET_TOOLS, calls.TOOL_ANSWER,

@@ -20,6 +20,7 @@ STATS: dict[str, object] = {
     },
     "snapshots": 5,
     "spaces": 6,
+    "history": {"points": 7, "memory_bytes": 8},
 }
 
 

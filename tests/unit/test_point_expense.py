@@ -16,8 +16,7 @@ class Time:
 
 
 def test_a_few_points_are_free_and_later_ones_are_a_share_of_the_time() -> None:
-    time = Time()
-    expense = Expense(0.03, 2, time)
+    expense = Expense(0.03, 2, Time())
     expense.took(0.003)
     waited = 0
     while expense.may_wait:
@@ -26,7 +25,7 @@ def test_a_few_points_are_free_and_later_ones_are_a_share_of_the_time() -> None:
     assert waited == 2
     taken = 0
     for _ in range(100_000):  # ten seconds of cells that follow one another
-        time.now += 0.0001
+        expense.ran(0.0001)
         if expense.may_wait:
             expense.waited()
             expense.took(0.003)
@@ -34,11 +33,10 @@ def test_a_few_points_are_free_and_later_ones_are_a_share_of_the_time() -> None:
     assert 0 < taken * 0.003 <= 0.03 * 10
 
 
-def test_time_without_cells_does_not_add_up_to_a_flood_of_points() -> None:
-    time = Time()
-    expense = Expense(0.03, 0, time)
+def test_a_long_cell_does_not_pay_for_a_flood_of_points() -> None:
+    expense = Expense(0.03, 0, Time())
     expense.took(0.003)
-    time.now = 3600.0
+    expense.ran(3600.0)
     waited = 0
     while expense.may_wait:
         expense.waited()

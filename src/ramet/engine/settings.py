@@ -55,7 +55,7 @@ class Settings:
     snapshots_of_an_owner: int = 200  # so that one owner cannot take all the room
     # Points: states of a sandbox that are kept for undo, rewind and recovery
     automatic_points: bool = True  # False: only sandboxes that ask for a number of points have any
-    point_idle_seconds: float = 0.03  # without a next cell, after which the state is kept
+    point_idle_seconds: float = 0.1  # without a next cell, after which the state is kept
     point_outside_seconds: float = 1.0  # the same after a change from outside, as of a file
     points_before_cells: int = 4  # a new sandbox's, taken although the next cell waits for it
     point_share: float = 0.03  # of the time, that a sandbox may lose to points while its cells wait

@@ -20,7 +20,11 @@ _MIB = 2**20
 
 
 class Expense:
-    """The account of one sandbox. A share of the time that passes may be lost to points; unused time adds up."""
+    """The account of one sandbox, in which unused time adds up.
+
+    A share of the time that its cells ran may be spent on points that the next cell waits for, and a share of all time
+    on copying.
+    """
 
     def __init__(self, share: float, before_cells: int, clock: Callable[[], float]) -> None:
         self._share = share
@@ -40,8 +44,11 @@ class Expense:
     def may_wait(self) -> bool:
         if self._free > 0:
             return True
-        self._earn()
         return self._waiting_seconds >= 1.5 * self._taking_seconds  # with the copying that follows
+
+    def ran(self, seconds: float) -> None:
+        """A cell has ended."""
+        self._waiting_seconds = min(self._waiting_seconds + self._share * seconds, _WAITING_SECONDS_AT_MOST)
 
     def waited(self) -> None:
         if self._free > 0:
@@ -85,5 +92,4 @@ class Expense:
     def _earn(self) -> None:
         now = self._clock()
         earned, self._earned_at = self._share * (now - self._earned_at), now
-        self._waiting_seconds = min(self._waiting_seconds + earned, _WAITING_SECONDS_AT_MOST)
         self._patience_seconds = min(self._patience_seconds + earned, _PATIENCE_SECONDS_AT_MOST)

@@ -21,6 +21,7 @@ from ramet.errors import ForkFailed
 _MEMORY_SHARE = 0.05
 _REST = 9  # times as long as a point took, until the next: all of them take a tenth of one processor at most
 _MEASURED_AGAIN = 10  # points, after which all of a sandbox are measured again: what one drops, its neighbour holds
+_KERNEL_BYTES = 2**20  # of a frozen process besides its page tables: a guess from the growth of many
 GIVEN_UP = "its memory was needed for sandboxes that were used more recently"
 
 Background = Callable[[Coroutine[object, object, None]], None]
@@ -113,7 +114,7 @@ class HistoryKeeper:
             if step.state is not snapshot:
                 continue  # dropped meanwhile
             if pids[step] in found:
-                step.memory_bytes = found[pids[step]] + snapshot.frozen.file_bytes
+                step.memory_bytes = found[pids[step]] + snapshot.frozen.file_bytes + _KERNEL_BYTES
             elif not await snapshot.frozen.usable() and step.state is snapshot:
                 taker.past.drop(step, KILLED)
         self._fit()

@@ -81,6 +81,7 @@ class PointTaker:
             return
         if ending.state == "kept":
             self._died_idle = False
+        self._expense.ran(ending.duration_seconds)
         names = cell.tool_records.names if cell.tool_records is not None else ()
         self.past.add_cell(cell.cell_id, cell.code, _outcome(ending), names, self.sandbox.attempts)
         self._arm(self._settings.point_idle_seconds)

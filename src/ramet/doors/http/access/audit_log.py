@@ -32,6 +32,8 @@ ROUTE_ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", f"{_SANDBOX}/files/rename"): "rename file",
     ("POST", f"{_SANDBOX}/snapshots"): "snapshot",
     ("POST", f"{_SANDBOX}/restore"): "restore",
+    ("POST", f"{_SANDBOX}/undo"): "undo",
+    ("POST", f"{_SANDBOX}/rewind"): "rewind",
     ("POST", "/v1/snapshots/{snapshot_id}/save"): "save template",
     ("DELETE", "/v1/snapshots/{snapshot_id}"): "drop snapshot",
     ("POST", f"{_SANDBOX}/pty"): "terminal",

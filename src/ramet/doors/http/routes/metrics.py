@@ -126,7 +126,7 @@ class _EngineState(Collector):
             "ramet_pool_ready", "Sandboxes that are ready to be handed over.", _whole(pool, "ready")
         )
         yield GaugeMetricFamily("ramet_snapshots", "Snapshots that are kept.", _whole(stats, "snapshots"))
-        history = fields.mapping(stats, "history")
+        history = fields.optional_mapping(stats, "history") or {}  # an engine of an earlier version tells nothing of it
         yield GaugeMetricFamily("ramet_points", "States that histories keep.", _whole(history, "points"))
         yield GaugeMetricFamily("ramet_points_bytes", "Memory of these states.", _whole(history, "memory_bytes"))
         yield GaugeMetricFamily("ramet_spaces", "Ended persistent sandboxes that are kept.", _whole(stats, "spaces"))
