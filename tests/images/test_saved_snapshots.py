@@ -20,7 +20,8 @@ ticking = threading.Thread(target=tick, daemon=True); ticking.start()
 reading, writing = os.pipe(); os.write(writing, b"in the pipe")
 notes = open("/root/notes.txt", "w+"); notes.write("a file"); notes.flush()
 database = sqlite3.connect("/root/data.db"); database.execute("create table t (a)"); database.commit()
-os.mkdir("/root/work"); os.chdir("/root/work"); os.mkdir("folder"); os.symlink("folder", "link"); os.environ["MINE"] = "yes"
+os.mkdir("/root/work"); os.chdir("/root/work"); os.mkdir("folder"); os.symlink("folder", "link")
+os.environ["MINE"] = "yes"
 os.truncate(os.open("sparse", os.O_CREAT | os.O_RDWR), 1 << 50)
 os.remove("/etc/hostname")
 """
