@@ -207,9 +207,10 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
     packages = cache_folders.find("packages") if "--only-interpreter" not in options else None
     if packages is not None:
         command += ["--packages", packages]
-    images = cache_folders.find("images") if os.environ.get("RAMET_IMAGES") != "off" else None
-    if images is not None:
-        command += ["--images", images]
+    if "--images" not in options and os.environ.get("RAMET_IMAGES") != "off":
+        images = cache_folders.find("images")
+        if images is not None:
+            command += ["--images", images]
     # A memfd rather than a pipe: the engine never blocks on it, and its end can be read after a crash.
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
     # The lock on the engine's uid belongs to the open file. The launcher keeps it open, and so holds the lock until it

@@ -80,17 +80,24 @@ async def list_snapshots(exchange: RequestExchange) -> None:
     "Make a snapshot a template, by a name",
     {204: api.DONE},
     body=api.body(
-        api.record({"name": api.text(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")}), {"name": "with-my-data"}
+        api.record(
+            {
+                "name": api.text(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+                "disk": api.flag("on disk, in the place of what was saved by this name before"),
+            },
+            required=("name",),
+        ),
+        {"name": "with-my-data", "disk": True},
     ),
     errors=(400, 401, 403, 404, 409, 413, 429, 503),
 )
 async def save(exchange: RequestExchange, snapshot_id: str) -> None:
     body = await exchange.read_fields()
-    name = body.text("name")
+    name, disk = body.text("name"), body.flag("disk", False)
     body.done()
     checks.check_template_name(name)
     with _telling_of(snapshot_id):
-        header = {"snapshot": snapshot_id, "name": name, "owner": exchange.owner}
+        header = {"snapshot": snapshot_id, "name": name, "disk": disk, "owner": exchange.owner}
         await ask(exchange, calls.SAVE, creation.allowed(exchange, header))
     await answer_nothing(exchange)
 

@@ -1,0 +1,37 @@
+"""Snapshots on the disk of a server: there after a restart, each key's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.server.asking import Caller
+from tests.server.running import running_server
+
+
+def save(caller: Caller, name: str, code: str) -> None:
+    sandbox_id = caller.sandbox()
+    caller.run(sandbox_id, code)
+    snapshot_id = caller.ask("POST", f"/v1/sandboxes/{sandbox_id}/snapshots").json["id"]
+    answer = caller.ask("POST", f"/v1/snapshots/{snapshot_id}/save", {"name": name, "disk": True})
+    assert answer.status == 204
+    assert caller.ask("DELETE", f"/v1/snapshots/{snapshot_id}").status == 204
+
+
+def test_what_is_saved_is_there_after_a_restart_and_is_each_keys_own(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        alice, bob = (Caller(server.url, server.create_key(name)) for name in ("alice", "bob"))
+        save(alice, "mine", "x = 'of alice'")
+        save(bob, "mine", "x = 'of bob'")
+        save(bob, "only-bobs", "x = 1")
+        assert server.stop() == 0
+        server.start()
+        for caller in (alice, bob):
+            caller.port = server.port
+        assert [caller.run(caller.sandbox(template="mine"), "x")["value"] for caller in (alice, bob)] == [
+            "'of alice'",
+            "'of bob'",
+        ]
+        assert alice.ask("POST", "/v1/sandboxes", {"template": "only-bobs"}).status == 400
+        images = server.state / "images"
+        assert images.stat().st_mode & 0o777 == 0o700
+        assert (images / "key").stat().st_mode & 0o777 == 0o600
