@@ -47,7 +47,7 @@ def test_out_of_memory_costs_one_cell_again_and_again(make_any_sandbox: MakeSand
 
 
 def test_a_sandbox_may_use_all_its_memory_though_points_hold_some(make_sandbox: MakeOne) -> None:
-    """What points hold counts in its limit; the kernel ends them first."""
+    """What points hold is allowed on top of its limit, or the kernel ends them first."""
     sandbox = make_sandbox(memory_mib=200, history=20)
     if "cgroup" not in str(sandbox.info().walls["memory"]):
         pytest.skip("this host has no writable control group for memory")

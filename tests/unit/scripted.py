@@ -193,6 +193,9 @@ class ScriptedFrozen:
     def give_way(self) -> None:
         self.gives_way = True
 
+    def allow(self, memory_bytes: int) -> None:
+        pass
+
     async def usable(self) -> bool:
         return not self.closed and not self.killed
 

@@ -30,7 +30,7 @@ def counted_by_control_groups() -> None:
 @pytest.mark.promise("wall-memory")
 @pytest.mark.usefixtures("counted_by_control_groups")
 def test_twice_the_memory_is_out_of_memory_and_was_counted(neighbour_still_answers: Check) -> None:
-    with Sandbox(memory_mib=128, recover="fresh") as sandbox:
+    with Sandbox(memory_mib=128, history=False) as sandbox:
         assert sandbox.run_code("half = bytearray(64 << 20)").ok
         counted = sandbox.info().usage["memory_bytes"]
         assert 64 * MIB <= counted <= 128 * MIB

@@ -42,7 +42,7 @@ from pathlib import Path
 from ramet import Sandbox, close_engine
 
 base = Path(sys.argv[3])
-with Sandbox(memory_mib=128, pids=24, cpus=0.25) as sandbox:
+with Sandbox(memory_mib=128, pids=24, cpus=0.25, history=False) as sandbox:
     [folder] = base.glob("ramet-*")
     groups = [group for group in folder.iterdir() if group.is_dir()]
     standing = {group.name: len((group / "cgroup.procs").read_text().split()) for group in groups}

@@ -142,7 +142,10 @@ class Frozen(Protocol):
         """Its process, in the engine's numbering; 0 when there is none any more."""
 
     def give_way(self) -> None:
-        """What it holds counts in its sandbox's memory limit, and when that is reached the kernel ends it first."""
+        """What it holds counts in its sandbox's memory limit, and when that is reached the kernel rather ends this."""
+
+    def allow(self, memory_bytes: int) -> None:
+        """Let its sandbox have this much more than its limit, for what this one holds."""
 
     async def usable(self) -> bool:
         """Whether it can still be thawed: the kernel may have ended its process."""

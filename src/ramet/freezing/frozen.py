@@ -100,12 +100,16 @@ class Frozen:
         return _core.shadow(self.snapshot)
 
     def give_way(self) -> None:
-        """What it holds counts in its sandbox's memory limit, and when that is reached the kernel ends it first."""
-        if self.claim is not None:
-            self.claim.keep_processes_only()
+        """What it holds counts in its sandbox's memory limit, and when that is reached the kernel rather ends this."""
+        self.allow(0)
         self._own_score = _oom_score(self.shadow)
         if self._own_score is not None:
             _set_oom_score(self.shadow, _GIVES_WAY)
+
+    def allow(self, memory_bytes: int) -> None:
+        """Let its sandbox have this much more than its limit, for what this one holds."""
+        if self.claim is not None and not self.closed:
+            self.claim.resize(memory_bytes)
 
     @contextlib.contextmanager
     def being_thawed(self) -> Iterator[None]:

@@ -30,10 +30,10 @@ class Claim:
         self._holders += 1
         return self
 
-    def keep_processes_only(self) -> None:
-        """Give the memory back: what the snapshot holds counts in the sandbox's limit from now on."""
-        self.memory_bytes = 0
-        self._room.shrink()
+    def resize(self, memory_bytes: int) -> None:
+        """Allow this much for what the snapshot holds; the rest counts in the sandbox's limit."""
+        self.memory_bytes = memory_bytes
+        self._room.resized()
 
     def release(self) -> None:
         self._holders -= 1
@@ -62,12 +62,14 @@ class MemoryAllowance:
         self._write()
         return claim
 
+    def resized(self) -> None:
+        """A claim needs more or less than before."""
+        self._write()
+        if self._retry is None:
+            self._shrink()
+
     def forget(self, claim: Claim) -> None:
         self._claims.discard(claim)
-        self.shrink()
-
-    def shrink(self) -> None:
-        """The claims need less than before."""
         # A retry that is under way sees the new sum when its time comes.
         if self._retry is None:
             self._shrink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.seams import Body
 
 
 def row(sandbox: Sandbox) -> dict[str, object]:
@@ -35,12 +36,19 @@ def info(sandbox: Sandbox) -> dict[str, object]:
         "pid": body.pid,
         "python": sandbox.spec.template.python,
         "limits": asdict(sandbox.spec.limits),
-        "usage": {**body.usage(), "spilled_bytes": sandbox.spilled_bytes, **_history(sandbox)},
+        "usage": _usage(sandbox, body),
         "walls": walls,
     }
     return {**row(sandbox), **more}
 
 
-def _history(sandbox: Sandbox) -> dict[str, int]:
+def _usage(sandbox: Sandbox, body: Body) -> dict[str, int]:
     kept = sandbox.past.kept()
-    return {"points": len(kept), "points_bytes": sum(step.memory_bytes for step in kept)}
+    usage = dict(body.usage())
+    if "processes" in usage:
+        # Those of the sandbox: its kept states are in the same group, on top of its limit.
+        usage["processes"] -= sum(step.in_pod for step in kept)
+    usage["spilled_bytes"] = sandbox.spilled_bytes
+    usage["points"] = len(kept)
+    usage["points_bytes"] = sum(step.memory_bytes for step in kept)
+    return usage

@@ -547,6 +547,7 @@ class Sandbox:
         Only for one that the registry does not find any more: a cell that came now would never get an answer.
         """
         self.identity.ended = why
+        self._stop_points()
         self.clock.stop()
         self.queue.fail_all(why)
         if isinstance(current := self.queue.current, Cell):

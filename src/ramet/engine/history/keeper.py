@@ -20,7 +20,8 @@ from ramet.errors import ForkFailed
 
 _MEMORY_SHARE = 0.05
 _REST = 9  # times as long as a point took, until the next: all of them take a tenth of one processor at most
-_MEASURED_AGAIN = 10  # points, after which all of a sandbox are measured again: what one drops, its neighbour holds
+_MEASURED_AGAIN = 10  # measurements, of which one is of all states of a sandbox: what one drops, its neighbour holds
+_MEASURE_SECONDS = 0.2
 _KERNEL_BYTES = 2**20  # of a frozen process besides its page tables: a guess from the growth of many
 GIVEN_UP = "its memory was needed for sandboxes that were used more recently"
 
@@ -39,7 +40,8 @@ class HistoryKeeper:
         self._takers: dict[Sandbox, PointTaker] = {}
         self._asking: deque[PointTaker] = deque()
         self._working = False
-        self._taken: Counter[PointTaker] = Counter()
+        self._unmeasured: dict[PointTaker, None] = {}  # with states that were kept since they were measured
+        self._measuring = False
         self._bytes_at_most = settings.history_bytes
         if self._bytes_at_most is None:
             self._bytes_at_most = int(machine_memory_bytes() * _MEMORY_SHARE)
@@ -54,9 +56,7 @@ class HistoryKeeper:
         sandbox.on_points_stopped = lambda: self._forget(sandbox)
 
     def _forget(self, sandbox: Sandbox) -> None:
-        taker = self._takers.pop(sandbox, None)
-        if taker is not None:
-            self._taken.pop(taker, None)
+        self._takers.pop(sandbox, None)
 
     def release(self, state: State) -> None:
         self._background(state.let_go())
@@ -77,9 +77,7 @@ class HistoryKeeper:
                 began = perf_counter()
                 async with self.lock:
                     await taker.take_if_idle()
-                seconds = perf_counter() - began
-                await self._measure(taker)
-                await asyncio.sleep(_REST * seconds)
+                await asyncio.sleep(_REST * (perf_counter() - began))
         finally:
             self._working = False
 
@@ -102,12 +100,32 @@ class HistoryKeeper:
 
     # The budget
 
+    def took(self, taker: PointTaker) -> None:
+        self._unmeasured[taker] = None
+        if not self._measuring:
+            self._measuring = True
+            self._background(self._measure_all())
+
+    async def _measure_all(self) -> None:
+        """Measure what was taken in a while: cells that follow one another must not pay for this."""
+        try:
+            while self._unmeasured:
+                await asyncio.sleep(_MEASURE_SECONDS)
+                taken, self._unmeasured = self._unmeasured, {}
+                for taker in taken:
+                    await self._measure(taker)
+                self._fit()
+        finally:
+            self._measuring = False
+
     async def _measure(self, taker: PointTaker) -> None:
         """Learn what its states take, and drop those that the kernel has ended."""
         kept = _frozen(taker)
-        self._taken[taker] += 1
-        if self._taken[taker] % _MEASURED_AGAIN:
-            kept = kept[-2:]  # the newest one shares all its memory still; the one before it is what was changed
+        taker.measured += 1
+        if taker.measured % _MEASURED_AGAIN:
+            # The newest one shares all its memory still; the one before it has what was changed since.
+            newest = {step for step, _ in kept[-2:]}
+            kept = [(step, snapshot) for step, snapshot in kept if step in newest or not step.memory_bytes]
         pids = {step: snapshot.frozen.shadow for step, snapshot in kept}
         found = await asyncio.to_thread(own_memory, [pid for pid in pids.values() if pid])
         for step, snapshot in kept:
@@ -115,9 +133,11 @@ class HistoryKeeper:
                 continue  # dropped meanwhile
             if pids[step] in found:
                 step.memory_bytes = found[pids[step]] + snapshot.frozen.file_bytes + _KERNEL_BYTES
+                if step.in_pod:
+                    # What it alone holds is the past's, and not what the sandbox itself uses.
+                    snapshot.frozen.allow(found[pids[step]])
             elif not await snapshot.frozen.usable() and step.state is snapshot:
                 taker.past.drop(step, KILLED)
-        self._fit()
 
     def _fit(self) -> None:
         """Drop states until all are within their bounds: those of sandboxes not used for longest go first."""

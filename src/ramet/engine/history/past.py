@@ -61,6 +61,7 @@ class Step:
     lost: bool = False  # its work is not part of the present state
     unkept: str = AT_ONCE  # why there is no state
     changed_bytes: int | None = None
+    in_pod: bool = False  # the frozen process is in the groups of the sandbox's present pod
     pause_seconds: float | None = None  # that the sandbox stood still for it
     memory_bytes: int = 0  # that the state takes, when it was last measured
 
@@ -238,7 +239,7 @@ class Past:
     def _let_go(self, step: Step) -> None:
         if step.state is not None:
             self.release(step.state)
-            step.state, step.memory_bytes = None, 0
+            step.state, step.memory_bytes, step.in_pod = None, 0, False
 
     # Copies
 
@@ -248,7 +249,7 @@ class Past:
         past.release = self.release
         place = 0 if wanted == 0 else len(self.steps) if until is None else self.steps.index(until) + 1
         # The copy has a network of its own, which has tried nothing yet.
-        past.steps = [replace(step, attempts=0) for step in self.steps[:place]]
+        past.steps = [replace(step, attempts=0, in_pod=False) for step in self.steps[:place]]
         past._number = past.steps[-1].number + 1 if past.steps else 0
         for step in past.steps:
             if step.state is not None:

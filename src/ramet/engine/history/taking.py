@@ -36,6 +36,9 @@ class PointKeeper(Protocol):
     def ask(self, taker: PointTaker) -> None:
         """Have ``take_if_idle`` called when it is its turn."""
 
+    def took(self, taker: PointTaker) -> None:
+        """A state was kept: see soon what all of them take."""
+
     async def freeze(self, sandbox: Sandbox) -> Snapshot: ...
     async def back_to_last(self, sandbox: Sandbox) -> tuple[Step, list[Step]]:
         """Restore a sandbox whose REPL has ended. Returns the step it is at, and those whose work is lost."""
@@ -54,6 +57,7 @@ class PointTaker:
         self._takes = settings.automatic_points if wanted is None else wanted > 0
         self._expense = Expense(settings.point_share, settings.points_before_cells, self._loop.time)
         self.used_at = self._loop.time()
+        self.measured = 0  # how often its states were
         self._changed_at = self._quiet_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -98,6 +102,8 @@ class PointTaker:
     def moved(self) -> None:
         """The sandbox is at a kept state again, in another body."""
         self._kept_at = self._weighed = None
+        for step in self.past.steps:
+            step.in_pod = False
 
     def stop(self) -> None:
         self._stopped = True
@@ -107,7 +113,7 @@ class PointTaker:
     # In the idle moment
 
     def _arm(self, seconds: float) -> None:
-        self._changed_at, self._quiet_seconds = self.used_at if not seconds else self._loop.time(), seconds
+        self._changed_at, self._quiet_seconds = self._loop.time(), seconds
         # One timer, which looks again when it rings: a cell must not pay for cancelling it and setting another.
         if self._timer is None and self._takes and not self._stopped:
             self._timer = self._loop.call_later(seconds, self._ring)
@@ -227,6 +233,8 @@ class PointTaker:
         step.pause_seconds = snapshot.frozen.pause_seconds
         self._kept_at = body, memory_bytes
         self.past.keep(step, snapshot)
+        step.in_pod = step.state is snapshot
+        self._keeper.took(self)
 
     def _make_room(self) -> None:
         """Drop all points. With the allowance for its forks it uses more than its limit, and they would keep it so."""
