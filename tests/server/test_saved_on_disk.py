@@ -35,3 +35,25 @@ def test_what_is_saved_is_there_after_a_restart_and_is_each_keys_own(tmp_path: P
         images = server.state / "images"
         assert images.stat().st_mode & 0o777 == 0o700
         assert (images / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_persistent_sandbox_is_resumed_after_a_restart_until_it_is_discarded(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        alice, bob = (Caller(server.url, server.create_key(name)) for name in ("alice", "bob"))
+        sandbox_id = alice.sandbox(persistent=True)
+        alice.run(sandbox_id, "x = 41; open('/root/note', 'w').write('kept')")
+        assert alice.ask("DELETE", f"/v1/sandboxes/{sandbox_id}").status == 204
+        assert server.stop() == 0
+        server.start()
+        for caller in (alice, bob):
+            caller.port = server.port
+        assert bob.ask("POST", f"/v1/spaces/{sandbox_id}/resume", {}).status in (404, 410)
+        for _ in range(2):
+            resumed = alice.ask("POST", f"/v1/spaces/{sandbox_id}/resume", {})
+            assert resumed.status == 201, resumed.body
+            assert alice.run(resumed.json["id"], "x + 1, open('/root/note').read()")["value"] == "(42, 'kept')"
+        assert bob.ask("DELETE", f"/v1/spaces/{sandbox_id}").status in (204, 404)
+        assert any((server.state / "images" / "names").glob("space-*"))
+        assert alice.ask("DELETE", f"/v1/spaces/{sandbox_id}").status == 204
+        assert not any((server.state / "images" / "names").glob("space-*"))
+        assert alice.ask("POST", f"/v1/spaces/{sandbox_id}/resume", {}).status in (404, 410)

@@ -282,6 +282,11 @@ class ScriptedMachine:
         self.images[name] = frozen.of, about
         return 4096
 
+    keeps_images = True
+
+    async def forget_image(self, name: str) -> None:
+        self.images.pop(name, None)
+
     async def load_image(self, name: str) -> tuple[ScriptedFrozen, Mapping[str, object]] | None:
         await self._pass("load_image")
         if name not in self.images:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import traceback
 from collections.abc import Coroutine, Iterable, Sequence
@@ -15,6 +16,7 @@ from ramet.engine.cells.sandbox import Sandbox, merged_message
 from ramet.engine.cells.turns import Caller
 from ramet.engine.history.keeper import HistoryKeeper
 from ramet.engine.idle_memory import IdleMemory
+from ramet.engine.images import spaces
 from ramet.engine.making import snapshots
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.kept_state import KeptStates
@@ -29,6 +31,7 @@ from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
 from ramet.isolation.files.walks import Walks
 from ramet.protocol.values.specs import SandboxSpec
 
+_SPACE = re.compile(r"sbx_[0-9a-f]{32}")
 _KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
 
 
@@ -141,6 +144,7 @@ class Registry:
             if keep and sandbox.spec.persistent:
                 try:
                     await self.kept.keep(sandbox.id, sandbox.owner, self._freeze(sandbox, message))
+                    await self._write_kept(sandbox.id, sandbox.owner)
                 except Exception as error:
                     tombstone.unkept = str(error) or type(error).__name__
                     if not isinstance(error, RametError | TimeoutError):
@@ -149,6 +153,33 @@ class Registry:
         finally:
             self._leaving.discard(sandbox)
             self._idle_memory.closed_one()
+
+    async def _write_kept(self, space_id: str, owner: str) -> None:
+        """Also to disk. A failure costs nothing but the way through the next engine: `facts` tell of it."""
+        space = self.kept.find(space_id, owner)
+        if space is None:
+            return  # it was discarded meanwhile
+        snapshot = space.snapshot.result()
+        async with self.snapshots.held(snapshot):
+            with suppress(RametError):
+                await spaces.write(self.workshop, space_id, snapshot)
+        if self.kept.find(space_id, owner) is None:  # discarded while it was written
+            await spaces.discard(self.workshop, space_id, owner)
+
+    async def kept_snapshot(self, space_id: str, owner: str | None) -> Snapshot | None:
+        """The state that a persistent sandbox left, in memory or on disk. None: nothing is kept."""
+        space = self.kept.find(space_id, owner)
+        if space is None and owner is not None and _SPACE.fullmatch(space_id):
+            loaded = await spaces.load(self.workshop, space_id, owner)
+            if loaded is not None:
+                space = await self.kept.add_loaded(space_id, loaded)
+        # Shielded: the freeze goes on for others that resume it, also if this caller is cancelled.
+        return None if space is None else await asyncio.shield(space.snapshot)
+
+    async def discard_kept(self, space_id: str, owner: str | None) -> None:
+        await self.kept.discard(space_id, owner)
+        if owner is not None and _SPACE.fullmatch(space_id):
+            await spaces.discard(self.workshop, space_id, owner)
 
     async def _freeze(self, sandbox: Sandbox, why: str) -> Snapshot:
         """Freeze a sandbox in its last turn."""

@@ -179,6 +179,13 @@ class Machine(Protocol):
     async def save_image(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
         """Write a snapshot to disk, with plain data of the caller's own. Returns its size in bytes."""
 
+    @property
+    def keeps_images(self) -> bool:
+        """Whether there is a folder for them."""
+
+    async def forget_image(self, name: str) -> None:
+        """Remove it, if it is there."""
+
     async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
         """A snapshot from disk, and the data that was given. The caller closes it. None: none has this name."""
 

@@ -401,6 +401,14 @@ class Machine:
     async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
         return None if self._saved is None else await self._saved.load(name)
 
+    @property
+    def keeps_images(self) -> bool:
+        return self._saved is not None
+
+    async def forget_image(self, name: str) -> None:
+        if self._images is not None:
+            await self._images.forget(name)
+
     def _on_disk(self) -> SandboxImages:
         if self._saved is None:
             raise RametError(

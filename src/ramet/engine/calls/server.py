@@ -34,7 +34,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.RESUME:
         return _resume(registry, header, owner, caller)
     if frame.kind == calls.DISCARD:
-        return empty_answer(registry.kept.discard(fields.text(header, "space"), owner))
+        return empty_answer(registry.discard_kept(fields.text(header, "space"), owner))
     sandbox = registry.find(fields.text(header, "sandbox"), owner)
     if frame.kind == calls.EXTEND:
         return _ready(_extend(sandbox, header))

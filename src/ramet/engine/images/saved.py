@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ramet.engine.making.carried_state import CarriedState
+from ramet.engine.images.records import describe, rebuild
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.registry import Registry
-from ramet.errors import RametError
 from ramet.isolation.files.cache_folders import saved_image_name
-from ramet.protocol import fields
-from ramet.protocol.tools.specs import GivenTools
 from ramet.protocol.values.allowances import Allowance
-from ramet.protocol.values.specs import SandboxSpec
 
 
 async def save(registry: Registry, snapshot: Snapshot, name: str, allowance: Allowance) -> int:
@@ -23,8 +17,8 @@ async def save(registry: Registry, snapshot: Snapshot, name: str, allowance: All
     registry.templates.check_saving(snapshot, name, allowance)
     machine = await registry.workshop.machine()
     async with registry.snapshots.held(snapshot):
-        about = _about(snapshot)
-        size = await machine.save_image(snapshot.frozen, saved_image_name(snapshot.owner, name), about)
+        stored = saved_image_name(snapshot.owner, name)
+        size = await machine.save_image(snapshot.frozen, stored, describe(snapshot))
         await registry.snapshots.forget_name(name, snapshot.owner)
     return size
 
@@ -35,37 +29,4 @@ async def load(registry: Registry, name: str, owner: str) -> Snapshot | None:
     found = await machine.load_image(saved_image_name(owner, name))
     if found is None:
         return None
-    frozen, about = found
-    try:
-        spec = SandboxSpec.read(fields.mapping(about, "spec"))
-        if spec.owner != owner:
-            raise RametError(f"the image {name!r} belongs to another owner")
-        carried = CarriedState(
-            cells=fields.natural(about, "cells"),
-            spills=fields.natural(about, "spills"),
-            spilled_bytes=fields.natural(about, "spilled_bytes"),
-            tools=GivenTools(()) if fields.flag(about, "had_tools") else None,
-            variables=fields.text_mapping(about, "variables"),
-            commands=fields.optional_text(about, "commands"),
-        )
-        loaded = Snapshot(frozen, spec, carried, fields.flag(about, "keep_pid"))
-    except BaseException:
-        await frozen.close()
-        raise
-    return await registry.snapshots.add_loaded(loaded, name)
-
-
-def _about(snapshot: Snapshot) -> dict[str, object]:
-    """What the engine itself knows of the sandbox. Nothing secret: not the values of secrets, not where they may go."""
-    spec = replace(snapshot.spec, network=None, secrets=(), persistent=False)
-    carried = snapshot.carried
-    return {
-        "spec": spec.header(),
-        "cells": carried.cells,
-        "spills": carried.spills,
-        "spilled_bytes": carried.spilled_bytes,
-        "had_tools": carried.tools is not None,
-        "variables": dict(carried.variables),
-        "commands": carried.commands,
-        "keep_pid": snapshot.keep_pid,
-    }
+    return await registry.snapshots.add_loaded(await rebuild(*found, owner), name)

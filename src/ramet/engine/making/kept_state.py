@@ -71,6 +71,16 @@ class KeptStates:
         if self._by_id.get(sandbox_id) is not space:
             await snapshot.let_go()  # it was discarded during the freeze
 
+    async def add_loaded(self, space_id: str, snapshot: Snapshot) -> KeptState:
+        """Keep one that was read from disk. Another caller may have read it first: then that one stays."""
+        known = self._by_id.get(space_id)
+        if known is not None:
+            await snapshot.let_go()
+            return known
+        space = self._by_id[space_id] = KeptState(space_id, snapshot.owner, asyncio.get_running_loop().create_future())
+        space.snapshot.set_result(snapshot)
+        return space
+
     def find(self, space_id: str, owner: str | None) -> KeptState | None:
         space = self._by_id.get(space_id)
         return None if space is None or owner not in (None, space.owner) else space

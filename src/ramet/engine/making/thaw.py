@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -75,11 +74,9 @@ async def resume(
     allowance: Allowance = _ANY,
 ) -> Sandbox:
     """A new sandbox in the state that a persistent one had when it ended."""
-    kept = registry.kept.find(space_id, owner)
-    if kept is None:
+    found = await registry.kept_snapshot(space_id, owner)
+    if found is None:
         raise _nothing_kept(registry, space_id, owner)
-    # Shielded: the freeze goes on for others that resume it, also if this caller is cancelled.
-    found = await asyncio.shield(kept.snapshot)
     return await _thaw(registry, found, spec, caller, allowance, persistent, parent=space_id)
 
 

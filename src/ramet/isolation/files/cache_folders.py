@@ -30,6 +30,11 @@ def saved_image_name(owner: str, name: str) -> str:
     return f"saved-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{name}"
 
 
+def space_image_name(owner: str, space_id: str) -> str:
+    """The same for the kept state of a persistent sandbox."""
+    return f"space-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{space_id}"
+
+
 def has_saved_image(name: str) -> bool:
     """Whether this user has a snapshot on disk by this name."""
     folder = find("images")
