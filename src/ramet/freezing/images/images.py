@@ -26,7 +26,7 @@ from ramet.freezing.images.manifest import (
     Segment,
 )
 from ramet.freezing.images.memory import Area, kernels_areas
-from ramet.freezing.images.pouring import pour_calls
+from ramet.freezing.images.pouring import fillings, map_calls, protect_calls
 from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
 from ramet.freezing.images.writing import BasePages, PageWriter, write_memory
 from ramet.freezing.process_ends import end_process
@@ -122,14 +122,20 @@ class Images:
         threads = await asyncio.to_thread(opened.part, "threads")
         shift = identity.clock_shift(manifest)
         # A caller that is cancelled waits for the thread: a process that it makes would have no owner.
-        pid = await finish(asyncio.to_thread(self._blank, pod, shift, loaded, opened.pages), _end_blank)
+        pid = await finish(asyncio.to_thread(self._blank, pod, shift, loaded), _end_blank)
         # The snapshot owns the process from here on, also when this step fails.
         held = self._traced(_core.hold_blank, pid, threads, _POUR_SECONDS)
         snapshot = await finish(held, lambda made: self._tracer.submit(_core.end_snapshot, made))
-        async with contextlib.AsyncExitStack() as undo:
-            undo.push_async_callback(self._traced, _core.end_snapshot, snapshot)
-            calls = pour_calls(manifest, kernels_areas(pid))
-            await self._traced(_core.pour, snapshot, calls, _POUR_SECONDS)
+        with contextlib.ExitStack() as undo:
+            # By the tracer, and not awaited: a second cancellation would drop what has not begun.
+            undo.callback(self._tracer.submit, _core.end_snapshot, snapshot)
+            calls = await asyncio.to_thread(lambda: map_calls(manifest, kernels_areas(pid)))
+            await finish(self._traced(_core.pour, snapshot, calls, _POUR_SECONDS), lambda _: None)
+            # By another process: it may be gigabytes, and every other sandbox needs the tracer's thread.
+            await finish(asyncio.to_thread(_fill, pid, opened), lambda _: None)
+            protect = protect_calls(manifest)
+            if protect:
+                await finish(self._traced(_core.pour, snapshot, protect, _POUR_SECONDS), lambda _: None)
             undo.pop_all()
         self.poured += 1
         return snapshot
@@ -137,7 +143,7 @@ class Images:
     async def _traced(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._tracer, work, *arguments)
 
-    def _blank(self, pod: Pod, shift: int, loaded: bytes, pages: Sequence[int]) -> int:
+    def _blank(self, pod: Pod, shift: int, loaded: bytes) -> int:
         """An empty process in the pod's tree, if that still shows all files as the image has loaded them."""
         with contextlib.ExitStack() as ours:
             numbers = [self._holder.pidfd, pod.handle.init_pidfd]
@@ -145,10 +151,9 @@ class Images:
                 numbers.append(os.memfd_create(name, os.MFD_CLOEXEC))
                 ours.callback(os.close, numbers[-1])
                 os.write(numbers[-1], data)
-            words = [*numbers, shift, *pages]
             done = subprocess.run(
-                [str(HELPER), "blank", *map(str, words)],
-                pass_fds=[*numbers, *pages], env={}, capture_output=True, text=True, errors="replace", check=False,
+                [str(HELPER), "blank", *map(str, numbers), str(shift)],
+                pass_fds=numbers, env={}, capture_output=True, text=True, errors="replace", check=False,
             )  # fmt: skip
         if done.returncode:
             raise ImageRefused(done.stderr.strip() or "the helper program was ended")
@@ -185,6 +190,7 @@ class Images:
         actions: bytes,
     ) -> int:
         spec, pid = source.template, _core.shadow(source.snapshot)
+        shift = identity.shift_of(pid)
         shown = tuple(f"{tree}/" for tree in (*system_folders(), *spec.interpreter.trees, GUEST_FOLDER, LIBRARY_FOLDER))
 
         def is_systems(area: Area) -> bool:
@@ -214,7 +220,8 @@ class Images:
                 template=spec,
                 created=time.time(),
                 boot=identity.boot_id(),
-                monotonic=time.monotonic(),
+                monotonic=time.monotonic() + shift,
+                clock_shift=shift,
                 machine=identity.machine(),
                 page_files=page_files,
                 segments=segments,
@@ -242,6 +249,15 @@ class Images:
 
     def facts(self) -> dict[str, object]:
         return {"folder": self.path, "poured": self.poured, "written": self.written, "last_error": self.last_error}
+
+
+def _fill(pid: int, opened: OpenImage) -> None:
+    done = subprocess.run(
+        [str(HELPER), "fill", str(pid), *map(str, opened.pages)],
+        input=fillings(opened.manifest), pass_fds=opened.pages, env={}, capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise ImageRefused(done.stderr.decode("utf-8", "replace").strip() or "the helper program was ended")
 
 
 def _open_base(store: ImageStore, name: str | None) -> OpenImage | None:

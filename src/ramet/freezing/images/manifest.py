@@ -76,7 +76,8 @@ class Manifest:
     template: TemplateSpec
     created: float  # seconds since 1970
     boot: str  # of the machine
-    monotonic: float  # when it was frozen
+    monotonic: float  # of the process, when it was frozen
+    clock_shift: int  # seconds by which its clock is ahead of the machine's
     machine: str  # `identity.machine`
     page_files: tuple[tuple[str, int], ...]  # name in the folder of the image, bytes; its own first
     segments: tuple[Segment, ...]
@@ -96,6 +97,7 @@ class Manifest:
                 "created": self.created,
                 "boot": self.boot,
                 "monotonic": self.monotonic,
+                "clock_shift": self.clock_shift,
                 "machine": self.machine,
                 "page_files": self.page_files,
                 "segments": [segment.row() for segment in self.segments],
@@ -130,6 +132,7 @@ class Manifest:
             created=_number(header["created"]),
             boot=fields.text(header, "boot"),
             monotonic=_number(header["monotonic"]),
+            clock_shift=fields.natural(header, "clock_shift"),
             machine=fields.text(header, "machine"),
             page_files=tuple((_text(name), _whole(size)) for name, size in _rows(header["page_files"], 2)),
             segments=tuple(map(_segment, _rows(header["segments"], 8))),

@@ -7,30 +7,49 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from ramet.freezing.calls import AT_FDCWD, InjectedCall, call
-from ramet.freezing.images.manifest import ASIDE, FILE, FILLED, MEMORY, TOP, ImageRefused, Manifest, Segment
-from ramet.freezing.images.memory import EXECUTE, GROWS_DOWN, NO_RESERVE, PRIVATE, SHARED, WRITE
+from ramet.freezing.images.manifest import ASIDE, FILE, FILLED, PAGES, TOP, ImageRefused, Manifest, Segment
+from ramet.freezing.images.memory import GROWS_DOWN, NO_RESERVE, PRIVATE, READ, SHARED, WRITE
 from ramet_guest.wire import SCRATCH_START
 
 _MOVE_TO = 3  # MREMAP_MAYMOVE | MREMAP_FIXED
 _ANONYMOUS, _FIXED_NOREPLACE = 0x20, 0x100000  # MAP_...
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _LISTS_BYTES_AT_MOST = 1 << 30
+_FILLING = struct.Struct("<4Q")
 _KILL, _STOP = 9, 19  # have no handlers
 
 
-def pour_calls(manifest: Manifest, here: Mapping[str, tuple[int, int]]) -> tuple[InjectedCall, ...]:
-    """The calls, in order. ``here``: where the kernel has put its own areas into the empty process.
+def map_calls(manifest: Manifest, here: Mapping[str, tuple[int, int]]) -> tuple[InjectedCall, ...]:
+    """The calls that replace the memory of an empty process by that of the image, still without its pages.
 
-    The page files are its descriptors 0, 1, ...: the next file that it opens gets the number behind them.
+    ``here``: where the kernel has put its own areas into the process. What is to be filled is writable until
+    `protect_calls`.
     """
-    file = len(manifest.page_files)
     return (
         *_clear(manifest, here),
         *(each for segment in manifest.segments if segment.kind != FILE for each in _map(segment)),
-        *_map_files(manifest, file),
+        *_map_files(manifest),
         *_handlers(manifest.actions),
-        *_limits(manifest, file),
-        call("close the page files", "close_range", 0, 0xFFFF_FFFF, 0),
+        *_limits(manifest),
+        call("close everything", "close_range", 0, 0xFFFF_FFFF, 0),
+    )
+
+
+def fillings(manifest: Manifest) -> bytes:
+    """What `ramet-pod fill` copies: page file, offset, address and length of each piece."""
+    return b"".join(
+        _FILLING.pack(segment.source, segment.offset, segment.start, segment.end - segment.start)
+        for segment in manifest.segments
+        if segment.kind in (PAGES, FILLED)
+    )
+
+
+def protect_calls(manifest: Manifest) -> tuple[InjectedCall, ...]:
+    """The calls that give what was filled the protection that it had."""
+    return tuple(
+        call("protect memory", "mprotect", segment.start, segment.end - segment.start, segment.protection)
+        for segment in manifest.segments
+        if segment.kind in (PAGES, FILLED) and segment.protection != READ | WRITE
     )
 
 
@@ -58,21 +77,14 @@ def _clear(manifest: Manifest, here: Mapping[str, tuple[int, int]]) -> Iterator[
 def _map(segment: Segment) -> Iterator[InjectedCall]:
     length = segment.end - segment.start
     # NOREPLACE: an image whose parts overlap is refused by the kernel as well.
-    flags = PRIVATE | segment.flags & (NO_RESERVE | GROWS_DOWN) | _FIXED_NOREPLACE
-    if segment.kind == MEMORY:
-        yield call("map memory", "mmap", segment.start, length, segment.protection, flags | _ANONYMOUS, -1, 0)
-    elif segment.kind == FILLED:
-        writable = segment.protection & ~EXECUTE | WRITE
-        if writable != segment.protection:
-            yield call("make memory writable", "mprotect", segment.start, length, writable)
-        yield call("fill memory", "pread64", segment.source, segment.start, length, segment.offset)
-        if writable != segment.protection:
-            yield call("protect memory", "mprotect", segment.start, length, segment.protection)
-    else:
-        yield call(
-            "map pages", "mmap", segment.start, length, segment.protection, flags, segment.source, segment.offset
-        )
-    yield from _advise(segment)
+    flags = PRIVATE | _ANONYMOUS | segment.flags & (NO_RESERVE | GROWS_DOWN) | _FIXED_NOREPLACE
+    if segment.kind == FILLED:  # in memory that is there already
+        if segment.protection != READ | WRITE:
+            yield call("make memory writable", "mprotect", segment.start, length, READ | WRITE)
+        return
+    protection = READ | WRITE if segment.kind == PAGES else segment.protection
+    yield call("map memory", "mmap", segment.start, length, protection, flags, -1, 0)
+    yield from _advise(segment)  # before it is filled: huge pages are chosen when memory is first touched
 
 
 def _advise(segment: Segment) -> Iterator[InjectedCall]:
@@ -82,8 +94,11 @@ def _advise(segment: Segment) -> Iterator[InjectedCall]:
         yield call("advise", "madvise", segment.start, length, advice, must_work=False)
 
 
-def _map_files(manifest: Manifest, file: int) -> Iterator[InjectedCall]:
-    """Each file is opened once: its path leads through the boot tree, which shows what every pod shows."""
+def _map_files(manifest: Manifest) -> Iterator[InjectedCall]:
+    """Each file is opened once: its path leads through the boot tree, which shows what every pod shows.
+
+    The process has no other descriptor, so each becomes 0.
+    """
     by_file: dict[int, list[Segment]] = {}
     for segment in manifest.segments:
         if segment.kind == FILE:
@@ -96,9 +111,9 @@ def _map_files(manifest: Manifest, file: int) -> Iterator[InjectedCall]:
         for segment in segments:
             length = segment.end - segment.start
             how = segment.flags & (SHARED | PRIVATE | NO_RESERVE) | _FIXED_NOREPLACE
-            yield call("map a file", "mmap", segment.start, length, segment.protection, how, file, segment.offset)
+            yield call("map a file", "mmap", segment.start, length, segment.protection, how, 0, segment.offset)
             yield from _advise(segment)
-        yield call("close", "close", file)
+        yield call("close", "close", 0)
 
 
 def _handlers(actions: bytes) -> Iterator[InjectedCall]:
@@ -108,7 +123,7 @@ def _handlers(actions: bytes) -> Iterator[InjectedCall]:
             yield call("set a signal handler", "rt_sigaction", number, action, 0, 8)
 
 
-def _limits(manifest: Manifest, file: int) -> Iterator[InjectedCall]:
+def _limits(manifest: Manifest) -> Iterator[InjectedCall]:
     """Where the kernel believes code, heap, stack, arguments and environment to lie, and which program it is.
 
     Without it `sbrk` fails and /proc/self shows the empty process. It takes CONFIG_CHECKPOINT_RESTORE, and for the
@@ -117,5 +132,5 @@ def _limits(manifest: Manifest, file: int) -> Iterator[InjectedCall]:
     executable = os.fsencode(manifest.template.python)
     yield call("open the interpreter", "openat", AT_FDCWD, executable, os.O_RDONLY | os.O_CLOEXEC, 0)
     # struct prctl_mm_map: the limits, no auxiliary vector (its pointer and size), the descriptor of the program.
-    block = struct.pack("<11QQIi", *manifest.memory_limits, 0, 0, file)
+    block = struct.pack("<11QQIi", *manifest.memory_limits, 0, 0, 0)
     yield call("set the limits of the memory", "prctl", _PR_SET_MM, _PR_SET_MM_MAP, block, len(block), 0)

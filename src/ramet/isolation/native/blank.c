@@ -1,10 +1,10 @@
 /* blank: makes an empty process that an image is poured into.
  *
- * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD LOADED_FD CLOCK_SECONDS PAGES_FD...
+ * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD LOADED_FD CLOCK_SECONDS
  * It stands where the interpreter of a template would be (spawn.c): a child of the engine, in E1's
- * user and pid namespaces, in the tree of a pod made for booting, behind the same filter. The page
- * files of the image are its descriptors 0, 1, ..., and it has no others. The engine seizes it, has
- * it unmap everything that it is, and map the image instead.
+ * user and pid namespaces, in the tree of a pod made for booting, behind the same filter, without
+ * any descriptor. The engine seizes it, has it unmap everything that it is and map what the image
+ * has, and another process fills that (fill.c).
  *
  * LOADED_FD lists files and folders that the image was made of, with sizes and times. It is refused
  * when the tree of the pod shows one of them in another state: a library was upgraded, say.
@@ -17,7 +17,6 @@
 #include <linux/seccomp.h>
 #include <sys/resource.h>
 
-enum { MOST_FILES = 16, FIRST_ASIDE = 1100 };
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
 #endif
@@ -55,11 +54,10 @@ static void check_loaded(int list) {
 }
 
 int blank_main(int argc, char **argv) {
-    if (argc < 6 || argc - 5 > MOST_FILES) fail("blank: wrong arguments");
+    if (argc != 5) fail("blank: wrong arguments");
     int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
-    int loaded = atoi(argv[3]), count = argc - 5;
+    int loaded = atoi(argv[3]);
     long seconds = atol(argv[4]);
-    int files[MOST_FILES];
     static struct sock_filter filter[4096];
     ssize_t size = pread(filter_fd, filter, sizeof filter, 0);
     if (size <= 0 || size % (ssize_t)sizeof *filter) fail("blank: cannot read the seccomp filter");
@@ -80,12 +78,7 @@ int blank_main(int argc, char **argv) {
     }
     setsid();
     raise_oom_score(500);
-    /* Out of the way of the final places first, so that no dup2 below overwrites one of them. */
-    for (int i = 0; i < count; i++)
-        files[i] = (int)MUST("dup", fcntl(atoi(argv[5 + i]), F_DUPFD, FIRST_ASIDE));
-    for (int i = 0; i < count; i++)
-        MUST("dup2", dup2(files[i], i));
-    close_from((unsigned)count);
+    close_from(0);
     for (int number = 1; number <= 64; number++)
         signal(number, SIG_DFL);
     sigset_t none;

@@ -1,12 +1,13 @@
 /* Shared by all parts of the helper program: raw system calls that older C libraries lack, and one
  * way to report a failure.
  *
- * The helper is one small program with nine commands (see main.c):
+ * The helper is one small program with ten commands (see main.c):
  *   launch   outside all walls, starts the engine and hands it mounts
  *   holder   pid 1 of E1, makes pods
  *   spawn    starts the interpreter that becomes a template
  *   enter    starts a program on a terminal in a pod that is in use
  *   blank    makes an empty process that an image is poured into
+ *   fill     copies the pages of an image into that process
  *   pages    writes the memory of a frozen process to an image
  *   verify-pages  compares what was written with its hashes
  *   probe    tries what this host allows (ramet doctor)
@@ -118,6 +119,7 @@ int enter_main(int argc, char **argv);
 int blank_main(int argc, char **argv);
 int pages_main(int argc, char **argv);
 int verify_pages_main(int argc, char **argv);
+int fill_main(int argc, char **argv);
 int probe_main(void);
 int network_main(char **argv);
 

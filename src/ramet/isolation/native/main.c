@@ -8,6 +8,7 @@ int main(int argc, char **argv) {
     if (argc >= 2 && !strcmp(argv[1], "spawn")) return spawn_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "enter")) return enter_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "blank")) return blank_main(argc - 2, argv + 2);
+    if (argc >= 2 && !strcmp(argv[1], "fill")) return fill_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "pages")) return pages_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "verify-pages")) return verify_pages_main(argc - 2, argv + 2);
     if (argc == 2 && !strcmp(argv[1], "probe")) return probe_main();
