@@ -182,10 +182,9 @@ class ScriptedFrozen:
     pause_seconds = 0.001
     file_bytes = 10
 
-    shadow = 0
-
     def __init__(self, of: ScriptedBody) -> None:
         self.of = of
+        self.shadow = id(self)
         self.closed = False
         self.gives_way = False
         self.killed = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +112,28 @@ async def test_sandboxes_not_used_for_longest_give_their_states_up(tmp_path: Pat
     assert [sandbox.past.steps[-1].state is not None for sandbox in sandboxes] == [False, False, True, True]
     assert "more recently" in sandboxes[0].past.steps[-1].unkept
     assert engine.registry.history.facts(None)["points"] == 2
+    await engine.registry.close()
+
+
+async def test_states_are_given_up_when_they_take_more_memory_than_all_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nine_mebibytes(pids: Iterable[int]) -> dict[int, int]:
+        return dict.fromkeys(pids, 9 * 2**20)
+
+    monkeypatch.setattr("ramet.engine.history.keeper.own_memory", nine_mebibytes)
+    engine = Engine(tmp_path, replace(QUICK_POINTS, history_bytes=25 * 2**20))
+    idle, _ = await engine.used()
+    await kept(engine, idle)
+    busy, body = await engine.used(ALL)
+    for _ in range(3):
+        await run(busy, body)
+    newest = [True, False, False, True, True]
+    await until(lambda: [step.state is not None for step in busy.past.steps] == newest)
+    facts = engine.registry.history.facts(None)
+    assert facts["points"] == 2
+    assert 20 * 2**20 <= facts["memory_bytes"] <= 25 * 2**20
+    assert idle.past.steps[-1].state is None
     await engine.registry.close()
 
 

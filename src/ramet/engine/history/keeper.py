@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
@@ -16,7 +17,7 @@ from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.workshop import Workshop
 from ramet.engine.settings import Settings
-from ramet.errors import ForkFailed
+from ramet.errors import ForkFailed, RametError
 
 _MEMORY_SHARE = 0.05
 _REST = 9  # times as long as a point took, until the next: all of them take a tenth of one processor at most
@@ -75,8 +76,10 @@ class HistoryKeeper:
             while self._asking:
                 taker = self._asking.popleft()
                 began = perf_counter()
+                # A sandbox that closes just now takes no turn.
                 async with self.lock:
-                    await taker.take_if_idle()
+                    with suppress(RametError):
+                        await taker.take_if_idle()
                 await asyncio.sleep(_REST * (perf_counter() - began))
         finally:
             self._working = False
