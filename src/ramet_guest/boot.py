@@ -102,6 +102,11 @@ def loaded_files() -> bytes:
         origin = getattr(getattr(module, "__spec__", None), "origin", None) or getattr(module, "__file__", None)
         if isinstance(origin, str) and origin.startswith("/"):
             found.add(origin)
+    # What changes sys.path, and so what would be imported.
+    for folder in tuple(found):
+        if os.path.isdir(folder):
+            found.update(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))
+    found.add(os.path.join(sys.prefix, "pyvenv.cfg"))
     return b"".join(os.fsencode(path) + b"\0" for path in sorted(found))
 
 

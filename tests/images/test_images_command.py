@@ -53,7 +53,9 @@ def test_images_are_listed_checked_and_removed(saved: ImageFolder) -> None:
     assert saved.run("1 + 1")["results"] == ["2"]
 
 
-@pytest.mark.parametrize("part", ["pages", "files", "state"])
+@pytest.mark.parametrize(
+    "part", ["pages", *(pytest.param(part, marks=pytest.mark.deep("attacks")) for part in ("files", "state"))]
+)
 def test_a_single_wrong_byte_is_found(saved: ImageFolder, part: str) -> None:
     (image,) = (path for path in saved.images() if (path / "state").exists())
     data = bytearray((image / part).read_bytes())

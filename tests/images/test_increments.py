@@ -80,7 +80,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+_IN_THE_FAST_TIER = ("realloc moves pages", "mremap over freed memory")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in _IN_THE_FAST_TIER else pytest.mark.deep("load")) for name in STEPS],
+)
 def test_an_increment_after(name: str, sandbox: Sandbox) -> None:
     before, change, look = STEPS[name]
     saved_as = f"increment-{list(STEPS).index(name)}"
@@ -104,6 +110,7 @@ def test_an_increment_after(name: str, sandbox: Sandbox) -> None:
         assert value(copy, look) == expected
 
 
+@pytest.mark.deep("load")
 def test_a_long_chain_of_increments_is_written_whole_again(sandbox: Sandbox) -> None:
     run(sandbox, "import os; rows = []")
     for _ in range(12):

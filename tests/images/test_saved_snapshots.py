@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ramet import InvalidArgument, Sandbox, SandboxClosed
@@ -123,7 +125,12 @@ def test_limits_and_variables_can_be_given_on_top(sandbox: Sandbox) -> None:
         assert copy.info().limits.memory_bytes == 300 << 20
 
 
-@pytest.mark.parametrize("part", ["manifest.json", "state", "files", "pages", "threads"])
+_MORE = pytest.mark.deep("attacks")
+
+
+@pytest.mark.parametrize(
+    "part", ["state", *(pytest.param(part, marks=_MORE) for part in ("manifest.json", "files", "pages", "threads"))]
+)
 def test_a_broken_image_is_refused_with_its_reason_and_kept(saved: ImageFolder, part: str) -> None:
     (image,) = (path for path in saved.images() if (path / "state").exists())
     data = (image / part).read_bytes()
@@ -155,6 +162,7 @@ def test_without_a_folder_for_images_nothing_can_be_saved(store: ImageFolder) ->
     assert "this engine keeps no images on disk" in store.program(program)
 
 
+@pytest.mark.deep("load")
 def test_an_engine_that_is_killed_while_it_writes_leaves_what_was_saved_before(saved: ImageFolder) -> None:
     """At moments all over the write: the name means the old image or the new one, and never half of one."""
     program = """
@@ -181,3 +189,68 @@ def test_an_engine_that_is_killed_while_it_writes_leaves_what_was_saved_before(s
         assert length in ("1000", "1") if said == "killed" else length == "1", (delay, said, length)
         seen.add(said)
     assert "killed" in seen
+
+
+MEMORY_LIKE_MEMORY = (
+    "import ctypes, mmap; libc = ctypes.CDLL(None)",
+    "room.extend(b'y' * (40 << 20)); len(room), room[0], room[-1], bytes(room[60 << 20 : (60 << 20) + 2])",
+    "at = ctypes.addressof(ctypes.c_char.from_buffer(own)); libc.madvise(ctypes.c_void_p(at), 1 << 20, 4), own[:4]",
+    "own2 = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE); own2[:4]",
+)
+
+
+def test_memory_from_disk_grows_and_is_given_back_like_any_other(store: ImageFolder) -> None:
+    """Large blocks grow by mremap, and allocators rely on zeros in what they have given back."""
+    store.program(
+        """
+        from ramet import Sandbox
+        with Sandbox() as sandbox:
+            assert sandbox.run_code("import mmap; room = bytearray(b'x' * (60 << 20))").ok
+            assert sandbox.run_code("own = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE); own[:4] = b'full'").ok
+            with sandbox.snapshot() as snapshot:
+                snapshot.save("grows")
+        """
+    )
+    found = store.run(*MEMORY_LIKE_MEMORY, template="grows")
+    assert found["results"][1:] == [
+        "(104857600, 120, 121, b'yy')",
+        r"(0, b'\x00\x00\x00\x00')",
+        r"b'\x00\x00\x00\x00'",
+    ]
+
+
+def test_a_clock_that_went_through_a_reboot_goes_on_through_the_next_image(warm_store: ImageFolder) -> None:
+    def reboot(manifest: dict[str, Any]) -> None:
+        manifest["boot"] = "another"
+        manifest["monotonic"] += 100_000
+
+    warm_store.change_manifest(reboot)
+    program = """
+    from ramet import Sandbox
+    with Sandbox() as sandbox:
+        print(sandbox.run_code("import time; begun = time.monotonic(); begun").text)
+        with sandbox.snapshot() as snapshot:
+            snapshot.save("later")
+    with Sandbox("later") as sandbox:
+        print(sandbox.run_code("0 <= time.monotonic() - begun < 600").text)
+    """
+    begun, goes_on = warm_store.program(program).split()
+    assert float(begun) > 100_000
+    assert goes_on == "True"
+
+
+def test_a_mapping_larger_than_any_disk_is_no_burden(store: ImageFolder) -> None:
+    program = """
+    from ramet import RametError, Sandbox
+    with Sandbox() as sandbox:
+        assert sandbox.run_code(
+            "import ctypes, os; libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p\\n"
+            "zero = os.open('/dev/zero', os.O_RDONLY)\\n"
+            "libc.mmap(None, ctypes.c_size_t(1 << 44), 1, 0x4002, zero, ctypes.c_long(0)) not in (None, 2**64 - 1)"
+        ).text == "True"
+        with sandbox.snapshot() as snapshot:
+            print(snapshot.save("sparse") < 200 << 20)
+    with Sandbox("sparse") as sandbox:
+        print(sandbox.run_code("1").text)
+    """
+    assert store.program(program).split() == ["True", "1"]

@@ -88,8 +88,8 @@ def _remove(path: Path) -> None:
     ("part", "break_it"),
     [
         ("pages", _truncate),
-        ("threads", _garbage),
-        ("manifest.json", _truncate),
+        pytest.param("threads", _garbage, marks=pytest.mark.deep("attacks")),
+        pytest.param("manifest.json", _truncate, marks=pytest.mark.deep("attacks")),
         ("manifest.mac", _remove),
         pytest.param("pages", _remove, marks=pytest.mark.deep("attacks")),
         pytest.param("loaded", _garbage, marks=pytest.mark.deep("attacks")),
@@ -131,6 +131,7 @@ def test_an_image_with_another_key_is_not_believed(warm_store: ImageFolder) -> N
     assert warm_store.run("1")["images"]["poured"] == 1
 
 
+@pytest.mark.deep("attacks")
 def test_a_folder_of_another_format_is_left_alone(warm_store: ImageFolder) -> None:
     (warm_store.folder / "format").write_text("ramet images 7\n")
     before = warm_store.image.name

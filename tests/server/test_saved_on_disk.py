@@ -32,9 +32,8 @@ def test_what_is_saved_is_there_after_a_restart_and_is_each_keys_own(tmp_path: P
             "'of bob'",
         ]
         assert alice.ask("POST", "/v1/sandboxes", {"template": "only-bobs"}).status == 400
-        images = server.state / "images"
-        assert images.stat().st_mode & 0o777 == 0o700
-        assert (images / "key").stat().st_mode & 0o777 == 0o600
+        # Not where the workers of a server can read.
+        assert not any(path.name == "key" for path in server.state.rglob("*"))
 
 
 def test_a_persistent_sandbox_is_resumed_after_a_restart_until_it_is_discarded(tmp_path: Path) -> None:
@@ -53,7 +52,5 @@ def test_a_persistent_sandbox_is_resumed_after_a_restart_until_it_is_discarded(t
             assert resumed.status == 201, resumed.body
             assert alice.run(resumed.json["id"], "x + 1, open('/root/note').read()")["value"] == "(42, 'kept')"
         assert bob.ask("DELETE", f"/v1/spaces/{sandbox_id}").status in (204, 404)
-        assert any((server.state / "images" / "names").glob("space-*"))
         assert alice.ask("DELETE", f"/v1/spaces/{sandbox_id}").status == 204
-        assert not any((server.state / "images" / "names").glob("space-*"))
         assert alice.ask("POST", f"/v1/spaces/{sandbox_id}/resume", {}).status in (404, 410)

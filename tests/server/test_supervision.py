@@ -129,6 +129,7 @@ def test_with_no_time_to_linger_the_server_starts_and_sandboxes_end_when_it_is_k
     server.kill()
     family.wait_until_all_ended()
     wait_until(lambda: keeper_pid(server) == 0, "the keeper ends")
+    assert not server.running
 
 
 # A server that has left its own group to others, as it does under a systemd that puts it into that group.

@@ -283,6 +283,9 @@ class ScriptedMachine:
 
     keeps_images = True
 
+    async def image_names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self.images if name.startswith(prefix))
+
     async def forget_image(self, name: str) -> None:
         self.images.pop(name, None)
 

@@ -35,6 +35,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--only-interpreter", type=json.loads, help="make sandboxes from this one; no mounts")
     parser.add_argument("--packages", help="folder of the host in which installed packages are kept")
     parser.add_argument("--images", help="folder of the host in which images of templates are kept")
+    parser.add_argument("--no-images", action="store_true", help="keep none, whatever the environment says")
     parser.add_argument("--sweep-faults", action="store_true", help="for tests: each fork fails one step later")
     chosen = parser.parse_args(arguments)
 

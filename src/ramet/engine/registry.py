@@ -16,7 +16,7 @@ from ramet.engine.cells.sandbox import Sandbox, merged_message
 from ramet.engine.cells.turns import Caller
 from ramet.engine.history.keeper import HistoryKeeper
 from ramet.engine.idle_memory import IdleMemory
-from ramet.engine.images import spaces
+from ramet.engine.images import kept_states
 from ramet.engine.making import snapshots
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.kept_state import KeptStates
@@ -140,11 +140,12 @@ class Registry:
         return self._bury(sandbox, cause, message)
 
     async def _finish(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
+        kept = False
         try:
             if keep and sandbox.spec.persistent:
                 try:
                     await self.kept.keep(sandbox.id, sandbox.owner, self._freeze(sandbox, message))
-                    await self._write_kept(sandbox.id, sandbox.owner)
+                    kept = True
                 except Exception as error:
                     tombstone.unkept = str(error) or type(error).__name__
                     if not isinstance(error, RametError | TimeoutError):
@@ -153,6 +154,8 @@ class Registry:
         finally:
             self._leaving.discard(sandbox)
             self._idle_memory.closed_one()
+        if kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
+            await self._write_kept(sandbox.id, sandbox.owner)
 
     async def _write_kept(self, space_id: str, owner: str) -> None:
         """Also to disk. A failure costs nothing but the way through the next engine: `facts` tell of it."""
@@ -162,15 +165,15 @@ class Registry:
         snapshot = space.snapshot.result()
         async with self.snapshots.held(snapshot):
             with suppress(RametError):
-                await spaces.write(self.workshop, space_id, snapshot)
+                await kept_states.write(self.workshop, space_id, snapshot)
         if self.kept.find(space_id, owner) is None:  # discarded while it was written
-            await spaces.discard(self.workshop, space_id, owner)
+            await kept_states.discard(self.workshop, space_id, owner)
 
     async def kept_snapshot(self, space_id: str, owner: str | None) -> Snapshot | None:
         """The state that a persistent sandbox left, in memory or on disk. None: nothing is kept."""
         space = self.kept.find(space_id, owner)
         if space is None and owner is not None and _SPACE.fullmatch(space_id):
-            loaded = await spaces.load(self.workshop, space_id, owner)
+            loaded = await kept_states.load(self.workshop, space_id, owner)
             if loaded is not None:
                 space = await self.kept.add_loaded(space_id, loaded)
         # Shielded: the freeze goes on for others that resume it, also if this caller is cancelled.
@@ -179,7 +182,7 @@ class Registry:
     async def discard_kept(self, space_id: str, owner: str | None) -> None:
         await self.kept.discard(space_id, owner)
         if owner is not None and _SPACE.fullmatch(space_id):
-            await spaces.discard(self.workshop, space_id, owner)
+            await kept_states.discard(self.workshop, space_id, owner)
 
     async def _freeze(self, sandbox: Sandbox, why: str) -> Snapshot:
         """Freeze a sandbox in its last turn."""

@@ -179,6 +179,9 @@ class Machine(Protocol):
     async def save_image(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
         """Write a snapshot to disk, with plain data of the caller's own. Returns its size in bytes."""
 
+    async def image_names(self, prefix: str) -> list[str]:
+        """Of the images on disk whose names begin like this."""
+
     @property
     def keeps_images(self) -> bool:
         """Whether there is a folder for them."""

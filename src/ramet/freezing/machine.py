@@ -24,6 +24,7 @@ from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.images.images import Images
 from ramet.freezing.images.sandboxes import SandboxImages
+from ramet.freezing.images.store import StoreRoom
 from ramet.freezing.images.templates import TemplateImages
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
@@ -48,7 +49,7 @@ _SANDBOXES_READY = PoolBounds(
 )  # fmt: skip
 _QUIET_SECONDS = 0.01  # a caller that makes several in a row asks for the next one sooner
 _STRAGGLER_SECONDS = 0.05
-_IMAGES_BYTES = 4 << 30
+_IMAGES_ROOM = StoreRoom(templates=4 << 30, saved=64 << 30, of_an_owner=None)
 
 
 # Done to a sandbox of its kind that was thawed ahead.
@@ -101,7 +102,7 @@ class Machine:
         # ptrace binds a stopped task to one thread: this one.
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="ramet-tracer")
         self._walks = walks
-        self._images = None if images is None else Images(images, guest, holder, broker, self._tracer, _IMAGES_BYTES)
+        self._images = None if images is None else Images(images, guest, holder, broker, self._tracer, _IMAGES_ROOM)
         self._templates = Templates(
             holder, maker, self._tracer, None if self._images is None else TemplateImages(self._images)
         )
@@ -400,6 +401,9 @@ class Machine:
 
     async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
         return None if self._saved is None else await self._saved.load(name)
+
+    async def image_names(self, prefix: str) -> list[str]:
+        return [] if self._images is None else await self._images.names(prefix)
 
     @property
     def keeps_images(self) -> bool:

@@ -167,6 +167,15 @@ def start_engine(
         return _launch(passed, own, options)
 
 
+def images_option() -> list[str]:
+    """The engine's option for the caller's folder of images, as the caller's environment has it.
+
+    Not in the state folder of a server: its workers can read that, and must not reach the memory of sandboxes.
+    """
+    folder = cache_folders.find("images") if os.environ.get("RAMET_IMAGES") != "off" else None
+    return ["--no-images"] if folder is None else ["--images", folder]
+
+
 def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str]) -> EngineProcess:
     """Build the launcher's command line and start it.
 
@@ -207,10 +216,8 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
     packages = cache_folders.find("packages") if "--only-interpreter" not in options else None
     if packages is not None:
         command += ["--packages", packages]
-    if "--images" not in options and os.environ.get("RAMET_IMAGES") != "off":
-        images = cache_folders.find("images")
-        if images is not None:
-            command += ["--images", images]
+    if not any(option.startswith(("--images", "--no-images")) for option in options):
+        command += images_option()
     # A memfd rather than a pipe: the engine never blocks on it, and its end can be read after a crash.
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
     # The lock on the engine's uid belongs to the open file. The launcher keeps it open, and so holds the lock until it

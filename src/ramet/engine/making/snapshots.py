@@ -79,6 +79,7 @@ class Snapshots:
         self._by_id: dict[str, Snapshot] = {}
         self._by_name: dict[tuple[str, str], Snapshot] = {}  # owner, name
         self._coming: Counter[str] = Counter()  # being taken, by owner
+        self._loading: dict[tuple[str, str], asyncio.Lock] = {}
 
     def __len__(self) -> int:
         return len(self._by_id) + len(self._by_name)
@@ -151,12 +152,21 @@ class Snapshots:
         if before is not None:
             await before.let_go()
 
-    async def add_loaded(self, snapshot: Snapshot, name: str) -> Snapshot:
-        """Keep one that was read from disk under its name. Another caller may have read it first: then that one."""
-        known = self._by_name.setdefault((snapshot.owner, name), snapshot)
-        if known is not snapshot:
-            await snapshot.let_go()
-        return known
+    @asynccontextmanager
+    async def loading(self, name: str, owner: str) -> AsyncIterator[None]:
+        """Inside, no other caller reads the snapshot of this name from disk."""
+        lock = self._loading.setdefault((owner, name), asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._loading.pop((owner, name), None)
+
+    def add_loaded(self, snapshot: Snapshot, name: str) -> Snapshot:
+        """Keep one that was read from disk under its name."""
+        self._by_name[snapshot.owner, name] = snapshot
+        return snapshot
 
     async def drop(self, snapshot_id: str, owner: str | None = None) -> None:
         """Close a snapshot; ignores one that is closed already or belongs to another owner."""

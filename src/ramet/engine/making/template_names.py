@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from contextlib import AbstractContextManager, nullcontext
 
 from ramet.engine.making.quotas import Quotas
@@ -51,12 +52,15 @@ class TemplateNames:
         taken = any((of, known) == (owner, name) for of, known, _ in self._booted)
         self._snapshots.save(snapshot, name, taken)
 
-    def check_saving(self, snapshot: Snapshot, name: str, allowance: Allowance) -> None:
-        """Raise InvalidArgument if a template has the name, which would hide what is saved by it; or LimitReached."""
+    def check_saving(self, snapshot: Snapshot, name: str, allowance: Allowance, on_disk: Set[str]) -> None:
+        """Raise InvalidArgument if a template has the name, which would hide what is saved by it; or LimitReached.
+
+        ``on_disk``: what this owner has saved there.
+        """
         check_template_name(name)
         if name in BUILTIN_TEMPLATES or any((of, known) == (snapshot.owner, name) for of, known, _ in self._booted):
             raise must("name", "be one that no template has yet", name)
-        self._quotas.check_template(snapshot.owner, name, allowance, self._own(snapshot.owner))
+        self._quotas.check_template(snapshot.owner, name, allowance, self._own(snapshot.owner) | on_disk)
 
     def _own(self, owner: str) -> set[str]:
         """The names of an owner's own templates."""

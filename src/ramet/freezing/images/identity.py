@@ -76,6 +76,14 @@ def clock_shift(manifest: Manifest) -> int:
     return max(0, int(manifest.monotonic - monotonic()) + 1)
 
 
+def guest_digest(folder: str) -> str:
+    """Of the code that runs in sandboxes: an image has it in memory, and imports the rest of it later."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def shift_of(pid: int) -> int:
     """Seconds by which the clock of a process is ahead of the machine's: it may live in a time namespace of its own."""
     try:

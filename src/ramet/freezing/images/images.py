@@ -27,7 +27,7 @@ from ramet.freezing.images.manifest import (
 )
 from ramet.freezing.images.memory import Area, kernels_areas
 from ramet.freezing.images.pouring import fillings, map_calls, protect_calls
-from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
+from ramet.freezing.images.store import ImageStore, NewImage, OpenImage, StoreRoom
 from ramet.freezing.images.writing import BasePages, PageWriter, write_memory
 from ramet.freezing.process_ends import end_process
 from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders
@@ -57,6 +57,8 @@ class ImageSource:
     template: TemplateSpec
     snapshot: _core.Snapshot
     base: str | None = None  # name of an image that may have many of its pages
+    bytes_at_most: int = 64 << 30  # of memory: a sandbox may have mapped more than anybody wants to write
+    file_bytes: int = 0  # of its files
     # Paths of mapped files that only this process had, although every pod shows something there.
     own_files: Callable[[str], bool] = lambda _: False
     open_files: tuple[FileRecipe, ...] = ()
@@ -68,14 +70,15 @@ class Images:
     """Opens the store when it is first needed. One image is written at a time."""
 
     def __init__(
-        self, path: str, guest: str, holder: Holder, broker: Broker, tracer: ThreadPoolExecutor, store_bytes: int
+        self, path: str, guest: str, holder: Holder, broker: Broker, tracer: ThreadPoolExecutor, room: StoreRoom
     ) -> None:
         self.path = path
         self.guest = guest
         self._holder = holder
         self._broker = broker
         self._tracer = tracer
-        self._store_bytes = store_bytes
+        self._room = room
+        self._closed = False
         self._opening: asyncio.Task[ImageStore] | None = None
         self._writer: PageWriter | None = None
         self._turn = asyncio.Lock()
@@ -164,6 +167,10 @@ class Images:
         with contextlib.suppress(*FAILURES):
             await asyncio.to_thread((await self.store()).forget, name)
 
+    async def names(self, prefix: str) -> list[str]:
+        """Of the images whose names begin like this."""
+        return await asyncio.to_thread((await self.store()).names, prefix)
+
     # Writing
 
     async def write(self, source: ImageSource) -> int:
@@ -172,6 +179,8 @@ class Images:
         Raises one of FAILURES; then the name leads to what it led to before.
         """
         async with self._turn:
+            if self._closed:
+                raise RametError("the image was not written: the engine is closing")
             states = await self._traced(_core.states, source.snapshot, _POUR_SECONDS)
             store = await self.store()
             writer = self._writer = PageWriter(store.hash_key)
@@ -197,6 +206,13 @@ class Images:
             name = area.name
             return name.startswith(shown) and not name.endswith(" (deleted)") and not source.own_files(name)
 
+        def make_room(memory_bytes: int) -> None:
+            if memory_bytes > source.bytes_at_most:
+                raise ImageRefused(f"its memory takes {memory_bytes} bytes, allowed are {source.bytes_at_most}")
+            # Of an increment most is shared; what it really takes is counted with the next one.
+            written_bytes = memory_bytes // 8 if source.base is not None else memory_bytes
+            store.make_room(written_bytes + source.file_bytes, source.name, self._room)
+
         store.sweep()
         with contextlib.ExitStack() as always, store.new() as new:
             base = _open_base(store, source.base)
@@ -206,13 +222,13 @@ class Images:
                 hashes = base.open("hashes")
                 always.callback(os.close, hashes)
                 known = BasePages(base.manifest.segments, hashes)
+                new.link_all(base)
             with contextlib.ExitStack() as written_to:
                 pages, table = new.create("pages"), new.create("hashes")
                 written_to.callback(os.close, table)
                 written_to.callback(os.close, pages)
-                written = write_memory(pid, writer, pages, table, is_systems, known)
+                written = write_memory(pid, writer, pages, table, is_systems, make_room, known)
                 size = os.fstat(pages).st_size
-                store.make_room(os.fstat(pages).st_blocks * 512, self._store_bytes)
             segments, page_files = _share(new, size, written.segments, base)
             parts = {"threads": states, **source.parts(new, written.files)}
             manifest = Manifest(
@@ -241,7 +257,11 @@ class Images:
             self._writer.stop()
 
     async def close(self) -> None:
-        """To be called when nothing is written any more."""
+        """Ends a write that is under way, and begins no other."""
+        self._closed = True
+        self.stop_writing()
+        async with self._turn:
+            pass
         if self._opening is not None:
             store = (await asyncio.gather(self._opening, return_exceptions=True))[0]
             if isinstance(store, ImageStore):
@@ -291,11 +311,13 @@ def _share(
     numbers = {0: 0}
     if base is not None:
         used = {segment.source for segment in segments if segment.kind in (PAGES, FILLED)}
-        for source in sorted(used - {0}):
-            name, length = base.manifest.page_files[source - 1]
-            numbers[source] = len(page_files)
-            page_files.append((f"pages.{len(page_files)}", length))
-            new.link(base, name, page_files[-1][0])
+        for number, (_, length) in enumerate(base.manifest.page_files):
+            name = None
+            if number + 1 in used:
+                name = f"pages.{len(page_files)}"
+                numbers[number + 1] = len(page_files)
+                page_files.append((name, length))
+            new.keep_linked(number, name)
     renumbered = tuple(
         replace(each, source=numbers[each.source]) if each.kind in (PAGES, FILLED) else each for each in segments
     )

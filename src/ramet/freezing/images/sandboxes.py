@@ -23,11 +23,13 @@ from ramet.freezing.images.store import NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
 from ramet.freezing.process_state import ProcessState
 from ramet.isolation.files.layers import FileImage
+from ramet.isolation.kernel import syscalls
 from ramet.isolation.pods import PodMaker
 from ramet.isolation.thread_work import finish
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _FILES = "files"
+_SLACK_BYTES = 1 << 30  # template and libraries
 _BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
@@ -55,15 +57,19 @@ class SandboxImages:
         """
         if not isinstance(frozen.recipes, SandboxRecipes):
             raise RametError("only the snapshot of a sandbox can be saved")
+        base, limits = await self._base(frozen, name), frozen.recipes.limits
+        guest = await asyncio.to_thread(identity.guest_digest, self._images.guest)
         # A fresh tree: what the mapped files are, without anything that the sandbox has written.
         pod = await self._maker.make(frozen.template.interpreter, _BOOT_LIMITS, (), boot=True)
         source = ImageSource(
             name,
             frozen.template,
             frozen.snapshot,
-            base=await self._base(frozen, name),
-            own_files=_OwnFiles(frozen.recipes.image),
-            parts=partial(_parts, frozen, frozen.recipes, about, pod.root, name),
+            base=base,
+            bytes_at_most=limits.memory_bytes + limits.disk_bytes + _SLACK_BYTES,
+            file_bytes=frozen.recipes.image.file_bytes,
+            own_files=_OwnFiles(frozen.recipes.image, pod.root),
+            parts=partial(_parts, frozen, frozen.recipes, {**about, "guest": guest}, pod.root, name),
         )
         try:
             return await self._images.write(source)
@@ -108,7 +114,9 @@ class SandboxImages:
                 "the image was made on another kernel or processor", hint="make it again on this machine"
             )
         state, loaded = await asyncio.to_thread(lambda: (opened.part("state"), opened.part("loaded")))
-        read = _read_state(state, name)
+        read = await asyncio.to_thread(_read_state, state, name)
+        if read["about"].pop("guest", None) != await asyncio.to_thread(identity.guest_digest, self._images.guest):
+            raise ImageRefused("the image was made with another version of Ramet", hint="make it again with this one")
         async with contextlib.AsyncExitStack() as undo:
             image = await finish(asyncio.to_thread(_read_files, opened, read["files"]), FileImage.close)
             undo.callback(image.close)
@@ -174,10 +182,15 @@ def _parts(
 class _OwnFiles:
     """Whether a path, as a pod sees it, is a file that the sandbox has written: its mapping is not the system's."""
 
-    def __init__(self, image: FileImage) -> None:
+    def __init__(self, image: FileImage, root: int) -> None:
         self._image = image
+        self._root = root  # of a fresh pod
 
     def __call__(self, path: str) -> bool:
+        try:
+            os.close(syscalls.find_in_root(self._root, path))
+        except OSError:
+            return True  # every pod shows the folder, but not this file: a host folder that only this sandbox had
         mounts = [layer.mount for layer in self._image.layers]
         if self._image.files is not None:
             mounts.append(self._image.files)

@@ -190,6 +190,8 @@ class ImageStore:
         with contextlib.suppress(ImageRefused):
             before = self.find(name)
         _replace(self._names, _checked_name(name), new.id.encode("ascii"))
+        # A look before the old one goes: somebody may have removed the new one while it had no name.
+        os.stat(new.id, dir_fd=self._images)
         if before is not None and before != new.id:
             self.remove(before)
 
@@ -240,26 +242,58 @@ class ImageStore:
             return os.stat(name, dir_fd=self._images).st_mtime < time.time() - 60
         return False
 
-    def make_room(self, needed: int, limit_bytes: int) -> None:
-        """Remove images of templates until this many bytes fit, the least recently used ones first.
+    def make_room(self, needed: int, name: str, room: StoreRoom) -> None:
+        """Before bytes are written for an image of this name. Raises OSError where they must not be.
 
-        Raises OSError if they never will. What a user has saved is never removed.
+        Images of templates go to make room, the least recently used ones first; what a user has saved never does.
         """
-        images = self.images()
-        total = sum(image.size_bytes for image in images)
-        images = [image for image in images if all(name.startswith(TEMPLATE_PREFIX) for name in image.names)]
-        disk = os.fstatvfs(self._folder)
-        free = disk.f_bavail * disk.f_frsize - disk.f_blocks * disk.f_frsize // FREE_SHARE
+        templates, saved = self._by_kind()
+        if name.startswith(TEMPLATE_PREFIX):
+            self._remove_oldest(templates, sum(image.size_bytes for image in templates) + needed - room.templates)
+        else:
+            held = sum(image.size_bytes for image in saved)
+            if held + needed > room.saved:
+                raise OSError(f"it may take {needed} bytes, and images on disk take {held} of {room.saved} already")
+            owner = _owner_prefix(name)
+            of_owner = sum(image.size_bytes for image in saved if any(each.startswith(owner) for each in image.names))
+            if room.of_an_owner is not None and of_owner + needed > room.of_an_owner:
+                raise OSError(f"it may take {needed} bytes, and your images take {of_owner} of {room.of_an_owner}")
+        missing = needed - self._free()
+        if missing > 0:
+            missing -= self._remove_oldest(self._by_kind()[0], missing)
+        if missing > 0:
+            raise OSError(f"it may take {needed} bytes, which would leave less than a tenth of the disk")
+
+    def _by_kind(self) -> tuple[list[ImageFacts], list[ImageFacts]]:
+        """Images of templates, and all others but those that another engine is about to name."""
+        images = [image for image in self.images() if image.names]
+        templates = [image for image in images if all(name.startswith(TEMPLATE_PREFIX) for name in image.names)]
+        return templates, [image for image in images if image not in templates]
+
+    def _remove_oldest(self, images: list[ImageFacts], needed: int) -> int:
+        freed = 0
         for image in images:
-            if total + needed <= limit_bytes and needed <= free:
-                return
+            if freed >= needed:
+                break
             self.remove(image.id)
-            total -= image.size_bytes
-            free += image.size_bytes
-        if total + needed > limit_bytes or needed > free:
-            raise OSError(
-                f"the image needs {needed} bytes, and the store has room for {min(limit_bytes, max(0, free))}"
-            )
+            freed += image.size_bytes
+        return freed
+
+    def _free(self) -> int:
+        disk = os.fstatvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize - disk.f_blocks * disk.f_frsize // FREE_SHARE
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in os.listdir(self._names) if name.startswith(prefix) and _NAME.fullmatch(name))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRoom:
+    """The most bytes that images may take."""
+
+    templates: int
+    saved: int
+    of_an_owner: int | None  # None: no other limit than that of all
 
 
 @dataclass(slots=True)
@@ -269,9 +303,17 @@ class NewImage:
     id: str
     folder: int
 
-    def link(self, base: OpenImage, name: str, new_name: str) -> None:
-        """Share a page file of another image."""
-        os.link(name, new_name, src_dir_fd=base.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+    def link_all(self, base: OpenImage) -> None:
+        """Share the page files of another image, which may be removed from now on."""
+        for number, (name, _) in enumerate(base.manifest.page_files):
+            os.link(name, f"base.{number}", src_dir_fd=base.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+
+    def keep_linked(self, number: int, name: str | None) -> None:
+        """Give a page file that was linked its final name, or let it go again."""
+        if name is None:
+            os.unlink(f"base.{number}", dir_fd=self.folder)
+        else:
+            os.rename(f"base.{number}", name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
 
     def create(self, name: str) -> int:
         return os.open(name, _CREATE, 0o600, dir_fd=self.folder)
@@ -321,6 +363,11 @@ def _open_pages(folder: int, name: str, size: int) -> int:
         os.close(pages)
         raise ImageRefused(f"{name} of the image has another length than when it was written")
     return pages
+
+
+def _owner_prefix(name: str) -> str:
+    """KIND-OWNER- of a name KIND-OWNER-REST, for all kinds of an owner's images: only the owner counts."""
+    return "-".join(name.split("-")[:2]) + "-"
 
 
 def _checked_id(image_id: str) -> str:

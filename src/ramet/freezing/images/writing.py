@@ -16,6 +16,7 @@ from ramet.isolation.launch import HELPER
 
 _RUN = struct.Struct("<4Q")
 _RANGE = struct.Struct("<2Q")
+_WRITE_SECONDS = 900.0  # others wait for their turn
 _OWN, _ZERO, _BASE = 0, 1, 2  # kinds of runs, as in pages.c
 
 
@@ -63,7 +64,12 @@ class PageWriter:
         if self._stopped:
             self._process.kill()
         asked = self._key + b"".join(_RANGE.pack(*each) for each in ranges)
-        found, said = self._process.communicate(asked)
+        try:
+            found, said = self._process.communicate(asked, timeout=_WRITE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.communicate()
+            raise OSError(f"writing took more than {_WRITE_SECONDS:.0f} seconds") from error
         if self._process.returncode:
             raise OSError(said.decode("utf-8", "replace").strip() or "the program that writes pages was ended")
         return list(_RUN.iter_unpack(found))
@@ -104,9 +110,12 @@ def write_memory(
     pages: int,
     table: int,
     is_systems: Callable[[Area], bool],
+    make_room: Callable[[int], None],
     base: BasePages | None = None,
 ) -> Written:
     """Write the pages of a frozen process. Page file 0 is its own; N is page file N - 1 of the base.
+
+    ``make_room`` is called before, with the bytes that will be read; it raises where that is too much.
 
     ``is_systems``: whether a mapped file is one that every pod shows. Pages of other files are written like own ones.
     Raises OSError, or ImageRefused where its memory cannot be made again.
@@ -126,6 +135,7 @@ def write_memory(
             ranges.append(_ranges(area, page_map, is_systems))
     finally:
         page_map.close()
+    make_room(sum(end - start for of_area in ranges for start, end in of_area))
     found = writer.write(
         pid, (each for of_area in ranges for each in of_area), pages, table, None if base is None else base.table
     )
@@ -151,7 +161,8 @@ def _ranges(area: Area, page_map: PageMap, is_systems: Callable[[Area], bool]) -
         return []
     if WIPE_ON_FORK in area.advice:
         return []
-    if area.inode and not is_systems(area):
+    # A private mapping of /dev/zero is plain memory, and may be larger than any file.
+    if area.inode and not is_systems(area) and area.name != "/dev/zero":
         return [(area.start, area.end)]
     return page_map.own(area)
 

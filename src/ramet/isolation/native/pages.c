@@ -170,6 +170,14 @@ static void one_page(uint64_t at, const unsigned char *page, uint64_t range_end)
         add_own(at, page, range_end);
 }
 
+/* Through /proc, because that reads pages that the process itself may not. What cannot be read
+ * there either lies behind the end of a mapped file: the process has no bytes there. */
+static void read_memory(int memory, uint64_t at, unsigned char *room, size_t size) {
+    if (pread(memory, room, size, (off_t)at) == (ssize_t)size) return;
+    for (size_t o = 0; o < size; o += PAGE)
+        if (pread(memory, room + o, PAGE, (off_t)(at + o)) != PAGE) memset(room + o, 0, PAGE);
+}
+
 int pages_main(int argc, char **argv) {
     static unsigned char room[CHUNK] __attribute__((aligned(PAGE)));
     range next;
@@ -187,9 +195,7 @@ int pages_main(int argc, char **argv) {
         if (next.start >= next.end || (next.start | next.end) % PAGE) fail("pages: no range");
         for (uint64_t at = next.start; at < next.end; at += CHUNK) {
             size_t size = next.end - at < CHUNK ? next.end - at : CHUNK;
-            /* Through /proc, because that reads pages that the process itself may not. */
-            if (pread(memory, room, size, (off_t)at) != (ssize_t)size)
-                fail("read memory at %#lx: %s", at, strerror(errno));
+            read_memory(memory, at, room, size);
             for (size_t o = 0; o < size; o += PAGE)
                 one_page(at + o, room + o, next.end);
         }

@@ -96,7 +96,7 @@ class Keeper:
             primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 with theirs:
-                    engine = start_engine(theirs, [*_sealed(), *_images(self._state), *self._options])
+                    engine = start_engine(theirs, [*_sealed(), *self._options])
             except RametError as error:
                 self._tell_error(error)
                 return ENGINE_ENDED
@@ -285,16 +285,6 @@ class Keeper:
                 os.write(self._ready, json.dumps(news).encode() + b"\n")
             os.close(self._ready)
             self._ready = None
-
-
-def _images(state: Path) -> list[str]:
-    """A folder for images in the state folder: they belong to the server, not to the user who has started it."""
-    folder = state / "images"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError:
-        return []  # a full disk: sandboxes work without
-    return ["--images", str(folder)]
 
 
 def _sealed() -> list[str]:
