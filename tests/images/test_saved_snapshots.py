@@ -177,9 +177,9 @@ def test_an_engine_that_is_killed_while_it_writes_leaves_what_was_saved_before(s
             threading.Timer(float(sys.argv[1]), os.kill, (engine, signal.SIGKILL)).start()
             try:
                 snapshot.save("loaded")
-                print("saved")
+                print("saved", flush=True)
             except RametError:
-                print("killed")
+                print("killed", flush=True)
             os._exit(0)
     """
     seen = set()
