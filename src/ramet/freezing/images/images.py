@@ -101,13 +101,14 @@ class Images:
             os.close(mount)
         return await asyncio.to_thread(ImageStore, folder)
 
-    def note(self, what: str, error: Exception) -> None:
-        """Keep the last failure, for `info` and `doctor`."""
+    def note(self, what: str, error: Exception) -> str:
+        """Keep the last failure, for `facts`. Returns its cause in words."""
         if isinstance(error, _core.FreezeError):
             why = describe(error)
         else:
             why = error.message if isinstance(error, RametError) else str(error)
         self.last_error = f"{what}: {why}"
+        return why
 
     # Pouring
 

@@ -74,10 +74,8 @@ class SandboxImages:
         try:
             return await self._images.write(source)
         except FAILURES as error:
-            self._images.note(f"the image {name!r} was not written", error)
-            if isinstance(error, RametError):
-                raise
-            raise RametError(f"the image was not written: {self._images.last_error}") from error
+            why = self._images.note(f"the image {name!r} was not written", error)
+            raise RametError(f"the snapshot could not be saved: {why}", hint=getattr(error, "hint", None)) from error
         finally:
             await pod.close()
 
@@ -102,10 +100,9 @@ class SandboxImages:
             with opened:
                 return await self._load(opened, name)
         except FAILURES as error:
-            self._images.note(f"the image {name!r} was not used", error)
-            if isinstance(error, RametError):
-                raise
-            raise ImageRefused(f"the image cannot be used: {self._images.last_error}") from error
+            why = self._images.note(f"the image {name!r} was not used", error)
+            hint = getattr(error, "hint", None) or "ramet images lists what is there; saving it again replaces it"
+            raise ImageRefused(f"the saved snapshot cannot be used: {why}", hint=hint) from error
 
     async def _load(self, opened: OpenImage, name: str) -> tuple[Frozen, dict[str, Any]]:
         manifest = opened.manifest
