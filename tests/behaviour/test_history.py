@@ -91,6 +91,20 @@ def test_a_sandbox_made_from_a_snapshot_begins_with_what_it_was_given_on_top(mak
     assert value(sandbox, look) == "(1, 'given', '/tmp')"
 
 
+def test_undo_of_a_restore_in_a_new_sandbox_leads_to_the_sandbox_as_it_was_made(make_sandbox: MakeOne) -> None:
+    look = "import os; ('x' in globals(), os.environ.get('WORD'), os.environ.get('OTHER'), os.getcwd())"
+    other = make_sandbox(env={"OTHER": "of another"}, cwd="/var")
+    value(other, "x = 1")
+    sandbox = make_sandbox(history=5, env={"WORD": "given"}, cwd="/tmp")
+    with other.snapshot() as snapshot:
+        sandbox.restore(snapshot)
+    assert value(sandbox, look) == "(True, None, 'of another', '/var')"
+    with sandbox.fork(at="p0") as (child,):
+        assert value(child, look) == "(False, 'given', None, '/tmp')"
+    sandbox.undo(2)
+    assert value(sandbox, look) == "(False, 'given', None, '/tmp')"
+
+
 def test_undo_of_more_cells_than_there_were_is_refused(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox(history=5)
     with pytest.raises(PointUnknown, match="nothing to undo"):

@@ -33,7 +33,13 @@ class State(Protocol):
 
 
 class TemplateState:
-    """The state of a sandbox before its first cell. It takes no memory: the template makes it anew."""
+    """The state of a sandbox before its first cell. It takes no memory: the template makes it anew.
+
+    ``spec``: of the sandbox then. It may be another sandbox's by now, of a snapshot that it was restored to.
+    """
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
 
     def hold(self) -> None: ...
     async def let_go(self) -> None: ...

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from ramet.engine.cells.sandbox import Sandbox, first_carried
-from ramet.engine.history.past import Asked, State, Step
+from ramet.engine.history.past import Asked, State, Step, TemplateState
 from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
@@ -93,10 +93,9 @@ def spec_at(step: Step, own: SandboxSpec) -> SandboxSpec:
     """The spec of a sandbox that goes back to the state of a step, or of a new one like it in that state."""
     if step.asked is not None:
         then = step.asked.spec
-    elif isinstance(step.state, Snapshot):
-        then = step.state.spec
     else:
-        return own
+        assert isinstance(step.state, Snapshot | TemplateState)
+        then = step.state.spec
     return replace(own, template=then.template, environment=then.environment, cwd=then.cwd)
 
 
