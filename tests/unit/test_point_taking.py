@@ -13,10 +13,12 @@ from ramet.engine.history import describing
 from ramet.engine.history.branching import fork_at
 from ramet.engine.history.going_back import rewind, undo
 from ramet.engine.history.past import TemplateState
+from ramet.engine.making.thaw import restore, thaw
 from ramet.errors import ForkFailed, PointUnknown, SandboxClosed
 from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import ThawSpec
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
-from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, work
+from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, take, work
 from tests.waiting import until
 
 ALL = replace(SPEC, history=100)
@@ -134,6 +136,28 @@ async def test_states_are_given_up_when_they_take_more_memory_than_all_may(
     assert facts["points"] == 2
     assert 20 * 2**20 <= facts["memory_bytes"] <= 25 * 2**20
     assert idle.past.steps[-1].state is None
+    await engine.registry.close()
+
+
+async def test_snapshots_that_only_a_past_still_holds_count_like_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nine_mebibytes(pids: Iterable[int]) -> dict[int, int]:
+        return dict.fromkeys(pids, 9 * 2**20)
+
+    monkeypatch.setattr("ramet.engine.history.keeper.own_memory", nine_mebibytes)
+    engine = Engine(tmp_path, replace(SETTINGS, history_bytes=25 * 2**20, snapshots=10))
+    sandbox, _ = await engine.used()
+    for _ in range(4):
+        snapshot = await take(engine, sandbox)
+        await restore(engine.registry, sandbox, snapshot, engine.caller)
+        await engine.registry.snapshots.drop(snapshot.id)
+    await until(lambda: [frozen.closed for frozen in engine.machine.snapshots] == [True, True, False, False])
+    snapshot = await take(engine, sandbox)
+    thawed = await thaw(engine.registry, ThawSpec(snapshot.id, None), engine.caller)
+    await engine.registry.snapshots.drop(snapshot.id)
+    await until(lambda: [frozen.closed for frozen in engine.machine.snapshots[2:]] == [True, False, False])
+    assert thawed.past.steps[0].state is snapshot
     await engine.registry.close()
 
 

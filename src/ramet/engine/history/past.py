@@ -200,6 +200,7 @@ class Past:
             return
         state.hold()
         self._add(Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts))
+        self.thin()
 
     def add_restart(self, attempts: int) -> None:
         """The REPL ended and was started again: its memory is empty, its files are as they were."""
