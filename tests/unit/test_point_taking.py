@@ -169,6 +169,15 @@ async def test_each_state_is_kept_before_the_next_cell_of_one_that_asked(engine:
     assert engine.machine.reached == ["freeze"] * 4
 
 
+async def test_no_cell_of_a_new_sandbox_waits_for_a_state_that_nobody_asked_for(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, replace(SETTINGS, automatic_points=True, point_idle_seconds=60.0))
+    sandbox, body = await engine.used()
+    for number in range(2, 6):
+        assert await run(sandbox, body) == number
+    assert engine.machine.reached == []
+    await engine.registry.close()
+
+
 async def test_undo_thaws_the_state_before_the_cell_and_forgets_the_later_ones(engine: Engine) -> None:
     sandbox, body = await engine.used(ALL)
     await run(sandbox, body)
