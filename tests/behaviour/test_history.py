@@ -73,6 +73,38 @@ def test_undo_of_all_cells_leads_to_a_sandbox_as_it_was_made(make_any_sandbox: M
     )
 
 
+def test_a_sandbox_made_from_a_snapshot_begins_with_what_it_was_given_on_top(make_sandbox: MakeOne) -> None:
+    look = "import os; (x, os.environ.get('WORD'), os.getcwd())"
+    first = make_sandbox()
+    value(first, "x = 1")
+    with first.snapshot() as snapshot:
+        sandbox = make_sandbox(snapshot, history=5, env={"WORD": "given"}, cwd="/tmp")
+    value(sandbox, "import os; x = 2; os.environ['WORD'] = 'changed'; os.chdir('/')")
+    with sandbox.fork(at="p0") as (child,):
+        assert value(child, look) == "(1, 'given', '/tmp')"
+        child.undo()
+        assert value(child, look) == "(1, 'given', '/tmp')"
+    sandbox.undo()
+    assert value(sandbox, look) == "(1, 'given', '/tmp')"
+    sandbox.undo()
+    assert sandbox.run_code("import os; x = 2; os._exit(3)").state == "restored"
+    assert value(sandbox, look) == "(1, 'given', '/tmp')"
+
+
+def test_undo_of_a_restore_in_a_new_sandbox_leads_to_the_sandbox_as_it_was_made(make_sandbox: MakeOne) -> None:
+    look = "import os; ('x' in globals(), os.environ.get('WORD'), os.environ.get('OTHER'), os.getcwd())"
+    other = make_sandbox(env={"OTHER": "of another"}, cwd="/var")
+    value(other, "x = 1")
+    sandbox = make_sandbox(history=5, env={"WORD": "given"}, cwd="/tmp")
+    with other.snapshot() as snapshot:
+        sandbox.restore(snapshot)
+    assert value(sandbox, look) == "(True, None, 'of another', '/var')"
+    with sandbox.fork(at="p0") as (child,):
+        assert value(child, look) == "(False, 'given', None, '/tmp')"
+    sandbox.undo(2)
+    assert value(sandbox, look) == "(False, 'given', None, '/tmp')"
+
+
 def test_undo_of_more_cells_than_there_were_is_refused(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox(history=5)
     with pytest.raises(PointUnknown, match="nothing to undo"):

@@ -98,6 +98,8 @@ def test_a_state_that_ends_as_soon_as_it_is_woken_is_not_restored_for_ever(make_
 
 def test_cells_whose_state_was_not_kept_are_named(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox()
+    sandbox.run_code("pass")
+    wait_until(lambda: sandbox.history()[-1].kept, "the state is kept in the idle moment")
     missing: list[int] = []
     while not missing:
         for _ in range(50):

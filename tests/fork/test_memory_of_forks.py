@@ -37,6 +37,17 @@ def test_a_parent_may_rewrite_all_it_has_after_a_fork(loaded: Sandbox, fork: For
     assert all(each == HELD_MIB for each in at_once([loaded, *children], "len(held)"))
 
 
+def test_a_parent_may_rewrite_all_it_has_after_a_fork_at_a_point() -> None:
+    """A point gives way when memory is short; a child that was made from it does not."""
+    with Sandbox(memory_mib=LIMIT_MIB, recover="fresh", history=5) as sandbox:
+        run(sandbox, TOOLS)
+        run(sandbox, _HOLD)
+        assert value(sandbox, "len(held)") == HELD_MIB
+        with sandbox.fork(1, at="p2") as (child,):
+            run(sandbox, _REWRITE)
+            assert at_once([sandbox, child], "len(held)") == [HELD_MIB] * 2
+
+
 def test_parent_and_children_may_all_rewrite_at_once(loaded: Sandbox, fork: Fork) -> None:
     children = fork(loaded, 2)
     assert at_once([loaded, *children], f"{_REWRITE}\nlen(held)") == [HELD_MIB] * 3

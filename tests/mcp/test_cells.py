@@ -67,6 +67,9 @@ async def test_a_timeout_interrupts_and_keeps_variables(connect: Connect) -> Non
 async def test_a_dead_interpreter_is_told(connect: Connect) -> None:
     async with connect() as talk:
         await talk.call("run_python", code="x = 6")
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not (await talk.structure("history"))["points"][-1]["kept"]:
+                await asyncio.sleep(0.01)  # until it has been idle for a moment
         dead = await talk.call("run_python", code="import os; os._exit(3)")
         assert dead.is_error
         assert "Python ended: it exited with code 3. The sandbox was restored to the state after cell" in text_of(dead)

@@ -64,6 +64,13 @@ def test_no_more_steps_are_remembered_than_allowed() -> None:
     assert sum(state.holders for state in states) == 6
 
 
+def test_restores_are_thinned_like_cells() -> None:
+    past, _ = past_of(0)
+    for _ in range(100):
+        past.add_restore(CountedState(), 0)
+    assert numbers(past.kept()) == numbers(past_of(100)[0].kept())
+
+
 def test_nothing_is_remembered_without_a_history() -> None:
     past = Past(False)
     state = CountedState()

@@ -13,10 +13,12 @@ from ramet.engine.history import describing
 from ramet.engine.history.branching import fork_at
 from ramet.engine.history.going_back import rewind, undo
 from ramet.engine.history.past import TemplateState
+from ramet.engine.making.thaw import restore, thaw
 from ramet.errors import ForkFailed, PointUnknown, SandboxClosed
 from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import ThawSpec
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
-from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, work
+from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, take, work
 from tests.waiting import until
 
 ALL = replace(SPEC, history=100)
@@ -137,12 +139,43 @@ async def test_states_are_given_up_when_they_take_more_memory_than_all_may(
     await engine.registry.close()
 
 
+async def test_snapshots_that_only_a_past_still_holds_count_like_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nine_mebibytes(pids: Iterable[int]) -> dict[int, int]:
+        return dict.fromkeys(pids, 9 * 2**20)
+
+    monkeypatch.setattr("ramet.engine.history.keeper.own_memory", nine_mebibytes)
+    engine = Engine(tmp_path, replace(SETTINGS, history_bytes=25 * 2**20, snapshots=10))
+    sandbox, _ = await engine.used()
+    for _ in range(4):
+        snapshot = await take(engine, sandbox)
+        await restore(engine.registry, sandbox, snapshot, engine.caller)
+        await engine.registry.snapshots.drop(snapshot.id)
+    await until(lambda: [frozen.closed for frozen in engine.machine.snapshots] == [True, True, False, False])
+    snapshot = await take(engine, sandbox)
+    thawed = await thaw(engine.registry, ThawSpec(snapshot.id, None), engine.caller)
+    await engine.registry.snapshots.drop(snapshot.id)
+    await until(lambda: [frozen.closed for frozen in engine.machine.snapshots[2:]] == [True, False, False])
+    assert thawed.past.steps[0].state is snapshot
+    await engine.registry.close()
+
+
 async def test_each_state_is_kept_before_the_next_cell_of_one_that_asked(engine: Engine) -> None:
     sandbox, body = await engine.used(ALL)
     for number in range(2, 6):
         assert await run(sandbox, body) == number
     assert [step.exact for step in sandbox.past.steps] == [True] * 5 + [False]
     assert engine.machine.reached == ["freeze"] * 4
+
+
+async def test_no_cell_of_a_new_sandbox_waits_for_a_state_that_nobody_asked_for(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, replace(SETTINGS, automatic_points=True, point_idle_seconds=60.0))
+    sandbox, body = await engine.used()
+    for number in range(2, 6):
+        assert await run(sandbox, body) == number
+    assert engine.machine.reached == []
+    await engine.registry.close()
 
 
 async def test_undo_thaws_the_state_before_the_cell_and_forgets_the_later_ones(engine: Engine) -> None:

@@ -333,7 +333,7 @@ class Body:
     def _release_claim(self) -> None:
         """Its memory is not the one that it was thawed with any more."""
         if self._claim is not None:
-            self._claim.release()
+            self._claim.let_go()
             self._claim = None
 
     async def close(self) -> None:

@@ -23,22 +23,38 @@ class Claim:
 
     def __init__(self, room: MemoryAllowance, memory_bytes: int) -> None:
         self._room = room
-        self._holders = 1
-        self.memory_bytes = memory_bytes
+        self._snapshot = True  # holds it
+        self._copies = 0  # sandboxes that hold it
+        # All that was there when the snapshot was taken, as long as a sandbox shares it: that does not give way.
+        self._whole_bytes = self._snapshot_bytes = self.memory_bytes = memory_bytes
 
     def hold(self) -> Claim:
-        self._holders += 1
+        """For a sandbox that was made from the snapshot."""
+        self._copies += 1
+        self._count_anew()
         return self
 
+    def let_go(self) -> None:
+        """That sandbox is gone."""
+        self._copies -= 1
+        self._count_anew()
+
     def resize(self, memory_bytes: int) -> None:
-        """Allow this much for what the snapshot holds; the rest counts in the sandbox's limit."""
-        self.memory_bytes = memory_bytes
-        self._room.resized()
+        """Allow this much if only the snapshot holds it; the rest counts in the sandbox's limit."""
+        self._snapshot_bytes = memory_bytes
+        self._count_anew()
 
     def release(self) -> None:
-        self._holders -= 1
-        if self._holders == 0:
+        """The snapshot is gone."""
+        self._snapshot = False
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        before, self.memory_bytes = self.memory_bytes, self._whole_bytes if self._copies else self._snapshot_bytes
+        if not self._snapshot and not self._copies:
             self._room.forget(self)
+        elif self.memory_bytes != before:
+            self._room.resized()
 
 
 class MemoryAllowance:
@@ -64,6 +80,8 @@ class MemoryAllowance:
 
     def resized(self) -> None:
         """A claim needs more or less than before."""
+        if self._closed:
+            return
         self._write()
         if self._retry is None:
             self._shrink()

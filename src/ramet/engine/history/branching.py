@@ -9,7 +9,7 @@ from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
-from ramet.engine.history.point_source import PointSource
+from ramet.engine.history.point_source import PointSource, spec_at
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.fork import ForkResult
 from ramet.engine.making.snapshots import Snapshot
@@ -45,17 +45,15 @@ async def fork_at(
     # Tools as they are now: the same client answers them.
     tools = parent.carried.tools
     carried = replace(state.carried, tools=tools) if isinstance(state, Snapshot) else None
-    own = replace(parent.spec, persistent=False)
-    spec = own
-    if isinstance(state, Snapshot):
-        spec = replace(own, environment=state.spec.environment, cwd=state.spec.cwd)
+    spec, asked = replace(spec_at(step, parent.spec), persistent=False), step.asked
     past = parent.past.copy(step, parent.past.wanted)
     state.hold()  # it may be given up meanwhile
     try:
         with workshop.quotas.reserve(parent.owner, allowance, count, spec.limits.memory_bytes):
             async with AsyncExitStack() as undo:
                 copy_network = partial(network.for_copy, inherit_secrets) if network is not None else None
-                source = PointSource(await workshop.machine(), state, spec, network is not None, count, reseed)
+                machine = await workshop.machine()
+                source = PointSource(machine, state, spec, network is not None, count, reseed, asked)
                 children = [
                     NewSandbox(workshop, spec, carried=carried, parent=parent.id, copy_network=copy_network)
                     for _ in range(count)

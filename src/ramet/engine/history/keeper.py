@@ -53,8 +53,10 @@ class HistoryKeeper:
     def watch(self, sandbox: Sandbox) -> None:
         """Keep its states from now on."""
         sandbox.past.release = self.release
-        sandbox.points = self._takers[sandbox] = PointTaker(sandbox, self)
+        taker = sandbox.points = self._takers[sandbox] = PointTaker(sandbox, self)
         sandbox.on_points_stopped = lambda: self._forget(sandbox)
+        if _frozen(taker):
+            self.took(taker)
 
     def _forget(self, sandbox: Sandbox) -> None:
         self._takers.pop(sandbox, None)

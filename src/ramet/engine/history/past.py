@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -11,6 +11,7 @@ from ramet.engine.making.lifetimes import now_ms
 from ramet.errors import PointUnknown
 from ramet.protocol.argument_errors import must
 from ramet.protocol.values.history import CODE_CHARACTERS
+from ramet.protocol.values.specs import SandboxSpec
 
 STEPS_AT_MOST = 200  # remembered in automatic mode
 NEWEST_KEPT = 10  # states that are not thinned
@@ -32,10 +33,28 @@ class State(Protocol):
 
 
 class TemplateState:
-    """The state of a sandbox before its first cell. It takes no memory: the template makes it anew."""
+    """The state of a sandbox before its first cell. It takes no memory: the template makes it anew.
+
+    ``spec``: of the sandbox then. It may be another sandbox's by now, of a snapshot that it was restored to.
+    """
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
 
     def hold(self) -> None: ...
     async def let_go(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a sandbox that was made from a snapshot was given on top of it: its state is that of the snapshot with this.
+
+    ``spec``: of the sandbox with all that, without its network.
+    """
+
+    environment: Mapping[str, str]
+    cwd: str | None
+    spec: SandboxSpec
 
 
 Kind = Literal["start", "cell", "restore", "restart"]
@@ -54,6 +73,7 @@ class Step:
     tools: tuple[str, ...] = ()  # names that it called
     attempts: int = 0  # connections that its sandbox had tried when it ended
     state: State | None = None
+    asked: Asked | None = None  # is not in the state yet
     stale: bool = False  # the sandbox was changed from outside after the state was kept
     blank: bool = (
         False  # the memory after it is that of an empty Python: not worth the files that a recovery would undo
@@ -149,12 +169,13 @@ class Past:
 
     # What is added
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: State, asked: Asked | None = None) -> None:
         """The first step."""
         if self.wanted == 0:
             return
         state.hold()
-        self._add(Step(self._number, "start", time_ms=now_ms(), state=state, blank=isinstance(state, TemplateState)))
+        blank = isinstance(state, TemplateState)
+        self._add(Step(self._number, "start", time_ms=now_ms(), state=state, asked=asked, blank=blank))
 
     def add_cell(self, cell_id: int, code: bytes, outcome: str, tools: Iterable[str], attempts: int) -> Step:
         self._add(
@@ -179,6 +200,7 @@ class Past:
             return
         state.hold()
         self._add(Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts))
+        self.thin()
 
     def add_restart(self, attempts: int) -> None:
         """The REPL ended and was started again: its memory is empty, its files are as they were."""
@@ -196,7 +218,7 @@ class Past:
     def keep(self, step: Step, state: State) -> None:
         """The caller's hold on the state becomes the step's."""
         self._let_go(step)
-        step.state, step.stale = state, False
+        step.state, step.asked, step.stale = state, None, False
         self.thin()
 
     # What goes

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from ramet.engine.cells.sandbox import Sandbox, first_carried
-from ramet.engine.history.past import State
+from ramet.engine.history.past import Asked, State, Step, TemplateState
 from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
@@ -19,7 +19,7 @@ from ramet.protocol.values.specs import SandboxSpec
 
 @dataclass(frozen=True, slots=True)
 class PointSource:
-    """A kept state, which the caller holds until the sandboxes are there. ``spec``: of the sandbox that kept it."""
+    """A kept state, which the caller holds until the sandboxes are there. ``spec``: of one in that state."""
 
     machine: Machine
     state: State
@@ -27,6 +27,7 @@ class PointSource:
     needs_network: bool
     count: int = 1
     reseed: bool = False
+    asked: Asked | None = None  # on top of the state
 
     async def bodies(self) -> Sequence[Body]:
         made: list[Body] = []
@@ -58,6 +59,8 @@ class PointSource:
             await sandbox.configure()
         elif self.reseed or self.state.keep_pid:
             await sandbox.repl.thawed(self.reseed, stir=self.state.keep_pid)
+        if self.asked is not None:
+            await sandbox.adjust(self.asked.environment, self.asked.cwd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +72,31 @@ class Returning:
 
     sandbox: Sandbox
     state: State
+    spec: SandboxSpec  # of the sandbox in that state
     check: Callable[[], None]
     retire: Callable[[RetiredBody], None]
 
     def take(self, body: Body) -> Sandbox:
         self.check()
-        own, state = self.sandbox.spec, self.state
-        if isinstance(state, Snapshot):
-            spec = replace(state.spec, limits=own.limits, mounts=own.mounts)
-            self.retire(self.sandbox.become(body, spec, state.carried))
+        if isinstance(self.state, Snapshot):
+            self.retire(self.sandbox.become(body, self.spec, self.state.carried))
         else:
             fresh = body.prepared is None or not first_carried(body).variables
-            self.retire(self.sandbox.become(body, own, first_carried(body), fresh))
+            self.retire(self.sandbox.become(body, self.spec, first_carried(body), fresh))
         return self.sandbox
 
     async def give_up(self) -> None:
         """The sandbox keeps the body it has: its own, or the new one, which a cell can still revive."""
+
+
+def spec_at(step: Step, own: SandboxSpec) -> SandboxSpec:
+    """The spec of a sandbox that goes back to the state of a step, or of a new one like it in that state."""
+    if step.asked is not None:
+        then = step.asked.spec
+    else:
+        assert isinstance(step.state, Snapshot | TemplateState)
+        then = step.state.spec
+    return replace(own, template=then.template, environment=then.environment, cwd=then.cwd)
 
 
 async def _close_all(bodies: list[Body]) -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.past import KILLED, Step
-from ramet.engine.history.point_source import PointSource, Returning
+from ramet.engine.history.point_source import PointSource, Returning, spec_at
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
@@ -57,14 +57,14 @@ async def bring_back(
 
     ``check`` raises if the sandbox is closing. Raises PointUnknown if the kernel has ended the frozen process.
     """
-    state = step.state
+    state, spec = step.state, spec_at(step, sandbox.spec)
     assert state is not None
     state.hold()  # it may be given up meanwhile
     try:
         async with AsyncExitStack() as undone:
             machine = await workshop.machine()
-            source = PointSource(machine, state, sandbox.spec, sandbox.network is not None)
-            await bring_up(source, [Returning(sandbox, state, check, retire)], undone)
+            source = PointSource(machine, state, spec, sandbox.network is not None, asked=step.asked)
+            await bring_up(source, [Returning(sandbox, state, spec, check, retire)], undone)
             undone.pop_all()
     except RametError:
         if isinstance(state, Snapshot) and not await state.frozen.usable():

@@ -104,6 +104,7 @@ class PointTaker:
         self._kept_at = self._weighed = None
         for step in self.past.steps:
             step.in_pod = False
+        self._keeper.took(self)  # states that it did not take itself: a snapshot's, or those of another sandbox
 
     def stop(self) -> None:
         self._stopped = True

@@ -37,7 +37,7 @@ async def create(registry: Registry, spec: SandboxSpec, allowance: Allowance = _
         async with AsyncExitStack() as undo:
             new = NewSandbox(workshop, spec, await workshop.new_network(spec))
             made = await bring_up(TemplateSource(machine, spec), [new], undo)
-            made[0].past.begin(TemplateState())
+            made[0].past.begin(TemplateState(made[0].spec))
             registry.add(made)
             undo.pop_all()
     return made[0]
