@@ -113,6 +113,16 @@ def test_cells_whose_state_was_not_kept_are_named(make_sandbox: MakeOne) -> None
     assert ("is missing, too" in dead.error.message) is bool(lost)
 
 
+def test_a_file_written_from_outside_is_there_after_the_next_cell_has_died(make_sandbox: MakeOne) -> None:
+    sandbox = make_sandbox()
+    sandbox.run_code("kept = 1")
+    wait_until(lambda: sandbox.history()[-1].kept, "the state is kept in the idle moment")
+    for number in range(8):  # more than a new sandbox's free points
+        sandbox.files.write("/root/upload.csv", str(number))
+        assert sandbox.run_code("import os; os._exit(3)").state == "restored"
+        assert sandbox.files.read_text("/root/upload.csv") == str(number)
+
+
 def test_without_a_kept_state_a_death_leaves_an_empty_python_and_the_files(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox()
     dead = sandbox.run_code("open('/root/file', 'w').write('kept'); import os; os._exit(3)")

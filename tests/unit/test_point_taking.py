@@ -300,3 +300,34 @@ async def test_a_state_that_a_file_call_has_changed_is_kept_anew(idle_engine: En
     await kept(engine, sandbox)
     assert len(engine.machine.snapshots) == 2
     await until(lambda: engine.machine.snapshots[0].closed)
+
+
+async def test_what_was_written_from_outside_is_kept_before_the_next_cell_although_no_point_may_cost_time(
+    idle_engine: Engine,
+) -> None:
+    engine = idle_engine
+    sandbox, body = await engine.used()
+    await kept(engine, sandbox)
+    sandbox.touched()
+    call = await dead(engine, sandbox, body)  # at once: the sandbox was not idle
+    outcome = await call.outcome()
+    assert outcome.state == "restored"
+    assert len(engine.machine.snapshots) == 2
+    assert b"written from outside" not in outcome.stderr
+
+
+async def test_a_recovery_that_takes_back_what_was_written_from_outside_says_so(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    await run(sandbox, body)
+    await run(sandbox, body)
+    sandbox.touched()
+    body.die(ScriptedDeath(None, 11))
+    await until(lambda: not sandbox.repl.alive)
+    call = Call(sandbox)
+    await until(lambda: len(engine.machine.bodies) == 2)
+    await finish(call, engine.machine.bodies[1])
+    stderr = (await call.outcome()).stderr
+    assert b"work of cell 3 is missing" in stderr
+    assert b"Files and values written from outside since then are gone" in stderr
+    again = await dead(engine, sandbox, engine.machine.bodies[1])
+    assert b"written from outside" not in (await again.outcome()).stderr

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.memory import machine_memory_bytes, own_memory
-from ramet.engine.history.past import KILLED, State, Step
+from ramet.engine.history.past import KILLED, Recovered, State, Step
 from ramet.engine.history.returning import back_to_last
 from ramet.engine.history.taking import PointTaker
 from ramet.engine.making.carried_state import RetiredBody
@@ -98,7 +98,7 @@ class HistoryKeeper:
         frozen = await machine.freeze(sandbox.body, keep_pid)
         return Snapshot(frozen, sandbox.spec, sandbox.carried, keep_pid)
 
-    async def back_to_last(self, sandbox: Sandbox) -> tuple[Step, list[Step]]:
+    async def back_to_last(self, sandbox: Sandbox) -> Recovered:
         return await back_to_last(self._workshop, sandbox, self.retire)
 
     # The budget

@@ -85,6 +85,19 @@ class Step:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The step that a sandbox is back at after its REPL has ended, and what is missing there."""
+
+    step: Step
+    lost: list[Step]  # whose work is missing
+    written: bool  # files or values were written from outside since, and are missing
+
+    @property
+    def lost_cells(self) -> list[int]:
+        return [step.cell_id for step in self.lost if step.kind == "cell"]
+
+
 class Past:
     """The steps of one sandbox, the oldest first. Owned by the sandbox; ``release`` lets a state go that is dropped.
 
@@ -224,6 +237,10 @@ class Past:
             self._let_go(later)
         step.stale = step.lost = False
         return gone
+
+    def written_since(self, step: Step) -> bool:
+        """Whether a return to the state of a step takes back what was written from outside."""
+        return any(later.stale and not later.lost for later in self.steps[self.steps.index(step) :])
 
     def lose(self, step: Step) -> list[Step]:
         """The sandbox was restored to a step: the work of those after it is lost, but they are still shown."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.history.past import KILLED, Step
+from ramet.engine.history.past import KILLED, Recovered, Step
 from ramet.engine.history.point_source import PointSource, Returning
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
@@ -22,7 +22,7 @@ _ENDS_AT_ONCE = "its Python ends by itself as soon as it is woken"
 Retire = Callable[[RetiredBody], None]
 
 
-async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> tuple[Step, list[Step]]:
+async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> Recovered:
     """Go back to the newest kept state that can be thawed. The caller has the sandbox to itself. Raises RametError."""
     error: RametError = PointUnknown("the sandbox has no kept state")
     kept = [step for step in sandbox.past.kept() if isinstance(step.state, Snapshot) and not step.blank]
@@ -34,7 +34,8 @@ async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> 
             error = cause
             continue
         if await _lives_on(sandbox):
-            return step, sandbox.past.lose(step)
+            written = sandbox.past.written_since(step)
+            return Recovered(step, sandbox.past.lose(step), written)
         sandbox.past.drop(step, _ENDS_AT_ONCE)
         error = RametError(f"the state of point {step.id} cannot be used: {_ENDS_AT_ONCE}")
     raise error

@@ -14,7 +14,7 @@ from ramet.engine.cells.repl import Ending
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.expense import Expense
 from ramet.engine.history.memory import resident_bytes
-from ramet.engine.history.past import Past, Step
+from ramet.engine.history.past import Past, Recovered, Step
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
@@ -40,8 +40,8 @@ class PointKeeper(Protocol):
         """A state was kept: see soon what all of them take."""
 
     async def freeze(self, sandbox: Sandbox) -> Snapshot: ...
-    async def back_to_last(self, sandbox: Sandbox) -> tuple[Step, list[Step]]:
-        """Restore a sandbox whose REPL has ended. Returns the step it is at, and those whose work is lost."""
+    async def back_to_last(self, sandbox: Sandbox) -> Recovered:
+        """Restore a sandbox whose REPL has ended."""
 
 
 class PointTaker:
@@ -198,10 +198,13 @@ class PointTaker:
             return False
         if not self.automatic:
             return True
+        if last.stale and self.can_restore:
+            # A death in the next cell would take back what was written, although no cell did it.
+            return not self._refuses(patient=False)
         return self._expense.may_wait and not self._keeper.lock.locked() and not self._refuses(patient=False)
 
     async def before_cell(self) -> None:
-        if self.automatic:
+        if self.automatic and self._expense.may_wait:
             self._expense.waited()
         async with self._keeper.lock:
             if self._wanted():
@@ -272,7 +275,7 @@ class PointTaker:
             return False
         return any(isinstance(step.state, Snapshot) and not step.blank for step in self.past.steps)
 
-    async def restore_last(self, idle: bool) -> tuple[Step, list[Step]]:
+    async def restore_last(self, idle: bool) -> Recovered:
         """Bring a sandbox whose REPL has ended back to its last kept state. Raises RametError.
 
         ``idle``: it ended between two cells. If that happens again at once, the state itself is to blame.
