@@ -331,3 +331,40 @@ async def test_a_recovery_that_takes_back_what_was_written_from_outside_says_so(
     assert b"Files and values written from outside since then are gone" in stderr
     again = await dead(engine, sandbox, engine.machine.bodies[1])
     assert b"written from outside" not in (await again.outcome()).stderr
+
+
+async def test_a_file_written_while_the_state_is_frozen_may_not_be_in_it(idle_engine: Engine) -> None:
+    engine = idle_engine
+    gate = engine.machine.gate("freeze")
+    sandbox, _ = await engine.used()
+    await until(lambda: "freeze" in engine.machine.reached)
+    sandbox.touched()
+    gate.set()
+    await until(lambda: sandbox.past.steps[-1].state is not None)
+    assert sandbox.past.steps[-1].stale
+    await kept(engine, sandbox)  # once more
+    assert len(engine.machine.snapshots) == 2
+
+
+async def test_a_file_written_while_a_cell_waits_for_the_state_before_it_may_not_be_in_that(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    gate = engine.machine.gate("freeze")
+    call = Call(sandbox)
+    await until(lambda: "freeze" in engine.machine.reached)
+    sandbox.touched()
+    gate.set()
+    assert await finish(call, body) == 2
+    assert not sandbox.past.steps[1].exact
+    with pytest.raises(PointUnknown, match="written from outside"):
+        await undo(engine.registry, sandbox, 1, engine.caller)
+
+
+async def test_a_file_written_while_a_cell_runs_is_told_as_gone_when_that_dies(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    call = Call(sandbox)
+    await body.next_frame()
+    sandbox.touched()
+    body.die(ScriptedDeath(None, 11))
+    assert b"written from outside" in (await call.outcome()).stderr
+    again = await dead(engine, sandbox, engine.machine.bodies[-1])
+    assert b"written from outside" not in (await again.outcome()).stderr

@@ -258,6 +258,11 @@ class Sandbox:
         else:
             self._preparing = asyncio.get_running_loop().create_task(self._prepare(item))
 
+    @property
+    def cell_runs(self) -> bool:
+        """Whether the current item is a cell that has begun."""
+        return isinstance(self.queue.current, Cell) and not self.preparing
+
     def interrupt_cell(self) -> bool:
         return self.repl.interrupt()
 

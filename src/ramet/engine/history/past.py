@@ -206,10 +206,10 @@ class Past:
             oldest = self.steps.pop(0)
             self._let_go(oldest)
 
-    def keep(self, step: Step, state: State) -> None:
-        """The caller's hold on the state becomes the step's."""
+    def keep(self, step: Step, state: State, stale: bool = False) -> None:
+        """The caller's hold on the state becomes the step's. ``stale``: the sandbox was changed meanwhile."""
         self._let_go(step)
-        step.state, step.stale = state, False
+        step.state, step.stale = state, stale
         self.thin()
 
     # What goes

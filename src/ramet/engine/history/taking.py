@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import traceback
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -68,6 +69,8 @@ class PointTaker:
         # Of the body, when its last state was kept: what it takes beyond that was written since.
         self._kept_at: tuple[Body, int] | None = None
         self._weighed: Step | None = None  # the step whose state has told how much is rewritten after it
+        self._changes = 0  # from outside, so far
+        self._written_in_cell = False  # from outside, while the present cell runs
         self._died_idle = False  # restored after a death between two cells, and no cell has ended well since
 
     def __repr__(self) -> str:
@@ -81,20 +84,25 @@ class PointTaker:
 
     def cell_ended(self, cell: Cell, ending: Ending) -> None:
         self.used_at = self._loop.time()
+        written, self._written_in_cell = self._written_in_cell, False
         if self.past.wanted == 0:
             return
         if ending.state == "kept":
             self._died_idle = False
         self._expense.ran(ending.duration_seconds)
         names = cell.tool_records.names if cell.tool_records is not None else ()
+        if ending.state == "restored" and written and (last := self.past.last) is not None:
+            last.stale = True  # it may have come after the restore
         self.past.add_cell(cell.cell_id, cell.code, _outcome(ending), names, self.sandbox.attempts)
         self._arm(self._settings.point_idle_seconds)
 
     def touched(self, memory: bool) -> None:
         """Files or values were changed from outside: the last state is not as it was kept."""
-        last = self.past.last
-        # While a cell runs, the state before it is not touched, and the one after it is not kept yet.
-        if last is not None and not isinstance(self.sandbox.queue.current, Cell):
+        self._changes += 1
+        if self.sandbox.cell_runs:
+            # The state before it is not touched, and the one after it is not kept yet.
+            self._written_in_cell = True
+        elif (last := self.past.last) is not None:
             last.stale = True
             last.blank = last.blank and not memory
             self._arm(self._settings.point_outside_seconds)
@@ -219,6 +227,7 @@ class PointTaker:
         if body.unique_bytes() > self.sandbox.spec.limits.memory_bytes:
             self._make_room()
         began = perf_counter()
+        changes = self._changes  # a file call takes no turn
         try:
             snapshot = await self._keeper.freeze(self.sandbox)
         except Exception as error:
@@ -235,7 +244,7 @@ class PointTaker:
         step.changed_bytes = max(memory_bytes - before, 0)
         step.pause_seconds = snapshot.frozen.pause_seconds
         self._kept_at = body, memory_bytes
-        self.past.keep(step, snapshot)
+        self.past.keep(step, snapshot, stale=self._changes != changes)
         step.in_pod = step.state is snapshot
         self._keeper.took(self)
 
@@ -283,7 +292,9 @@ class PointTaker:
         if idle and self._died_idle:
             raise RametError("the Python that was restored ended by itself again")
         self._died_idle = idle
-        return await self._keeper.back_to_last(self.sandbox)
+        written, self._written_in_cell = self._written_in_cell, False
+        back = await self._keeper.back_to_last(self.sandbox)
+        return replace(back, written=back.written or written)
 
 
 def _outcome(ending: Ending) -> str:
