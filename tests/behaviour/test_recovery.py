@@ -59,6 +59,14 @@ def test_a_sandbox_may_use_all_its_memory_though_points_hold_some(make_sandbox: 
     assert greedy.cause == "out of memory"
 
 
+def test_many_deaths_in_a_row_leave_the_only_kept_state(make_sandbox: MakeOne) -> None:
+    sandbox = make_sandbox(history=2)
+    sandbox.run_code("data = 1")
+    for _ in range(6):
+        assert sandbox.run_code("import os; os._exit(3)").state == "restored"
+    assert sandbox.run_code("data").value == "1"
+
+
 def test_a_death_during_a_stream_tells_the_restore_before_its_exit_event(remembering: AnySandbox) -> None:
     remembering.run_code("kept = 1")
     events = list(remembering.run_code_stream("import os\nprint('last words')\nos._exit(4)"))

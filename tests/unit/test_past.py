@@ -64,6 +64,21 @@ def test_no_more_steps_are_remembered_than_allowed() -> None:
     assert sum(state.holders for state in states) == 6
 
 
+@pytest.mark.parametrize("wanted", [1, 2, 5, None])
+def test_cells_that_die_do_not_push_out_the_kept_states(wanted: int | None) -> None:
+    past, states = past_of(1, wanted)
+    for number in range(2, 1000):
+        past.add_cell(number, b"dies", "died", (), 0)
+        assert past.last is past.steps[1]
+    assert [state.holders for state in states] == [1, 1]
+    assert past.before(1).number == 0
+    assert past.steps[-1].cell_id == 999
+    assert len(past.steps) <= (200 if wanted is None else wanted + 1) + 1
+    for number in range(1000, 2000):
+        past.add_cell(number, b"works", "ok", (), 0)
+    assert len(past.steps) == (200 if wanted is None else wanted + 1)
+
+
 def test_nothing_is_remembered_without_a_history() -> None:
     past = Past(False)
     state = CountedState()

@@ -202,9 +202,14 @@ class Past:
         self._number += 1
         self.steps.append(step)
         at_most = STEPS_AT_MOST if self.wanted is None else self.wanted + 1
-        if len(self.steps) > at_most:
-            oldest = self.steps.pop(0)
-            self._let_go(oldest)
+        while len(self.steps) > at_most:
+            # A cell that died has no state to offer: it must not push out one that has.
+            lost = next((other for other in self.steps[:-1] if other.lost), None)
+            if lost is None and step.lost:
+                break
+            gone = lost or self.steps[0]
+            self.steps.remove(gone)
+            self._let_go(gone)
 
     def keep(self, step: Step, state: State, stale: bool = False) -> None:
         """The caller's hold on the state becomes the step's. ``stale``: the sandbox was changed meanwhile."""
