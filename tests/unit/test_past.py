@@ -55,6 +55,24 @@ def test_the_newest_states_stay_and_older_ones_get_rarer() -> None:
     assert sum(state.holders for state in states) == len(kept)
 
 
+def test_the_newest_states_stay_however_many_cells_without_one_came_between() -> None:
+    past, _ = past_of(0)
+    with_state = []
+    for number in range(1, 191):
+        step = past.add_cell(number, b"", "ok", (), 0)
+        if number % 19 == 0:
+            past.keep(step, CountedState())
+            with_state.append(number)
+    assert numbers(past.kept()) == [0, *with_state]
+
+
+def test_a_state_that_is_kept_anew_is_no_older_one() -> None:
+    past, _ = past_of(9)
+    for _ in range(50):
+        past.keep(past.steps[-1], CountedState())
+    assert numbers(past.kept()) == list(range(10))
+
+
 def test_no_more_steps_are_remembered_than_allowed() -> None:
     past, states = past_of(1000)
     assert len(past.steps) == 200

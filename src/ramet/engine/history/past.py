@@ -54,6 +54,7 @@ class Step:
     tools: tuple[str, ...] = ()  # names that it called
     attempts: int = 0  # connections that its sandbox had tried when it ended
     state: State | None = None
+    order: int = 0  # of its state among all that were kept
     stale: bool = False  # the sandbox was changed from outside after the state was kept
     blank: bool = (
         False  # the memory after it is that of an empty Python: not worth the files that a recovery would undo
@@ -191,7 +192,9 @@ class Past:
         if self.wanted == 0:
             return
         state.hold()
-        self._add(Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts))
+        self._add(
+            Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts, order=self._next_order())
+        )
 
     def add_restart(self, attempts: int) -> None:
         """The REPL ended and was started again: its memory is empty, its files are as they were."""
@@ -213,6 +216,8 @@ class Past:
 
     def keep(self, step: Step, state: State, stale: bool = False) -> None:
         """The caller's hold on the state becomes the step's. ``stale``: the sandbox was changed meanwhile."""
+        if step.state is None:
+            step.order = self._next_order()
         self._let_go(step)
         step.state, step.stale = state, stale
         self.thin()
@@ -223,12 +228,17 @@ class Past:
         """Keep the newest states; of older ones every second, of still older ones every fourth, and so on."""
         if self.wanted is not None:
             return
+        # States, not steps: of cells that follow one another at once hardly any is kept.
         spacing, until = 1, NEWEST_KEPT
-        for age, step in enumerate(reversed(self.steps)):
-            if age >= until:
+        newest = self._next_order() - 1
+        for step in reversed(self.kept()):
+            while newest - step.order >= until:
                 spacing, until = spacing * 2, until * 2
-            if step.state is not None and step.number % spacing:
+            if step.order % spacing:
                 self.drop(step, THINNED)
+
+    def _next_order(self) -> int:
+        return max((step.order + 1 for step in self.kept()), default=0)
 
     def drop(self, step: Step, why: str) -> None:
         self._let_go(step)
