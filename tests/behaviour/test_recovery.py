@@ -104,6 +104,23 @@ def test_a_state_that_ends_as_soon_as_it_is_woken_is_not_restored_for_ever(make_
     assert sandbox.run_code("kept").value == "1"
 
 
+def test_a_state_that_ends_a_while_after_it_was_woken_is_not_restored_for_ever(make_sandbox: MakeOne) -> None:
+    sandbox = make_sandbox(history=20)
+    sandbox.run_code("kept = 1")
+    sandbox.run_code(
+        "import os, threading, time\n"
+        "def end():\n    for _ in range(5): time.sleep(0.1)\n    os._exit(5)\n"
+        "threading.Thread(target=end, daemon=True).start()"
+    )
+    for _ in range(4):
+        last = sandbox.run_code("import time; time.sleep(2); kept", timeout=60)
+        if last.ok:
+            break
+        assert last.state == "restored"
+    assert last.value == "1"
+    assert "soon after it is woken" in sandbox.history()[2].note
+
+
 def test_cells_whose_state_was_not_kept_are_named(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox()
     missing: list[int] = []

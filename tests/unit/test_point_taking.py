@@ -265,7 +265,7 @@ async def test_a_restored_repl_that_ends_again_at_once_is_not_restored_to_the_sa
     await until(lambda: len(engine.machine.bodies) == 2)
     engine.machine.bodies[1].die(ScriptedDeath(5, None))
     assert (await call.outcome()).state == "restored"
-    assert "as soon as it is woken" in sandbox.past.steps[2].unkept
+    assert "soon after it is woken" in sandbox.past.steps[2].unkept
     assert sandbox.past.last is sandbox.past.steps[1]
     assert await run(sandbox, engine.machine.bodies[2]) == 4
 

@@ -98,8 +98,8 @@ class HistoryKeeper:
         frozen = await machine.freeze(sandbox.body, keep_pid)
         return Snapshot(frozen, sandbox.spec, sandbox.carried, keep_pid)
 
-    async def back_to_last(self, sandbox: Sandbox) -> Recovered:
-        return await back_to_last(self._workshop, sandbox, self.retire)
+    async def back_to_last(self, sandbox: Sandbox, watch_seconds: float) -> Recovered:
+        return await back_to_last(self._workshop, sandbox, self.retire, watch_seconds)
 
     # The budget
 

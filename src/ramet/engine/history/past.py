@@ -21,6 +21,7 @@ THINNED = "it was dropped, because fewer points are kept the older they are"
 AT_ONCE = "the next cell came before it could be kept"
 NOT_YET = "it is kept when the sandbox has been idle for a moment"
 KILLED = "its frozen process was killed, because memory was short"
+ENDS_ITSELF = "its Python ends by itself soon after it is woken"
 WRITTEN_SINCE = "files or values were written from outside after it was kept"
 
 

@@ -15,7 +15,7 @@ from ramet.engine.cells.repl import Ending
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.expense import Expense
 from ramet.engine.history.memory import resident_bytes
-from ramet.engine.history.past import Past, Recovered, Step
+from ramet.engine.history.past import ENDS_ITSELF, Past, Recovered, Step
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
@@ -24,6 +24,8 @@ from ramet.protocol.values.history import Taking
 
 _NOTICED_BYTES = 16 * 2**20  # of memory that grew: less costs nothing, whatever it was
 _FULL = 0.7  # of the memory limit, above which no automatic point is taken
+_SUSPECT_RESTORES = 2  # to one state, with no cell that ended well between them
+_WATCHED_SECONDS_AT_MOST = 2.0  # one that lives for longer lets short cells end well
 _RETRY_SECONDS = 5.0  # after a freeze that failed; twice as long after each further one
 _RETRY_SECONDS_AT_MOST = 600.0
 
@@ -41,8 +43,8 @@ class PointKeeper(Protocol):
         """A state was kept: see soon what all of them take."""
 
     async def freeze(self, sandbox: Sandbox) -> Snapshot: ...
-    async def back_to_last(self, sandbox: Sandbox) -> Recovered:
-        """Restore a sandbox whose REPL has ended."""
+    async def back_to_last(self, sandbox: Sandbox, watch_seconds: float) -> Recovered:
+        """Restore a sandbox whose REPL has ended. A state that ends by itself within that time is not taken."""
 
 
 class PointTaker:
@@ -71,7 +73,12 @@ class PointTaker:
         self._weighed: Step | None = None  # the step whose state has told how much is rewritten after it
         self._changes = 0  # from outside, so far
         self._written_in_cell = False  # from outside, while the present cell runs
-        self._died_idle = False  # restored after a death between two cells, and no cell has ended well since
+        # The step it was restored to, while no cell has ended well since: how often, when, and what is known of it.
+        self._restored_to: Step | None = None
+        self._restores = 0
+        self._restored_at = 0.0
+        self._died_idle = False  # the last death was between two cells
+        self._watched = False  # it has lived by itself for longer than its cells did
 
     def __repr__(self) -> str:
         return f"<PointTaker of {self.sandbox.id}, {self.sandbox.past}>"
@@ -88,7 +95,7 @@ class PointTaker:
         if self.past.wanted == 0:
             return
         if ending.state == "kept":
-            self._died_idle = False
+            self._restored_to, self._died_idle = None, False
         self._expense.ran(ending.duration_seconds)
         names = cell.tool_records.names if cell.tool_records is not None else ()
         if ending.state == "restored" and written and (last := self.past.last) is not None:
@@ -289,12 +296,33 @@ class PointTaker:
 
         ``idle``: it ended between two cells. If that happens again at once, the state itself is to blame.
         """
-        if idle and self._died_idle:
-            raise RametError("the Python that was restored ended by itself again")
-        self._died_idle = idle
+        watch_seconds = self._suspect(idle)
         written, self._written_in_cell = self._written_in_cell, False
-        back = await self._keeper.back_to_last(self.sandbox)
+        back = await self._keeper.back_to_last(self.sandbox, watch_seconds)
+        if back.step is not self._restored_to:
+            self._restored_to, self._restores, self._watched = back.step, 0, False
+        self._restores += 1
+        self._restored_at = self._loop.time()
         return replace(back, written=back.written or written)
+
+    def _suspect(self, idle: bool) -> float:
+        """Find out whether the cells are to blame for the deaths, or a thread of the state that they began with.
+
+        Drops a state that has ended twice while no cell ran. Returns for how long to watch the state after the restore,
+        without a cell: a user who tries the same deadly cell again and again must not lose a good one.
+        """
+        step, again = self._restored_to, idle and self._died_idle
+        self._died_idle = idle
+        if step is None or step.state is None:
+            return 0.0
+        if again:
+            self.past.drop(step, ENDS_ITSELF)
+            return 0.0
+        lived_seconds = self._loop.time() - self._restored_at
+        if idle or self._watched or self._restores < _SUSPECT_RESTORES or lived_seconds > _WATCHED_SECONDS_AT_MOST:
+            return 0.0
+        self._watched = True
+        return 1.5 * lived_seconds + 0.1
 
 
 def _outcome(ending: Ending) -> str:
