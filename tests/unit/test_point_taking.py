@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from ramet.engine.history.branching import fork_at
 from ramet.engine.history.going_back import rewind, undo
 from ramet.engine.history.past import TemplateState
 from ramet.errors import ForkFailed, PointUnknown, SandboxClosed
+from ramet.protocol import calls
 from ramet.protocol.values.allowances import Allowance
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
+from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, work
 from tests.waiting import until
 
@@ -187,6 +190,19 @@ async def test_a_state_whose_process_the_kernel_has_ended_is_no_point_any_more(e
     with pytest.raises(PointUnknown, match="killed"):
         await fork_at(engine.registry, sandbox, "p1", 1, False, engine.caller, Allowance())
     assert await run(sandbox, body) == 3
+
+
+async def test_the_history_does_not_show_a_state_as_kept_whose_process_the_kernel_has_ended(
+    engine: Engine, connect: Callable[[], Client]
+) -> None:
+    sandbox, body = await engine.used(ALL)
+    await run(sandbox, body)
+    await run(sandbox, body)
+    engine.machine.snapshots[0].killed = True
+    answer = await connect().ask(calls.HISTORY, sandbox=sandbox.id)
+    points: Any = answer.header["points"]
+    assert [point["kept"] for point in points] == [True, False, True, False]
+    assert "killed" in points[1]["note"]
 
 
 async def test_a_sandbox_that_closes_during_an_undo_stays_closed(engine: Engine) -> None:

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from math import ceil
 
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.history.past import ENDS_ITSELF, KILLED, Recovered, Step
+from ramet.engine.history.memory import without_memory
+from ramet.engine.history.past import ENDS_ITSELF, KILLED, Past, Recovered, Step
 from ramet.engine.history.point_source import PointSource, Returning
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
@@ -53,6 +54,15 @@ async def _lives_on(sandbox: Sandbox, seconds: float) -> bool:
         if not sandbox.repl.alive:
             return False
     return True
+
+
+async def drop_ended(past: Past) -> None:
+    """Drop the states whose frozen processes the kernel has ended."""
+    kept = [(step, step.state) for step in past.kept() if isinstance(step.state, Snapshot)]
+    ended = await asyncio.to_thread(without_memory, [state.frozen.shadow for _, state in kept])
+    for step, state in kept:
+        if state.frozen.shadow in ended and not await state.frozen.usable() and step.state is state:
+            past.drop(step, KILLED)
 
 
 async def bring_back(
