@@ -26,6 +26,8 @@ _NOTICED_BYTES = 16 * 2**20  # of memory that grew: less costs nothing, whatever
 _FULL = 0.7  # of the memory limit, above which no automatic point is taken
 _SUSPECT_RESTORES = 2  # to one state, with no cell that ended well between them
 _WATCHED_SECONDS_AT_MOST = 2.0  # one that lives for longer lets short cells end well
+_WORKED_SECONDS = 0.001  # of its threads between two cells, which are noticed
+_ANEW_SECONDS = 1.0  # after which a state that is not the present one any more is kept anew
 _RETRY_SECONDS = 5.0  # after a freeze that failed; twice as long after each further one
 _RETRY_SECONDS_AT_MOST = 600.0
 
@@ -71,6 +73,8 @@ class PointTaker:
         # Of the body, when its last state was kept: what it takes beyond that was written since.
         self._kept_at: tuple[Body, int] | None = None
         self._weighed: Step | None = None  # the step whose state has told how much is rewritten after it
+        # Of the body, when the present state was kept or gone back to: the time that its threads had worked, and when.
+        self._worked_at: tuple[Body, float, float] | None = None
         self._changes = 0  # from outside, so far
         self._written_in_cell = False  # from outside, while the present cell runs
         # The step it was restored to, while no cell has ended well since: how often, when, and what is known of it.
@@ -117,6 +121,7 @@ class PointTaker:
     def moved(self) -> None:
         """The sandbox is at a kept state again, in another body."""
         self._kept_at = self._weighed = None
+        self._note_work()
         for step in self.past.steps:
             step.in_pod = False
 
@@ -145,10 +150,11 @@ class PointTaker:
 
     def _wanted(self) -> bool:
         """Whether the present state is not kept, and could be."""
-        if self._stopped or not self._takes or not self.sandbox.repl.alive or self._loop.time() < self._retry_at:
-            return False
         last = self.past.last
-        return last is not None and not last.exact
+        return last is not None and not last.exact and self._may_take()
+
+    def _may_take(self) -> bool:
+        return self._takes and not self._stopped and self.sandbox.repl.alive and self._loop.time() >= self._retry_at
 
     async def take_if_idle(self) -> None:
         """Called by the keeper, which holds the lock."""
@@ -209,10 +215,14 @@ class PointTaker:
     def due(self) -> bool:
         """Whether the next cell should wait until the state before it is kept."""
         last = self.past.last
-        if last is None or last.exact or not self._takes or self._stopped or self._loop.time() < self._retry_at:
+        if last is None or not self._takes or self._stopped or self._loop.time() < self._retry_at:
+            return False
+        if last.exact and not self._went_on():
             return False
         if not self.automatic:
             return True
+        if last.exact:
+            return not self._keeper.lock.locked() and not self._refuses(patient=False)
         if last.stale and self.can_restore:
             # A death in the next cell would take back what was written, although no cell did it.
             return not self._refuses(patient=False)
@@ -222,8 +232,24 @@ class PointTaker:
         if self.automatic and self._expense.may_wait:
             self._expense.waited()
         async with self._keeper.lock:
-            if self._wanted():
+            if self._wanted() or (self._may_take() and self._went_on()):
                 await self._take()
+
+    def _note_work(self) -> None:
+        body = self.sandbox.body
+        self._worked_at = body, body.processor_seconds(), self._loop.time()
+
+    def _went_on(self) -> bool:
+        """Whether threads of the sandbox have worked since its last state was kept, so that this is not the present one.
+
+        In automatic mode only if that was a while ago: the time since then pays for another.
+        """
+        if self._worked_at is None:
+            return False
+        body, seconds, since = self._worked_at
+        if body is not self.sandbox.body or (self.automatic and self._loop.time() - since < _ANEW_SECONDS):
+            return False
+        return body.processor_seconds() - seconds > _WORKED_SECONDS
 
     # Both
 
@@ -251,6 +277,7 @@ class PointTaker:
         step.changed_bytes = max(memory_bytes - before, 0)
         step.pause_seconds = snapshot.frozen.pause_seconds
         self._kept_at = body, memory_bytes
+        self._note_work()
         self.past.keep(step, snapshot, stale=self._changes != changes)
         step.in_pod = step.state is snapshot
         self._keeper.took(self)
