@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -336,6 +337,22 @@ def test_points_count_in_no_quota_and_end_with_their_sandbox(make_sandbox: MakeO
     before = sandbox.info().usage["points"]
     assert before >= 29
     sandbox.close()
+
+
+@pytest.mark.parametrize("history", [5, None])
+def test_undo_does_not_take_back_what_a_thread_did_before_the_cell(make_sandbox: MakeOne, history: int | None) -> None:
+    sandbox = make_sandbox(history=history)
+    value(
+        sandbox,
+        "import threading, time\ncount = 0\n"
+        "def work():\n    global count\n    while True: count += 1; time.sleep(0.001)\n"
+        "threading.Thread(target=work, daemon=True).start()",
+    )
+    wait_until(lambda: sandbox.history()[-1].kept, "the state is kept in the idle moment")
+    time.sleep(1.5)  # in which the thread counts
+    before = int(value(sandbox, "before = count; before") or 0)
+    sandbox.undo()
+    assert int(value(sandbox, "count") or 0) > before / 2
 
 
 def test_undo_while_a_thread_works_and_children_run(make_sandbox: MakeOne) -> None:

@@ -59,6 +59,14 @@ def test_a_sandbox_may_use_all_its_memory_though_points_hold_some(make_sandbox: 
     assert greedy.cause == "out of memory"
 
 
+def test_many_deaths_in_a_row_leave_the_only_kept_state(make_sandbox: MakeOne) -> None:
+    sandbox = make_sandbox(history=2)
+    sandbox.run_code("data = 1")
+    for _ in range(6):
+        assert sandbox.run_code("import os; os._exit(3)").state == "restored"
+    assert sandbox.run_code("data").value == "1"
+
+
 def test_a_death_during_a_stream_tells_the_restore_before_its_exit_event(remembering: AnySandbox) -> None:
     remembering.run_code("kept = 1")
     events = list(remembering.run_code_stream("import os\nprint('last words')\nos._exit(4)"))
@@ -96,6 +104,23 @@ def test_a_state_that_ends_as_soon_as_it_is_woken_is_not_restored_for_ever(make_
     assert sandbox.run_code("kept").value == "1"
 
 
+def test_a_state_that_ends_a_while_after_it_was_woken_is_not_restored_for_ever(make_sandbox: MakeOne) -> None:
+    sandbox = make_sandbox(history=20)
+    sandbox.run_code("kept = 1")
+    sandbox.run_code(
+        "import os, threading, time\n"
+        "def end():\n    for _ in range(5): time.sleep(0.1)\n    os._exit(5)\n"
+        "threading.Thread(target=end, daemon=True).start()"
+    )
+    for _ in range(4):
+        last = sandbox.run_code("import time; time.sleep(2); kept", timeout=60)
+        if last.ok:
+            break
+        assert last.state == "restored"
+    assert last.value == "1"
+    assert "soon after it is woken" in sandbox.history()[2].note
+
+
 def test_cells_whose_state_was_not_kept_are_named(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox()
     sandbox.run_code("pass")
@@ -113,6 +138,16 @@ def test_cells_whose_state_was_not_kept_are_named(make_sandbox: MakeOne) -> None
     lost = [cell for cell, point in points.items() if point.lost and point.outcome != "died"]
     assert all(cell > back_at for cell in lost)
     assert ("is missing, too" in dead.error.message) is bool(lost)
+
+
+def test_a_file_written_from_outside_is_there_after_the_next_cell_has_died(make_sandbox: MakeOne) -> None:
+    sandbox = make_sandbox()
+    sandbox.run_code("kept = 1")
+    wait_until(lambda: sandbox.history()[-1].kept, "the state is kept in the idle moment")
+    for number in range(8):  # more than a new sandbox's free points
+        sandbox.files.write("/root/upload.csv", str(number))
+        assert sandbox.run_code("import os; os._exit(3)").state == "restored"
+        assert sandbox.files.read_text("/root/upload.csv") == str(number)
 
 
 def test_without_a_kept_state_a_death_leaves_an_empty_python_and_the_files(make_sandbox: MakeOne) -> None:

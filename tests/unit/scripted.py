@@ -31,6 +31,7 @@ class ScriptedBody:
         self.root = os.open(root, os.O_PATH | os.O_DIRECTORY)
         self.signals: list[int] = []
         self.revivals = 0
+        self.worked_seconds = 0.0
         self.prepared: Prepared | None = None
         self.owner = ""
         self.listens: list[str] = []
@@ -130,6 +131,9 @@ class ScriptedBody:
 
     def walls(self) -> Mapping[str, object]:
         return {}
+
+    def processor_seconds(self) -> float:
+        return self.worked_seconds
 
     def unique_bytes(self) -> int:
         return 100

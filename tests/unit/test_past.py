@@ -55,6 +55,24 @@ def test_the_newest_states_stay_and_older_ones_get_rarer() -> None:
     assert sum(state.holders for state in states) == len(kept)
 
 
+def test_the_newest_states_stay_however_many_cells_without_one_came_between() -> None:
+    past, _ = past_of(0)
+    with_state = []
+    for number in range(1, 191):
+        step = past.add_cell(number, b"", "ok", (), 0)
+        if number % 19 == 0:
+            past.keep(step, CountedState())
+            with_state.append(number)
+    assert numbers(past.kept()) == [0, *with_state]
+
+
+def test_a_state_that_is_kept_anew_is_no_older_one() -> None:
+    past, _ = past_of(9)
+    for _ in range(50):
+        past.keep(past.steps[-1], CountedState())
+    assert numbers(past.kept()) == list(range(10))
+
+
 def test_no_more_steps_are_remembered_than_allowed() -> None:
     past, states = past_of(1000)
     assert len(past.steps) == 200
@@ -69,6 +87,21 @@ def test_restores_are_thinned_like_cells() -> None:
     for _ in range(100):
         past.add_restore(CountedState(), 0)
     assert numbers(past.kept()) == numbers(past_of(100)[0].kept())
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 5, None])
+def test_cells_that_die_do_not_push_out_the_kept_states(wanted: int | None) -> None:
+    past, states = past_of(1, wanted)
+    for number in range(2, 1000):
+        past.add_cell(number, b"dies", "died", (), 0)
+        assert past.last is past.steps[1]
+    assert [state.holders for state in states] == [1, 1]
+    assert past.before(1).number == 0
+    assert past.steps[-1].cell_id == 999
+    assert len(past.steps) <= (200 if wanted is None else wanted + 1) + 1
+    for number in range(1000, 2000):
+        past.add_cell(number, b"works", "ok", (), 0)
+    assert len(past.steps) == (200 if wanted is None else wanted + 1)
 
 
 def test_nothing_is_remembered_without_a_history() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,11 @@ from ramet.engine.history.going_back import rewind, undo
 from ramet.engine.history.past import TemplateState
 from ramet.engine.making.thaw import restore, thaw
 from ramet.errors import ForkFailed, PointUnknown, SandboxClosed
+from ramet.protocol import calls
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.specs import ThawSpec
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
+from tests.unit.scripted_client import Client
 from tests.unit.scripted_engine import SETTINGS, SPEC, Call, Engine, finish, run, take, work
 from tests.waiting import until
 
@@ -114,6 +117,21 @@ async def test_sandboxes_not_used_for_longest_give_their_states_up(tmp_path: Pat
     assert [sandbox.past.steps[-1].state is not None for sandbox in sandboxes] == [False, False, True, True]
     assert "more recently" in sandboxes[0].past.steps[-1].unkept
     assert engine.registry.history.facts(None)["points"] == 2
+    await engine.registry.close()
+
+
+async def test_an_owner_with_many_states_does_not_cost_others_theirs(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, replace(QUICK_POINTS, points_automatic=3))
+    modest, _ = await engine.used(replace(SPEC, owner="modest"))  # not used for longest
+    await kept(engine, modest)
+    greedy = []
+    for _ in range(4):
+        sandbox, _ = await engine.used(replace(SPEC, owner="greedy"))
+        greedy.append(sandbox)
+        await until(lambda: greedy[-1].past.steps[-1].state is not None)
+    await until(lambda: sum(not frozen.closed for frozen in engine.machine.snapshots) == 3)
+    assert modest.past.steps[-1].state is not None
+    assert [sandbox.past.steps[-1].state is not None for sandbox in greedy] == [False, False, True, True]
     await engine.registry.close()
 
 
@@ -222,6 +240,19 @@ async def test_a_state_whose_process_the_kernel_has_ended_is_no_point_any_more(e
     assert await run(sandbox, body) == 3
 
 
+async def test_the_history_does_not_show_a_state_as_kept_whose_process_the_kernel_has_ended(
+    engine: Engine, connect: Callable[[], Client]
+) -> None:
+    sandbox, body = await engine.used(ALL)
+    await run(sandbox, body)
+    await run(sandbox, body)
+    engine.machine.snapshots[0].killed = True
+    answer = await connect().ask(calls.HISTORY, sandbox=sandbox.id)
+    points: Any = answer.header["points"]
+    assert [point["kept"] for point in points][:3] == [True, False, True]
+    assert "killed" in points[1]["note"]
+
+
 async def test_a_sandbox_that_closes_during_an_undo_stays_closed(engine: Engine) -> None:
     sandbox, body = await engine.used(ALL)
     await run(sandbox, body)
@@ -298,7 +329,7 @@ async def test_a_restored_repl_that_ends_again_at_once_is_not_restored_to_the_sa
     await until(lambda: len(engine.machine.bodies) == 2)
     engine.machine.bodies[1].die(ScriptedDeath(5, None))
     assert (await call.outcome()).state == "restored"
-    assert "as soon as it is woken" in sandbox.past.steps[2].unkept
+    assert "soon after it is woken" in sandbox.past.steps[2].unkept
     assert sandbox.past.last is sandbox.past.steps[1]
     assert await run(sandbox, engine.machine.bodies[2]) == 4
 
@@ -333,3 +364,86 @@ async def test_a_state_that_a_file_call_has_changed_is_kept_anew(idle_engine: En
     await kept(engine, sandbox)
     assert len(engine.machine.snapshots) == 2
     await until(lambda: engine.machine.snapshots[0].closed)
+
+
+async def test_what_was_written_from_outside_is_kept_before_the_next_cell_although_no_point_may_cost_time(
+    idle_engine: Engine,
+) -> None:
+    engine = idle_engine
+    sandbox, body = await engine.used()
+    await kept(engine, sandbox)
+    sandbox.touched()
+    call = await dead(engine, sandbox, body)  # at once: the sandbox was not idle
+    outcome = await call.outcome()
+    assert outcome.state == "restored"
+    assert len(engine.machine.snapshots) == 2
+    assert b"written from outside" not in outcome.stderr
+
+
+async def test_a_recovery_that_takes_back_what_was_written_from_outside_says_so(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    await run(sandbox, body)
+    await run(sandbox, body)
+    sandbox.touched()
+    body.die(ScriptedDeath(None, 11))
+    await until(lambda: not sandbox.repl.alive)
+    call = Call(sandbox)
+    await until(lambda: len(engine.machine.bodies) == 2)
+    await finish(call, engine.machine.bodies[1])
+    stderr = (await call.outcome()).stderr
+    assert b"work of cell 3 is missing" in stderr
+    assert b"Files and values written from outside since then are gone" in stderr
+    again = await dead(engine, sandbox, engine.machine.bodies[1])
+    assert b"written from outside" not in (await again.outcome()).stderr
+
+
+async def test_a_state_after_which_threads_went_on_is_kept_anew_before_the_next_cell(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    call = Call(sandbox)
+    await finish(call, body)
+    await undo(engine.registry, sandbox, 1, engine.caller)
+    body = engine.machine.bodies[-1]
+    await run(sandbox, body)  # nothing worked since
+    assert len(engine.machine.snapshots) == 1
+    await undo(engine.registry, sandbox, 1, engine.caller)
+    body = engine.machine.bodies[-1]
+    body.worked_seconds += 0.1
+    await run(sandbox, body)
+    assert len(engine.machine.snapshots) == 2
+    assert sandbox.past.before(1).state is not None
+    await until(lambda: engine.machine.snapshots[0].closed)
+
+
+async def test_a_file_written_while_the_state_is_frozen_may_not_be_in_it(idle_engine: Engine) -> None:
+    engine = idle_engine
+    gate = engine.machine.gate("freeze")
+    sandbox, _ = await engine.used()
+    await until(lambda: "freeze" in engine.machine.reached)
+    sandbox.touched()
+    gate.set()
+    await until(lambda: len(engine.machine.snapshots) == 2)  # it is kept once more
+    await kept(engine, sandbox)
+
+
+async def test_a_file_written_while_a_cell_waits_for_the_state_before_it_may_not_be_in_that(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    gate = engine.machine.gate("freeze")
+    call = Call(sandbox)
+    await until(lambda: "freeze" in engine.machine.reached)
+    sandbox.touched()
+    gate.set()
+    assert await finish(call, body) == 2
+    assert not sandbox.past.steps[1].exact
+    with pytest.raises(PointUnknown, match="written from outside"):
+        await undo(engine.registry, sandbox, 1, engine.caller)
+
+
+async def test_a_file_written_while_a_cell_runs_is_told_as_gone_when_that_dies(engine: Engine) -> None:
+    sandbox, body = await engine.used(ALL)
+    call = Call(sandbox)
+    await body.next_frame()
+    sandbox.touched()
+    body.die(ScriptedDeath(None, 11))
+    assert b"written from outside" in (await call.outcome()).stderr
+    again = await dead(engine, sandbox, engine.machine.bodies[-1])
+    assert b"written from outside" not in (await again.outcome()).stderr

@@ -112,6 +112,9 @@ class Body(Protocol):
 
     def usage(self) -> Mapping[str, int]: ...
     def walls(self) -> Mapping[str, object]: ...
+    def processor_seconds(self) -> float:
+        """The time that the threads of the REPL have worked. Cheap."""
+
     def unique_bytes(self) -> int:
         """Memory that it shares with no other. Called on the event loop right after a fork, so it must be cheap."""
 

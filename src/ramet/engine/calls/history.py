@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from ramet.engine.calls.call import Answer
+from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
 from ramet.engine.history import describing
 from ramet.engine.history.going_back import WentBack, rewind, undo
+from ramet.engine.history.returning import drop_ended
 from ramet.engine.registry import Registry
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
@@ -20,7 +22,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[byte
     header = frame.header
     sandbox = registry.find(fields.text(header, "sandbox"), fields.optional_text(header, "owner"))
     if frame.kind == calls.HISTORY:
-        return _ready(describing.history(sandbox))
+        return _history(sandbox)
     if frame.kind == calls.UNDO:
         count = fields.whole(header, "count")
         check_undo_count(count)
@@ -30,8 +32,9 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[byte
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
 
 
-async def _ready(answer: dict[str, object]) -> dict[str, object]:
-    return answer
+async def _history(sandbox: Sandbox) -> dict[str, object]:
+    await drop_ended(sandbox.past)
+    return describing.history(sandbox)
 
 
 async def _undone(work: Awaitable[WentBack]) -> dict[str, object]:

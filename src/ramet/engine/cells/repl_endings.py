@@ -45,20 +45,20 @@ def lost(reason: str) -> CellError:
     )
 
 
-def restored(reason: str, where: str, lost_cells: Sequence[int]) -> CellError:
+def restored(reason: str, where: str, lost_cells: Sequence[int], written: bool = False) -> CellError:
     """The error of the cell during which the REPL ended, when the sandbox is back at a kept state."""
     return CellError(
         ERROR_NAME,
         f"the sandbox's Python ended: {reason}. The sandbox was restored to {where}, with its variables, threads and "
-        f"files: all that this cell did in it is undone{_and_cells(lost_cells)}.",
+        f"files: all that this cell did in it is undone{_and_cells(lost_cells)}.{_and_written(written)}",
     )
 
 
-def restored_before(reason: str, where: str, lost_cells: Sequence[int]) -> str:
+def restored_before(reason: str, where: str, lost_cells: Sequence[int], written: bool = False) -> str:
     """The message for the next cell, when the REPL had ended between two cells."""
     return (
         f"this cell started from {where}, because the sandbox's Python had ended: {reason}. Its variables, threads and "
-        f"files are as they were then{_and_cells(lost_cells)}."
+        f"files are as they were then{_and_cells(lost_cells)}.{_and_written(written)}"
     )
 
 
@@ -70,6 +70,11 @@ def _and_cells(lost_cells: Sequence[int]) -> str:
     if first == last:
         return f", and the work of cell {first} is missing, too: no later state was kept"
     return f", and the work of cells {first} to {last} is missing, too: no later state was kept"
+
+
+def _and_written(written: bool) -> str:
+    """What the user's own program wrote between cells, of which no cell tells."""
+    return " Files and values written from outside since then are gone: write them again." if written else ""
 
 
 def restarted(reason: str) -> str:

@@ -16,7 +16,7 @@ from ramet.engine.cells.identity import Identity
 from ramet.engine.cells.queue import CellQueue
 from ramet.engine.cells.repl import Ending, Repl
 from ramet.engine.cells.turns import Turn
-from ramet.engine.history.past import Past, Step
+from ramet.engine.history.past import Past, Recovered
 from ramet.engine.making.carried_state import CarriedState, RetiredBody
 from ramet.engine.making.recover import recover
 from ramet.engine.network.exposed_ports import Exposures
@@ -57,8 +57,8 @@ class Points(Protocol):
 
     @property
     def can_restore(self) -> bool: ...
-    async def restore_last(self, idle: bool) -> tuple[Step, list[Step]]:
-        """Bring back one whose REPL has ended. Returns where it is, and the steps whose work is lost."""
+    async def restore_last(self, idle: bool) -> Recovered:
+        """Bring back one whose REPL has ended."""
 
     def stop(self) -> None: ...
 
@@ -258,6 +258,11 @@ class Sandbox:
         else:
             self._preparing = asyncio.get_running_loop().create_task(self._prepare(item))
 
+    @property
+    def cell_runs(self) -> bool:
+        """Whether the current item is a cell that has begun."""
+        return isinstance(self.queue.current, Cell) and not self.preparing
+
     def interrupt_cell(self) -> bool:
         return self.repl.interrupt()
 
@@ -313,13 +318,13 @@ class Sandbox:
         points, ended = self.points, self.repl
         assert points is not None
         try:
-            step, lost = await points.restore_last(idle=False)
+            back = await points.restore_last(idle=False)
         except Exception as error:
             if not isinstance(error, RametError):
                 traceback.print_exc(file=sys.stderr)
             restored = None
         else:
-            restored = repl_endings.restored(ended.why_ended, step.where(), [one.cell_id for one in lost])
+            restored = repl_endings.restored(ended.why_ended, back.step.where(), back.lost_cells, back.written)
         self._restoring = None
         if self._closing is not None or cell is not self.queue.current:
             return
@@ -412,12 +417,13 @@ class Sandbox:
         promised = self.identity.carried.loss_told
         if self.points is not None and self.points.can_restore and not promised:
             try:
-                step, lost = await self.points.restore_last(idle=True)
+                back = await self.points.restore_last(idle=True)
             except RametError:
                 self.check_open()  # else as if there were no kept state
             else:
-                lost_cells = [one.cell_id for one in lost if one.kind == "cell"]
-                self._restored_note = repl_endings.restored_before(reason, step.where(), lost_cells)
+                self._restored_note = repl_endings.restored_before(
+                    reason, back.step.where(), back.lost_cells, back.written
+                )
                 return
         self.identity.carried.why_restarted = reason
         await recover(self)

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.memory import machine_memory_bytes, own_memory
-from ramet.engine.history.past import KILLED, State, Step
+from ramet.engine.history.past import KILLED, Recovered, State, Step
 from ramet.engine.history.returning import back_to_last
 from ramet.engine.history.taking import PointTaker
 from ramet.engine.making.carried_state import RetiredBody
@@ -100,8 +100,8 @@ class HistoryKeeper:
         frozen = await machine.freeze(sandbox.body, keep_pid)
         return Snapshot(frozen, sandbox.spec, sandbox.carried, keep_pid)
 
-    async def back_to_last(self, sandbox: Sandbox) -> tuple[Step, list[Step]]:
-        return await back_to_last(self._workshop, sandbox, self.retire)
+    async def back_to_last(self, sandbox: Sandbox, watch_seconds: float) -> Recovered:
+        return await back_to_last(self._workshop, sandbox, self.retire, watch_seconds)
 
     # The budget
 
@@ -145,30 +145,36 @@ class HistoryKeeper:
                 taker.past.drop(step, KILLED)
 
     def _fit(self) -> None:
-        """Drop states until all are within their bounds: those of sandboxes not used for longest go first."""
-        takers = sorted(self._takers.values(), key=lambda taker: taker.used_at)
-        held = Counter(snapshot for taker in takers for _, snapshot in _frozen(taker))
+        """Drop states until all are within their bounds. The owner that holds most gives up first, so that nobody can
+        use up the history of others; of its sandboxes those not used for longest.
+        """
+        kept = [(taker, step, snapshot) for taker in self._takers.values() for step, snapshot in _frozen(taker)]
+        held = Counter(snapshot for _, _, snapshot in kept)
         # Of those that nobody else holds: a snapshot of the user's would not go.
-        bytes_of = {
-            snapshot: step.memory_bytes
-            for taker in takers
-            for step, snapshot in _frozen(taker)
-            if snapshot.holders <= held[snapshot]
-        }
-        automatic = {snapshot for taker in takers if taker.automatic for _, snapshot in _frozen(taker)}
+        bytes_of = {snapshot: step.memory_bytes for _, step, snapshot in kept if snapshot.holders <= held[snapshot]}
+        automatic = {snapshot for taker, _, snapshot in kept if taker.automatic}
         total_bytes = sum(bytes_of.values())
-        at_most = self._bytes_at_most or 0
-        for taker in takers:
-            for step, snapshot in _frozen(taker):
-                too_many = len(bytes_of) > self.settings.points
-                too_many |= taker.automatic and len(automatic) > self.settings.points_automatic
-                if not too_many and total_bytes <= at_most:
-                    break
-                taker.past.drop(step, GIVEN_UP)
-                held[snapshot] -= 1
-                if not held[snapshot]:
-                    total_bytes -= bytes_of.pop(snapshot, 0)
-                    automatic.discard(snapshot)
+        at_most, settings = self._bytes_at_most or 0, self.settings
+        kept.sort(key=lambda one: one[0].used_at)
+        while True:
+            too_large, too_many = total_bytes > at_most, len(bytes_of) > settings.points
+            if not too_large and not too_many:
+                if len(automatic) <= settings.points_automatic:
+                    return
+                kept = [one for one in kept if one[0].automatic]
+            if not kept:
+                return
+            weights: Counter[str] = Counter()
+            for taker, _, snapshot in kept:
+                weights[taker.sandbox.owner] += bytes_of.get(snapshot, 0) if too_large else 1
+            greatest = max(weights, key=lambda owner: weights[owner])
+            taker, step, snapshot = given_up = next(one for one in kept if one[0].sandbox.owner == greatest)
+            kept.remove(given_up)
+            taker.past.drop(step, GIVEN_UP)
+            held[snapshot] -= 1
+            if not held[snapshot]:
+                total_bytes -= bytes_of.pop(snapshot, 0)
+                automatic.discard(snapshot)
 
     def facts(self, owner: str | None) -> dict[str, int]:
         """How many states are kept, and the memory that they take."""

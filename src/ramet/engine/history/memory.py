@@ -28,6 +28,18 @@ def _sum(path: str, field: str) -> int:
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
+def without_memory(pids: Iterable[int]) -> set[int]:
+    """Those that have ended, or are ending. Cheap: no page table is walked."""
+    found: set[int] = set()
+    for pid in pids:
+        try:
+            if not resident_bytes(pid):
+                found.add(pid)
+        except OSError:
+            found.add(pid)
+    return found
+
+
 def resident_bytes(pid: int) -> int:
     """All pages of a process, shared or not. Raises OSError if it has ended."""
     with open(f"/proc/{pid}/statm", encoding="ascii") as file:

@@ -22,6 +22,7 @@ THINNED = "it was dropped, because fewer points are kept the older they are"
 AT_ONCE = "the next cell came before it could be kept"
 NOT_YET = "it is kept when the sandbox has been idle for a moment"
 KILLED = "its frozen process was killed, because memory was short"
+ENDS_ITSELF = "its Python ends by itself soon after it is woken"
 WRITTEN_SINCE = "files or values were written from outside after it was kept"
 
 
@@ -74,6 +75,7 @@ class Step:
     attempts: int = 0  # connections that its sandbox had tried when it ended
     state: State | None = None
     asked: Asked | None = None  # is not in the state yet
+    order: int = 0  # of its state among all that were kept
     stale: bool = False  # the sandbox was changed from outside after the state was kept
     blank: bool = (
         False  # the memory after it is that of an empty Python: not worth the files that a recovery would undo
@@ -103,6 +105,19 @@ class Step:
         return (
             "the state that it began with" if self.kind == "start" else "the state of the snapshot it was restored to"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The step that a sandbox is back at after its REPL has ended, and what is missing there."""
+
+    step: Step
+    lost: list[Step]  # whose work is missing
+    written: bool  # files or values were written from outside since, and are missing
+
+    @property
+    def lost_cells(self) -> list[int]:
+        return [step.cell_id for step in self.lost if step.kind == "cell"]
 
 
 class Past:
@@ -199,7 +214,9 @@ class Past:
         if self.wanted == 0:
             return
         state.hold()
-        self._add(Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts))
+        self._add(
+            Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts, order=self._next_order())
+        )
         self.thin()
 
     def add_restart(self, attempts: int) -> None:
@@ -211,14 +228,21 @@ class Past:
         self._number += 1
         self.steps.append(step)
         at_most = STEPS_AT_MOST if self.wanted is None else self.wanted + 1
-        if len(self.steps) > at_most:
-            oldest = self.steps.pop(0)
-            self._let_go(oldest)
+        while len(self.steps) > at_most:
+            # A cell that died has no state to offer: it must not push out one that has.
+            lost = next((other for other in self.steps[:-1] if other.lost), None)
+            if lost is None and step.lost:
+                break
+            gone = lost or self.steps[0]
+            self.steps.remove(gone)
+            self._let_go(gone)
 
-    def keep(self, step: Step, state: State) -> None:
-        """The caller's hold on the state becomes the step's."""
+    def keep(self, step: Step, state: State, stale: bool = False) -> None:
+        """The caller's hold on the state becomes the step's. ``stale``: the sandbox was changed meanwhile."""
+        if step.state is None:
+            step.order = self._next_order()
         self._let_go(step)
-        step.state, step.asked, step.stale = state, None, False
+        step.state, step.asked, step.stale = state, None, stale
         self.thin()
 
     # What goes
@@ -227,12 +251,17 @@ class Past:
         """Keep the newest states; of older ones every second, of still older ones every fourth, and so on."""
         if self.wanted is not None:
             return
+        # States, not steps: of cells that follow one another at once hardly any is kept.
         spacing, until = 1, NEWEST_KEPT
-        for age, step in enumerate(reversed(self.steps)):
-            if age >= until:
+        newest = self._next_order() - 1
+        for step in reversed(self.kept()):
+            while newest - step.order >= until:
                 spacing, until = spacing * 2, until * 2
-            if step.state is not None and step.number % spacing:
+            if step.order % spacing:
                 self.drop(step, THINNED)
+
+    def _next_order(self) -> int:
+        return max((step.order + 1 for step in self.kept()), default=0)
 
     def drop(self, step: Step, why: str) -> None:
         self._let_go(step)
@@ -246,6 +275,10 @@ class Past:
             self._let_go(later)
         step.stale = step.lost = False
         return gone
+
+    def written_since(self, step: Step) -> bool:
+        """Whether a return to the state of a step takes back what was written from outside."""
+        return any(later.stale and not later.lost for later in self.steps[self.steps.index(step) :])
 
     def lose(self, step: Step) -> list[Step]:
         """The sandbox was restored to a step: the work of those after it is lost, but they are still shown."""

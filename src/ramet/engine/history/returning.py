@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from math import ceil
 
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.history.past import KILLED, Step
+from ramet.engine.history.memory import without_memory
+from ramet.engine.history.past import ENDS_ITSELF, KILLED, Past, Recovered, Step
 from ramet.engine.history.point_source import PointSource, Returning, spec_at
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
@@ -16,14 +18,16 @@ from ramet.engine.making.workshop import Workshop
 from ramet.errors import PointUnknown, RametError
 
 _TRIES = 3  # states that a recovery tries, the newest first
-_LOOKS, _LOOK_SECONDS = 5, 0.01
-_ENDS_AT_ONCE = "its Python ends by itself as soon as it is woken"
+_WATCH_SECONDS, _LOOK_SECONDS = 0.05, 0.01
 
 Retire = Callable[[RetiredBody], None]
 
 
-async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> tuple[Step, list[Step]]:
-    """Go back to the newest kept state that can be thawed. The caller has the sandbox to itself. Raises RametError."""
+async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire, watch_seconds: float = 0.0) -> Recovered:
+    """Go back to the newest kept state that can be thawed. The caller has the sandbox to itself. Raises RametError.
+
+    ``watch_seconds``: how long that must live by itself, if it is suspected to end by itself.
+    """
     error: RametError = PointUnknown("the sandbox has no kept state")
     kept = [step for step in sandbox.past.kept() if isinstance(step.state, Snapshot) and not step.blank]
     for step in reversed(kept[-_TRIES:]):
@@ -33,21 +37,32 @@ async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> 
             sandbox.check_open()
             error = cause
             continue
-        if await _lives_on(sandbox):
-            return step, sandbox.past.lose(step)
-        sandbox.past.drop(step, _ENDS_AT_ONCE)
-        error = RametError(f"the state of point {step.id} cannot be used: {_ENDS_AT_ONCE}")
+        if await _lives_on(sandbox, max(watch_seconds, _WATCH_SECONDS)):
+            written = sandbox.past.written_since(step)
+            return Recovered(step, sandbox.past.lose(step), written)
+        sandbox.past.drop(step, ENDS_ITSELF)
+        error = RametError(f"the state of point {step.id} cannot be used: {ENDS_ITSELF}")
+        watch_seconds = 0.0
     raise error
 
 
-async def _lives_on(sandbox: Sandbox) -> bool:
+async def _lives_on(sandbox: Sandbox, seconds: float) -> bool:
     """Whether the REPL is still there a moment after it was woken: one of its threads may be what ends it."""
-    for _ in range(_LOOKS):
+    for _ in range(ceil(seconds / _LOOK_SECONDS)):
         await asyncio.sleep(_LOOK_SECONDS)
         sandbox.check_open()
         if not sandbox.repl.alive:
             return False
     return True
+
+
+async def drop_ended(past: Past) -> None:
+    """Drop the states whose frozen processes the kernel has ended."""
+    kept = [(step, step.state) for step in past.kept() if isinstance(step.state, Snapshot)]
+    ended = await asyncio.to_thread(without_memory, [state.frozen.shadow for _, state in kept])
+    for step, state in kept:
+        if state.frozen.shadow in ended and not await state.frozen.usable() and step.state is state:
+            past.drop(step, KILLED)
 
 
 async def bring_back(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import traceback
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from ramet.engine.cells.repl import Ending
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.expense import Expense
 from ramet.engine.history.memory import resident_bytes
-from ramet.engine.history.past import Past, Step
+from ramet.engine.history.past import ENDS_ITSELF, Past, Recovered, Step
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
@@ -23,6 +24,10 @@ from ramet.protocol.values.history import Taking
 
 _NOTICED_BYTES = 16 * 2**20  # of memory that grew: less costs nothing, whatever it was
 _FULL = 0.7  # of the memory limit, above which no automatic point is taken
+_SUSPECT_RESTORES = 2  # to one state, with no cell that ended well between them
+_WATCHED_SECONDS_AT_MOST = 2.0  # one that lives for longer lets short cells end well
+_WORKED_SECONDS = 0.001  # of its threads between two cells, which are noticed
+_ANEW_SECONDS = 1.0  # after which a state that is not the present one any more is kept anew
 _RETRY_SECONDS = 5.0  # after a freeze that failed; twice as long after each further one
 _RETRY_SECONDS_AT_MOST = 600.0
 
@@ -40,8 +45,8 @@ class PointKeeper(Protocol):
         """A state was kept: see soon what all of them take."""
 
     async def freeze(self, sandbox: Sandbox) -> Snapshot: ...
-    async def back_to_last(self, sandbox: Sandbox) -> tuple[Step, list[Step]]:
-        """Restore a sandbox whose REPL has ended. Returns the step it is at, and those whose work is lost."""
+    async def back_to_last(self, sandbox: Sandbox, watch_seconds: float) -> Recovered:
+        """Restore a sandbox whose REPL has ended. A state that ends by itself within that time is not taken."""
 
 
 class PointTaker:
@@ -68,7 +73,16 @@ class PointTaker:
         # Of the body, when its last state was kept: what it takes beyond that was written since.
         self._kept_at: tuple[Body, int] | None = None
         self._weighed: Step | None = None  # the step whose state has told how much is rewritten after it
-        self._died_idle = False  # restored after a death between two cells, and no cell has ended well since
+        # Of the body, when the present state was kept or gone back to: the time that its threads had worked, and when.
+        self._worked_at: tuple[Body, float, float] | None = None
+        self._changes = 0  # from outside, so far
+        self._written_in_cell = False  # from outside, while the present cell runs
+        # The step it was restored to, while no cell has ended well since: how often, when, and what is known of it.
+        self._restored_to: Step | None = None
+        self._restores = 0
+        self._restored_at = 0.0
+        self._died_idle = False  # the last death was between two cells
+        self._watched = False  # it has lived by itself for longer than its cells did
 
     def __repr__(self) -> str:
         return f"<PointTaker of {self.sandbox.id}, {self.sandbox.past}>"
@@ -81,20 +95,25 @@ class PointTaker:
 
     def cell_ended(self, cell: Cell, ending: Ending) -> None:
         self.used_at = self._loop.time()
+        written, self._written_in_cell = self._written_in_cell, False
         if self.past.wanted == 0:
             return
         if ending.state == "kept":
-            self._died_idle = False
+            self._restored_to, self._died_idle = None, False
         self._expense.ran(ending.duration_seconds)
         names = cell.tool_records.names if cell.tool_records is not None else ()
+        if ending.state == "restored" and written and (last := self.past.last) is not None:
+            last.stale = True  # it may have come after the restore
         self.past.add_cell(cell.cell_id, cell.code, _outcome(ending), names, self.sandbox.attempts)
         self._arm(self._settings.point_idle_seconds)
 
     def touched(self, memory: bool) -> None:
         """Files or values were changed from outside: the last state is not as it was kept."""
-        last = self.past.last
-        # While a cell runs, the state before it is not touched, and the one after it is not kept yet.
-        if last is not None and not isinstance(self.sandbox.queue.current, Cell):
+        self._changes += 1
+        if self.sandbox.cell_runs:
+            # The state before it is not touched, and the one after it is not kept yet.
+            self._written_in_cell = True
+        elif (last := self.past.last) is not None:
             last.stale = True
             last.blank = last.blank and not memory
             self._arm(self._settings.point_outside_seconds)
@@ -102,6 +121,7 @@ class PointTaker:
     def moved(self) -> None:
         """The sandbox is at a kept state again, in another body."""
         self._kept_at = self._weighed = None
+        self._note_work()
         for step in self.past.steps:
             step.in_pod = False
         self._keeper.took(self)  # states that it did not take itself: a snapshot's, or those of another sandbox
@@ -131,10 +151,11 @@ class PointTaker:
 
     def _wanted(self) -> bool:
         """Whether the present state is not kept, and could be."""
-        if self._stopped or not self._takes or not self.sandbox.repl.alive or self._loop.time() < self._retry_at:
-            return False
         last = self.past.last
-        return last is not None and not last.exact
+        return last is not None and not last.exact and self._may_take()
+
+    def _may_take(self) -> bool:
+        return self._takes and not self._stopped and self.sandbox.repl.alive and self._loop.time() >= self._retry_at
 
     async def take_if_idle(self) -> None:
         """Called by the keeper, which holds the lock."""
@@ -195,18 +216,41 @@ class PointTaker:
     def due(self) -> bool:
         """Whether the next cell should wait until the state before it is kept."""
         last = self.past.last
-        if last is None or last.exact or not self._takes or self._stopped or self._loop.time() < self._retry_at:
+        if last is None or not self._takes or self._stopped or self._loop.time() < self._retry_at:
+            return False
+        if last.exact and not self._went_on():
             return False
         if not self.automatic:
             return True
+        if last.exact:
+            return not self._keeper.lock.locked() and not self._refuses(patient=False)
+        if last.stale and self.can_restore:
+            # A death in the next cell would take back what was written, although no cell did it.
+            return not self._refuses(patient=False)
         return self._expense.may_wait and not self._keeper.lock.locked() and not self._refuses(patient=False)
 
     async def before_cell(self) -> None:
-        if self.automatic:
+        if self.automatic and self._expense.may_wait:
             self._expense.waited()
         async with self._keeper.lock:
-            if self._wanted():
+            if self._wanted() or (self._may_take() and self._went_on()):
                 await self._take()
+
+    def _note_work(self) -> None:
+        body = self.sandbox.body
+        self._worked_at = body, body.processor_seconds(), self._loop.time()
+
+    def _went_on(self) -> bool:
+        """Whether threads of the sandbox have worked since its last state was kept, so that this is not the present one.
+
+        In automatic mode only if that was a while ago: the time since then pays for another.
+        """
+        if self._worked_at is None:
+            return False
+        body, seconds, since = self._worked_at
+        if body is not self.sandbox.body or (self.automatic and self._loop.time() - since < _ANEW_SECONDS):
+            return False
+        return body.processor_seconds() - seconds > _WORKED_SECONDS
 
     # Both
 
@@ -217,6 +261,7 @@ class PointTaker:
         if body.unique_bytes() > self.sandbox.spec.limits.memory_bytes:
             self._make_room()
         began = perf_counter()
+        changes = self._changes  # a file call takes no turn
         try:
             snapshot = await self._keeper.freeze(self.sandbox)
         except Exception as error:
@@ -233,7 +278,8 @@ class PointTaker:
         step.changed_bytes = max(memory_bytes - before, 0)
         step.pause_seconds = snapshot.frozen.pause_seconds
         self._kept_at = body, memory_bytes
-        self.past.keep(step, snapshot)
+        self._note_work()
+        self.past.keep(step, snapshot, stale=self._changes != changes)
         step.in_pod = step.state is snapshot
         self._keeper.took(self)
 
@@ -273,15 +319,38 @@ class PointTaker:
             return False
         return any(isinstance(step.state, Snapshot) and not step.blank for step in self.past.steps)
 
-    async def restore_last(self, idle: bool) -> tuple[Step, list[Step]]:
+    async def restore_last(self, idle: bool) -> Recovered:
         """Bring a sandbox whose REPL has ended back to its last kept state. Raises RametError.
 
         ``idle``: it ended between two cells. If that happens again at once, the state itself is to blame.
         """
-        if idle and self._died_idle:
-            raise RametError("the Python that was restored ended by itself again")
+        watch_seconds = self._suspect(idle)
+        written, self._written_in_cell = self._written_in_cell, False
+        back = await self._keeper.back_to_last(self.sandbox, watch_seconds)
+        if back.step is not self._restored_to:
+            self._restored_to, self._restores, self._watched = back.step, 0, False
+        self._restores += 1
+        self._restored_at = self._loop.time()
+        return replace(back, written=back.written or written)
+
+    def _suspect(self, idle: bool) -> float:
+        """Find out whether the cells are to blame for the deaths, or a thread of the state that they began with.
+
+        Drops a state that has ended twice while no cell ran. Returns for how long to watch the state after the restore,
+        without a cell: a user who tries the same deadly cell again and again must not lose a good one.
+        """
+        step, again = self._restored_to, idle and self._died_idle
         self._died_idle = idle
-        return await self._keeper.back_to_last(self.sandbox)
+        if step is None or step.state is None:
+            return 0.0
+        if again:
+            self.past.drop(step, ENDS_ITSELF)
+            return 0.0
+        lived_seconds = self._loop.time() - self._restored_at
+        if idle or self._watched or self._restores < _SUSPECT_RESTORES or lived_seconds > _WATCHED_SECONDS_AT_MOST:
+            return 0.0
+        self._watched = True
+        return 1.5 * lived_seconds + 0.1
 
 
 def _outcome(ending: Ending) -> str:
