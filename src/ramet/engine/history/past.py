@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from ramet.engine.making.lifetimes import now_ms
@@ -84,6 +84,7 @@ class Step:
     in_pod: bool = False  # the frozen process is in the groups of the sandbox's present pod
     pause_seconds: float | None = None  # that the sandbox stood still for it
     memory_bytes: int = 0  # that the state takes, when it was last measured
+    origin: object = field(default_factory=object)  # the same in all copies of this step
 
     @property
     def id(self) -> str:
@@ -276,6 +277,19 @@ class Past:
         for step in past.steps:
             if step.state is not None:
                 step.state.hold()
+        return past
+
+    def joined_by(self, winner: Past) -> Past:
+        """The past of the sandbox when it goes on as another: the other's. No id names another state than before."""
+        past = winner.copy(wanted=self.wanted)
+        known = {step.origin for step in self.steps}
+        shared = max((place for place, step in enumerate(past.steps, 1) if step.origin in known), default=0)
+        own = past.steps[shared:]
+        past._number = max(self._number, winner._number)
+        if own and own[0].number < self._number:
+            for step in own:
+                step.number = past._number
+                past._number += 1
         return past
 
     async def close(self) -> None:
