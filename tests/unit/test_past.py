@@ -149,6 +149,17 @@ def test_after_a_merge_with_a_sandbox_that_went_on_alone_its_ids_stay() -> None:
     assert numbers(past.joined_by(winner).steps) == [0, 1, 2, 3, 4]
 
 
+def test_after_a_merge_with_a_sandbox_without_a_past_there_is_a_beginning() -> None:
+    past, _ = past_of(3)
+    joined = past.joined_by(Past(False))
+    (start,) = joined.steps
+    assert (start.kind, start.number, start.state) == ("start", 4, None)
+    joined.keep(start, CountedState())
+    joined.add_cell(1, b"", "ok", (), 0)
+    assert joined.before(1) is start
+    assert Past(False).joined_by(past).steps == []
+
+
 def test_the_code_of_a_cell_is_bounded() -> None:
     past = Past(None)
     past.add_cell(1, b"x" * 10_000, "ok", [f"tool{number}" for number in range(1000)], 0)

@@ -290,6 +290,8 @@ class Past:
             for step in own:
                 step.number = past._number
                 past._number += 1
+        if not past.steps and past.wanted != 0:
+            past._add(Step(past._number, "start", time_ms=now_ms()))
         return past
 
     async def close(self) -> None:
