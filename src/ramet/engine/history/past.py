@@ -46,7 +46,7 @@ class TemplateState:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedOnTop:
     """What a sandbox that was made from a snapshot was given on top of it: its state is that of the snapshot with this.
 
     ``spec``: of the sandbox with all that, without its network.
@@ -73,7 +73,7 @@ class Step:
     tools: tuple[str, ...] = ()  # names that it called
     attempts: int = 0  # connections that its sandbox had tried when it ended
     state: State | None = None
-    asked: Asked | None = None  # is not in the state yet
+    asked: AskedOnTop | None = None  # is not in the state yet
     stale: bool = False  # the sandbox was changed from outside after the state was kept
     blank: bool = (
         False  # the memory after it is that of an empty Python: not worth the files that a recovery would undo
@@ -170,7 +170,7 @@ class Past:
 
     # What is added
 
-    def begin(self, state: State, asked: Asked | None = None) -> None:
+    def begin(self, state: State, asked: AskedOnTop | None = None) -> None:
         """The first step."""
         if self.wanted == 0:
             return
