@@ -164,6 +164,35 @@ async def test_a_copy_holds_the_same_states_until_it_is_closed() -> None:
     assert copy.kept() == []
 
 
+def test_after_a_merge_no_id_names_another_state_than_before() -> None:
+    past, _ = past_of(3)
+    winner = past.copy()
+    past.add_cell(4, b"here", "ok", (), 0)
+    winner.add_cell(4, b"there", "ok", (), 0)
+    winner.add_cell(5, b"there", "ok", (), 0)
+    joined = past.joined_by(winner)
+    assert [(step.number, step.code) for step in joined.steps[3:]] == [(3, b"x = 3"), (6, b"there"), (7, b"there")]
+    assert joined.add_cell(6, b"", "ok", (), 0).id == "p8"
+
+
+def test_after_a_merge_with_a_sandbox_that_went_on_alone_its_ids_stay() -> None:
+    past, _ = past_of(3)
+    winner = past.copy()
+    winner.add_cell(4, b"there", "ok", (), 0)
+    assert numbers(past.joined_by(winner).steps) == [0, 1, 2, 3, 4]
+
+
+def test_after_a_merge_with_a_sandbox_without_a_past_there_is_a_beginning() -> None:
+    past, _ = past_of(3)
+    joined = past.joined_by(Past(False))
+    (start,) = joined.steps
+    assert (start.kind, start.number, start.state) == ("start", 4, None)
+    joined.keep(start, CountedState())
+    joined.add_cell(1, b"", "ok", (), 0)
+    assert joined.before(1) is start
+    assert Past(False).joined_by(past).steps == []
+
+
 def test_the_code_of_a_cell_is_bounded() -> None:
     past = Past(None)
     past.add_cell(1, b"x" * 10_000, "ok", [f"tool{number}" for number in range(1000)], 0)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from ramet.engine.history.expense import Expense
+from ramet.engine.history.memory import machine_memory_bytes
+from ramet.isolation.kernel import cgroups
 
 MIB = 2**20
 
@@ -13,6 +19,13 @@ class Time:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_the_memory_of_a_container_counts_where_it_is_less_than_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit, expected in ((64 * MIB, 64 * MIB), (None, host_bytes), (2 * host_bytes, host_bytes)):
+        monkeypatch.setattr(cgroups, "memory_limit", lambda limit=limit: limit)
+        assert machine_memory_bytes() == expected
 
 
 def test_a_few_points_are_free_and_later_ones_are_a_share_of_the_time() -> None:

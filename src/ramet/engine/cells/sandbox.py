@@ -476,7 +476,7 @@ class Sandbox:
 
     def _take_past(self, winner: Sandbox) -> None:
         """Go on with the past of a winner, as far back as this sandbox remembers any."""
-        past = winner.past.copy(wanted=self.past.wanted)
+        past = self.past.joined_by(winner.past)
         for step in past.steps:
             step.attempts = self.attempts  # the log of its network goes with the id
         for state in (*self.past.take_states(), *winner.past.take_states()):

@@ -6,9 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from ramet.isolation.kernel import cgroups
+
 
 def machine_memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """All that the host has, or a container or service that we are in, if that is less."""
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(host_bytes, cgroups.memory_limit() or host_bytes)
 
 
 def own_memory(pids: Iterable[int]) -> Mapping[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from ramet.engine.making.lifetimes import now_ms
@@ -47,7 +47,7 @@ class TemplateState:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedOnTop:
     """What a sandbox that was made from a snapshot was given on top of it: its state is that of the snapshot with this.
 
     ``spec``: of the sandbox with all that, without its network.
@@ -74,7 +74,7 @@ class Step:
     tools: tuple[str, ...] = ()  # names that it called
     attempts: int = 0  # connections that its sandbox had tried when it ended
     state: State | None = None
-    asked: Asked | None = None  # is not in the state yet
+    asked: AskedOnTop | None = None  # is not in the state yet
     order: int = 0  # of its state among all that were kept
     stale: bool = False  # the sandbox was changed from outside after the state was kept
     blank: bool = (
@@ -86,6 +86,7 @@ class Step:
     in_pod: bool = False  # the frozen process is in the groups of the sandbox's present pod
     pause_seconds: float | None = None  # that the sandbox stood still for it
     memory_bytes: int = 0  # that the state takes, when it was last measured
+    origin: object = field(default_factory=object)  # the same in all copies of this step
 
     @property
     def id(self) -> str:
@@ -184,7 +185,7 @@ class Past:
 
     # What is added
 
-    def begin(self, state: State, asked: Asked | None = None) -> None:
+    def begin(self, state: State, asked: AskedOnTop | None = None) -> None:
         """The first step."""
         if self.wanted == 0:
             return
@@ -309,6 +310,21 @@ class Past:
         for step in past.steps:
             if step.state is not None:
                 step.state.hold()
+        return past
+
+    def joined_by(self, winner: Past) -> Past:
+        """The past of the sandbox when it goes on as another: the other's. No id names another state than before."""
+        past = winner.copy(wanted=self.wanted)
+        known = {step.origin for step in self.steps}
+        shared = max((place for place, step in enumerate(past.steps, 1) if step.origin in known), default=0)
+        own = past.steps[shared:]
+        past._number = max(self._number, winner._number)
+        if own and own[0].number < self._number:
+            for step in own:
+                step.number = past._number
+                past._number += 1
+        if not past.steps and past.wanted != 0:
+            past._add(Step(past._number, "start", time_ms=now_ms()))
         return past
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from ramet.engine.cells.sandbox import Sandbox, first_carried
-from ramet.engine.history.past import Asked, State, Step, TemplateState
+from ramet.engine.history.past import AskedOnTop, State, Step, TemplateState
 from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
@@ -27,7 +27,7 @@ class PointSource:
     needs_network: bool
     count: int = 1
     reseed: bool = False
-    asked: Asked | None = None  # on top of the state
+    asked: AskedOnTop | None = None  # on top of the state
 
     async def bodies(self) -> Sequence[Body]:
         made: list[Body] = []

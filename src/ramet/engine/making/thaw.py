@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turn, Turns
-from ramet.engine.history.past import Asked
+from ramet.engine.history.past import AskedOnTop
 from ramet.engine.images.saved import load
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
@@ -117,7 +117,7 @@ async def _thaw(
                 asked = dict(spec.environment), spec.cwd
                 source = SnapshotSource(machine, found, whole.limits, whole.mounts, network is not None, asked)
                 made = await bring_up(source, [new], undo)
-                made[0].past.begin(found, Asked(*asked, made[0].spec) if any(asked) else None)
+                made[0].past.begin(found, AskedOnTop(*asked, made[0].spec) if any(asked) else None)
             caller.check()  # a sandbox of a caller that disconnected would never be closed
             registry.add(made)
             undo.pop_all()
