@@ -104,6 +104,31 @@ def test_cells_that_die_do_not_push_out_the_kept_states(wanted: int | None) -> N
     assert len(past.steps) == (200 if wanted is None else wanted + 1)
 
 
+async def test_the_steps_with_a_state_are_known_whatever_was_done_to_the_past() -> None:
+    past, _ = past_of(40)
+    pasts = [past]
+
+    def check() -> None:
+        for one in pasts:
+            assert one.kept() == [step for step in one.steps if step.state is not None]
+
+    past.lose(past.kept()[-3])
+    check()
+    past.keep(past.add_cell(41, b"", "ok", (), 0), CountedState())
+    past.add_restore(CountedState(), 0)
+    check()
+    pasts.append(past.copy(until=past.kept()[2]))
+    past.truncate(past.kept()[-4])
+    check()
+    past.drop(past.kept()[0], "gone")
+    for number in range(300):
+        past.add_cell(50 + number, b"", "ok", (), 0)
+    check()
+    assert past.kept() == []  # forgotten with the steps
+    await pasts[1].close()
+    check()
+
+
 def test_nothing_is_remembered_without_a_history() -> None:
     past = Past(False)
     state = CountedState()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from ramet.engine.history.going_back import rewind, undo
 from ramet.engine.history.past import TemplateState
 from ramet.engine.making.thaw import restore, thaw
 from ramet.errors import ForkFailed, PointUnknown, SandboxClosed
-from ramet.protocol import calls
+from ramet.protocol import calls, guest
+from ramet.protocol.frames import encode
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.specs import ThawSpec
 from tests.unit.scripted import ScriptedBody, ScriptedDeath
@@ -343,6 +345,23 @@ async def test_children_hold_the_states_of_their_parent(engine: Engine) -> None:
     assert (await undo(engine.registry, child, 1, engine.caller)).step.id == "p1"
     await engine.registry.close_sandbox(child.id)
     assert engine.machine.snapshots[0].closed
+
+
+async def test_a_fork_waits_for_the_answer_that_a_point_has_given_up(tmp_path: Path) -> None:
+    """Before Python 3.12, of a REPL whose thread holds the interpreter for a while."""
+    engine = Engine(tmp_path, replace(QUICK_POINTS, point_loop_seconds=0.01))
+    old = replace(SPEC.template, interpreter=replace(SPEC.template.interpreter, version="3.11.1"))
+    sandbox, body = await engine.used(replace(SPEC, template=old))
+    assert (await body.next_frame()).kind == guest.ASK_LOOPS
+    await until(lambda: sandbox.past.steps[-1].unkept.startswith("it could not be kept"))
+    forking = engine.fork(sandbox)
+    for _ in range(20):
+        await asyncio.sleep(0)  # it has its turn
+    assert not forking.done()
+    body.send(encode(guest.LOOPS, {"running": False}))
+    assert len((await forking).sandboxes) == 1
+    assert body.silent()
+    await engine.registry.close()
 
 
 async def test_a_fork_at_a_point_takes_no_turn(engine: Engine) -> None:

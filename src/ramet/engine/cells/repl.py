@@ -124,7 +124,8 @@ class Repl:
         ``seconds``: a REPL that has not answered by then is left alone. Without, one that does not answer is ended.
         """
         if seconds is None:
-            return (await self._ask(guest.ask_loops(), guest.Loops)).running
+            answer = self._ask_loops_again() if self.asked_loops else self._send(guest.ask_loops(), guest.Loops)
+            return (await self._answered(answer)).running
         answer = self._send(guest.ask_loops(), guest.Loops)
         await asyncio.wait([answer], timeout=seconds)  # which does not cancel it: a late answer needs its question
         if not answer.done():
@@ -205,6 +206,17 @@ class Repl:
         return guest.GuestNames(names, told.omitted)
 
     @property
+    def asked_loops(self) -> bool:
+        """Whether that question is ``runs_loops``, which whoever comes next can wait for as well."""
+        return self._question is not None and self._question[0] is guest.Loops
+
+    def _ask_loops_again(self) -> asyncio.Future[guest.Loops]:
+        """The answer to the open question, for another caller: the one before has given up."""
+        answer: asyncio.Future[guest.Loops] = self._loop.create_future()
+        self._question = (guest.Loops, answer)
+        return answer
+
+    @property
     def asked(self) -> bool:
         """Whether a question has no answer yet, even if its caller has given up."""
         return self._question is not None
@@ -214,7 +226,9 @@ class Repl:
 
     async def _ask(self, frame: bytes, kind: type[Answer]) -> Answer:
         """Ask between two cells and wait for the answer. Kills a REPL that gives none, and raises SandboxLost."""
-        answer = self._send(frame, kind)
+        return await self._answered(self._send(frame, kind))
+
+    async def _answered(self, answer: asyncio.Future[Answer]) -> Answer:
         try:
             async with asyncio.timeout(self._settings.configure_seconds):
                 return await answer

@@ -184,4 +184,4 @@ class HistoryKeeper:
 
 
 def _frozen(taker: PointTaker) -> list[tuple[Step, Snapshot]]:
-    return [(step, step.state) for step in taker.past.steps if isinstance(step.state, Snapshot)]
+    return [(step, step.state) for step in taker.past.kept() if isinstance(step.state, Snapshot)]

@@ -132,6 +132,7 @@ class Past:
         self.steps: list[Step] = []
         self.release: Callable[[State], None] = lambda _: None
         self._number = 0
+        self._kept: set[Step] = set()  # a few of the steps: all sandboxes are asked for theirs again and again
 
     def __repr__(self) -> str:
         return f"<Past of {len(self.steps)} steps, {len(self.kept())} kept>"
@@ -147,7 +148,7 @@ class Past:
         return None
 
     def kept(self) -> list[Step]:
-        return [step for step in self.steps if step.state is not None]
+        return sorted(self._kept, key=lambda step: step.number)
 
     def find(self, point_id: str) -> Step:
         """The step of this id, whose state is kept. Raises PointUnknown."""
@@ -228,6 +229,8 @@ class Past:
     def _add(self, step: Step) -> None:
         self._number += 1
         self.steps.append(step)
+        if step.state is not None:
+            self._kept.add(step)
         at_most = STEPS_AT_MOST if self.wanted is None else self.wanted + 1
         while len(self.steps) > at_most:
             # A cell that died has no state to offer: it must not push out one that has.
@@ -244,6 +247,7 @@ class Past:
             step.order = self._next_order()
         self._let_go(step)
         step.state, step.asked, step.stale = state, None, stale
+        self._kept.add(step)
         self.thin()
 
     # What goes
@@ -296,6 +300,7 @@ class Past:
         if step.state is not None:
             self.release(step.state)
             step.state, step.memory_bytes, step.in_pod = None, 0, False
+            self._kept.discard(step)
 
     # Copies
 
@@ -310,6 +315,7 @@ class Past:
         for step in past.steps:
             if step.state is not None:
                 step.state.hold()
+                past._kept.add(step)
         return past
 
     def joined_by(self, winner: Past) -> Past:
@@ -333,7 +339,8 @@ class Past:
 
     def take_states(self) -> list[State]:
         """The states that the caller has to let go: nothing is kept any more."""
-        taken = [step.state for step in self.steps if step.state is not None]
-        for step in self.steps:
+        taken = [step.state for step in self.kept() if step.state is not None]
+        for step in self.kept():
             step.state = None
+        self._kept.clear()
         return taken

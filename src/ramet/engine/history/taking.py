@@ -241,7 +241,7 @@ class PointTaker:
         self._worked_at = body, body.processor_seconds(), self._loop.time()
 
     def _went_on(self) -> bool:
-        """Whether threads of the sandbox have worked since its last state was kept, so that this is not the present one.
+        """Whether threads of the sandbox have worked since its last state was kept: it is not the present one.
 
         In automatic mode only if that was a while ago: the time since then pays for another.
         """

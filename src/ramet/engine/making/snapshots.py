@@ -61,7 +61,7 @@ async def freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
 async def settle(sandbox: Sandbox) -> bool:
     """Make a sandbox ready to be copied. Returns whether its copies must keep its process id."""
     repl = sandbox.repl
-    if repl.asked:
+    if repl.asked and not repl.asked_loops:
         raise ForkFailed(
             f"cannot fork sandbox {sandbox.id}: it is still listing its names for a diff that was cancelled",
             hint="run a cell with a timeout first",
