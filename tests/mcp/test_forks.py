@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.mcp.clients import Talk, text_of
 from tests.mcp.conftest import Connect
 
@@ -79,6 +81,9 @@ async def test_a_default_sandbox_that_was_closed_is_made_again(connect: Connect)
 async def test_cells_are_listed_and_taken_back(connect: Connect) -> None:
     async with connect() as talk:
         await talk.call("run_python", code="x = 1")
+        async with asyncio.timeout(60):  # a state is kept when the sandbox has been idle for a moment
+            while not (await talk.structure("history"))["points"][-1]["kept"]:
+                await asyncio.sleep(0.02)
         await talk.call("run_python", code="x = 2")
         listed = await talk.structure("history")
         assert [point["code"] for point in listed["points"]][-2:] == ["x = 1", "x = 2"]

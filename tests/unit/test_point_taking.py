@@ -442,6 +442,8 @@ async def test_a_file_written_while_the_state_is_frozen_may_not_be_in_it(idle_en
     gate.set()
     await until(lambda: len(engine.machine.snapshots) == 2)  # it is kept once more
     await kept(engine, sandbox)
+    assert sandbox.past.last is not None
+    assert sandbox.past.last.exact
 
 
 async def test_a_file_written_while_a_cell_waits_for_the_state_before_it_may_not_be_in_that(engine: Engine) -> None:
