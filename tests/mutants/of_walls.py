@@ -70,7 +70,7 @@ WALLS = (
     # Privileges
     Breakage(
         "sandbox-may-gain-privileges",
-        "ramet/isolation/native/spawn.c",
+        "ramet/isolation/native/common.c",
         'MUST("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));',
         "",
         ("walls/test_privileges.py::test_the_walls_are_told_as_they_stand",),
@@ -241,7 +241,7 @@ WALLS = (
     ),
     Breakage(
         "crash-starts-the-core-handler-of-the-host",
-        "ramet/isolation/native/spawn.c",
+        "ramet/isolation/native/common.c",
         "struct rlimit no_core = {1, 1};",
         "struct rlimit no_core = {0, 0};",
         ("walls/test_processes.py::test_a_crash_never_starts_the_core_dump_handler_of_the_host",),

@@ -49,7 +49,7 @@ _SANDBOXES_READY = PoolBounds(
 )  # fmt: skip
 _QUIET_SECONDS = 0.01  # a caller that makes several in a row asks for the next one sooner
 _STRAGGLER_SECONDS = 0.05
-_IMAGES_ROOM = StoreRoom(templates=4 << 30, saved=64 << 30, of_an_owner=None)
+_IMAGES_ROOM = StoreRoom(templates=4 << 30, saved=64 << 30)
 
 
 # Done to a sandbox of its kind that was thawed ahead.

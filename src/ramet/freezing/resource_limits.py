@@ -12,6 +12,8 @@ _DESCRIPTORS = (4096, 65_536)  # soft and hard limit of open descriptors in a sa
 _DESCRIPTORS_AT_LEAST = 1024
 _PENDING_SIGNALS = 2048
 _MESSAGE_QUEUE_BYTES = 256 * 1024
+# Of pods in which templates boot and images are poured.
+BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
 # Most descriptors of one process in a sandbox, for an engine whose sandboxes share their uid with other programs. Set

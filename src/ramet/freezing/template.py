@@ -33,6 +33,7 @@ from ramet.freezing.images import identity
 from ramet.freezing.images.images import FileRecipe
 from ramet.freezing.images.templates import BootedTemplate, TemplateImages
 from ramet.freezing.process_ends import end_process
+from ramet.freezing.resource_limits import BOOT_LIMITS
 from ramet.isolation import hints
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.files.skeleton import COMMAND_FOLDER, GUEST_FOLDER, system_folders
@@ -53,7 +54,6 @@ _BOOT_SECONDS = 120.0
 _IDLE_SECONDS = 10.0
 _FREEZE_SECONDS = 10.0
 _BOOT_CPUS = 2.0
-_BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ async def make_template(
 ) -> Frozen:
     """Pour it from its image or else boot it, in a pod of its own. Raises TemplateFailed if it does not boot."""
     async with contextlib.AsyncExitStack() as undo:
-        pod = await maker.make(spec.interpreter, _BOOT_LIMITS, (), boot=True)
+        pod = await maker.make(spec.interpreter, BOOT_LIMITS, (), boot=True)
         undo.push_async_callback(pod.close)
         variables = environment(spec, _BOOT_CPUS)
         poured = None if images is None else await images.pour(spec, variables, pod)
@@ -162,7 +162,7 @@ async def make_template(
         undo.pop_all()
     threads = frozenset(_core.thread_ids(snapshot))
     recipes = TemplateRecipes(spec, threads, tuple(_open_again(files)), poured is not None)
-    return Frozen(snapshot, recipes, spec, _BOOT_LIMITS, tracer, pod=pod)
+    return Frozen(snapshot, recipes, spec, BOOT_LIMITS, tracer, pod=pod)
 
 
 async def _boot(

@@ -42,8 +42,7 @@ class Segment:
     """A stretch of memory.
 
     ``memory``: zeros. ``file``: file ``source`` of the system, from ``offset`` on. ``pages``: page file ``source``.
-    ``filled``: as ``pages``, but read into the memory before it: a stack that grows must be one mapping, and code must
-    not be mapped from a file system that may forbid to execute it.
+    ``filled``: pages inside the memory before it: a stack that grows must be one mapping.
     """
 
     kind: str

@@ -22,6 +22,7 @@ from ramet.freezing.images.manifest import ImageRefused
 from ramet.freezing.images.store import NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
 from ramet.freezing.process_state import ProcessState
+from ramet.freezing.resource_limits import BOOT_LIMITS
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.kernel import syscalls
 from ramet.isolation.pods import PodMaker
@@ -30,7 +31,6 @@ from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _FILES = "files"
 _SLACK_BYTES = 1 << 30  # template and libraries
-_BOOT_LIMITS = Limits(memory_bytes=1 << 30, pids=256, cpus=2.0, disk_bytes=1 << 30)
 
 
 class SandboxImages:
@@ -60,7 +60,7 @@ class SandboxImages:
         base, limits = await self._base(frozen, name), frozen.recipes.limits
         guest = await asyncio.to_thread(identity.guest_digest, self._images.guest)
         # A fresh tree: what the mapped files are, without anything that the sandbox has written.
-        pod = await self._maker.make(frozen.template.interpreter, _BOOT_LIMITS, (), boot=True)
+        pod = await self._maker.make(frozen.template.interpreter, BOOT_LIMITS, (), boot=True)
         source = ImageSource(
             name,
             frozen.template,
@@ -117,7 +117,7 @@ class SandboxImages:
         async with contextlib.AsyncExitStack() as undo:
             image = await finish(asyncio.to_thread(_read_files, opened, read["files"]), FileImage.close)
             undo.callback(image.close)
-            pod = await self._maker.make(manifest.template.interpreter, _BOOT_LIMITS, (), boot=True)
+            pod = await self._maker.make(manifest.template.interpreter, BOOT_LIMITS, (), boot=True)
             undo.push_async_callback(pod.close)
             snapshot = await self._images.pour(opened, pod, loaded)
             undo.pop_all()

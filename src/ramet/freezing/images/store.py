@@ -254,10 +254,6 @@ class ImageStore:
             held = sum(image.size_bytes for image in saved)
             if held + needed > room.saved:
                 raise OSError(f"it may take {needed} bytes, and images on disk take {held} of {room.saved} already")
-            owner = _owner_prefix(name)
-            of_owner = sum(image.size_bytes for image in saved if any(each.startswith(owner) for each in image.names))
-            if room.of_an_owner is not None and of_owner + needed > room.of_an_owner:
-                raise OSError(f"it may take {needed} bytes, and your images take {of_owner} of {room.of_an_owner}")
         missing = needed - self._free()
         if missing > 0:
             missing -= self._remove_oldest(self._by_kind()[0], missing)
@@ -293,7 +289,6 @@ class StoreRoom:
 
     templates: int
     saved: int
-    of_an_owner: int | None  # None: no other limit than that of all
 
 
 @dataclass(slots=True)
@@ -363,11 +358,6 @@ def _open_pages(folder: int, name: str, size: int) -> int:
         os.close(pages)
         raise ImageRefused(f"{name} of the image has another length than when it was written")
     return pages
-
-
-def _owner_prefix(name: str) -> str:
-    """KIND-OWNER- of a name KIND-OWNER-REST, for all kinds of an owner's images: only the owner counts."""
-    return "-".join(name.split("-")[:2]) + "-"
 
 
 def _checked_id(image_id: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ramet.freezing.images.manifest import FILE, FILLED, MEMORY, PAGES, ImageRefused, Segment
-from ramet.freezing.images.memory import EXECUTE, GROWS_DOWN, PRIVATE, WIPE_ON_FORK, Area, PageMap, read_areas
+from ramet.freezing.images.memory import GROWS_DOWN, PRIVATE, WIPE_ON_FORK, Area, PageMap, read_areas
 from ramet.isolation.launch import HELPER
 
 _RUN = struct.Struct("<4Q")
@@ -208,10 +208,6 @@ def _pieces(area: Area, number: int | None, runs: Sequence[_Run]) -> list[Segmen
         place = (run.start, run.end, area.protection)
         if run.zero:
             pieces.append(Segment(MEMORY, *place, PRIVATE, area.advice, 0, 0))
-        elif area.protection & EXECUTE:
-            # The store may lie on a file system that nothing may be executed from: no mapping of a page file.
-            pieces.append(Segment(MEMORY, *place, PRIVATE, area.advice, 0, 0))
-            pieces.append(_filled(area, run))
         else:
             pieces.append(Segment(PAGES, *place, area.flags, area.advice, run.source, run.offset))
         at = run.end

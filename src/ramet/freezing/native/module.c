@@ -35,6 +35,14 @@ static void capsule_free(PyObject *capsule) {
     PyMem_Free(taken);
 }
 
+/* The snapshot as Python holds it; or its failure, and nothing is left of it. */
+static PyObject *as_capsule(snapshot *made, int result, const failure *why) {
+    if (!result) return PyCapsule_New(made, capsule_name, capsule_free);
+    snapshot_free(made);
+    PyMem_Free(made);
+    return raise_failure(why);
+}
+
 static PyObject *core_freeze_template(PyObject *self, PyObject *arguments) {
     int pid, control, result;
     double seconds;
@@ -48,12 +56,7 @@ static PyObject *core_freeze_template(PyObject *self, PyObject *arguments) {
     deadline_end();
     if (result) end_snapshot(taken);
     Py_END_ALLOW_THREADS;
-    if (result) {
-        snapshot_free(taken);
-        PyMem_Free(taken);
-        return raise_failure(&why);
-    }
-    return PyCapsule_New(taken, capsule_name, capsule_free);
+    return as_capsule(taken, result, &why);
 }
 
 static PyObject *core_end_snapshot(PyObject *self, PyObject *capsule) {
@@ -493,12 +496,7 @@ static PyObject *core_hold_blank(PyObject *self, PyObject *arguments) {
     if (result) end_snapshot(made);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&states);
-    if (result) {
-        snapshot_free(made);
-        PyMem_Free(made);
-        return raise_failure(&why);
-    }
-    return PyCapsule_New(made, capsule_name, capsule_free);
+    return as_capsule(made, result, &why);
 }
 
 static PyObject *core_pour(PyObject *self, PyObject *arguments) {

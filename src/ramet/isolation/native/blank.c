@@ -13,9 +13,7 @@
  * the clock that it was frozen with, and after a reboot that clock would begin again at zero.
  */
 #include "common.h"
-#include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sys/resource.h>
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
@@ -58,10 +56,7 @@ int blank_main(int argc, char **argv) {
     int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
     int loaded = atoi(argv[3]);
     long seconds = atol(argv[4]);
-    static struct sock_filter filter[4096];
-    ssize_t size = pread(filter_fd, filter, sizeof filter, 0);
-    if (size <= 0 || size % (ssize_t)sizeof *filter) fail("blank: cannot read the seccomp filter");
-    struct sock_fprog program = {(unsigned short)((size_t)size / sizeof *filter), filter};
+    struct sock_fprog program = read_filter(filter_fd);
     /* While we see the /proc of E0: the boot tree has none that knows us. */
     int offsets = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
     /* From E0 into E1: from here on we hold E1's capabilities and none of E0's. */
@@ -79,19 +74,9 @@ int blank_main(int argc, char **argv) {
     setsid();
     raise_oom_score(500);
     close_from(0);
-    for (int number = 1; number <= 64; number++)
-        signal(number, SIG_DFL);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    /* 1 and not 0: see spawn.c. */
-    struct rlimit no_core = {1, 1};
-    setrlimit(RLIMIT_CORE, &no_core);
-    /* For who looks at the processes of the host: it is no helper any more. */
+    /* A person who lists the processes of the host should not take it for a helper. */
     prctl(PR_SET_NAME, "ramet-image", 0, 0, 0);
-    umask(022);
-    MUST("chdir /root", chdir("/root"));
-    MUST("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    settle_like_new();
     /* An exec would do this for a template: without it the files of this process in /proc, which
      * the engine reads, belong to another user. */
     MUST("stay dumpable", prctl(PR_SET_DUMPABLE, 1, 0, 0, 0));

@@ -1,4 +1,5 @@
 #include "common.h"
+#include <sys/resource.h>
 
 int failure_socket = -1;
 const char *failure_about = NULL;
@@ -118,4 +119,27 @@ void write_single_id_map(pid_t pid, unsigned outside_uid, unsigned outside_gid) 
     snprintf(path, sizeof path, "/proc/%s/gid_map", who);
     snprintf(map, sizeof map, "0 %u 1", outside_gid);
     write_text(path, map, 1);
+}
+
+struct sock_fprog read_filter(int filter_fd) {
+    static struct sock_filter filter[4096];
+    ssize_t size = pread(filter_fd, filter, sizeof filter, 0);
+    if (size <= 0 || size % (ssize_t)sizeof *filter) fail("cannot read the seccomp filter");
+    return (struct sock_fprog){(unsigned short)((size_t)size / sizeof *filter), filter};
+}
+
+void settle_like_new(void) {
+    for (int number = 1; number <= 64; number++)
+        signal(number, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    /* 1 and not 0: the kernel pipes a core to the host's handler even at 0, and only at 1 it does
+     * not (core(5), fs/coredump.c). */
+    struct rlimit no_core = {1, 1};
+    setrlimit(RLIMIT_CORE, &no_core);
+    umask(022);
+    MUST("chdir /root", chdir("/root"));
+    /* Also what allows an unprivileged process to install a filter. */
+    MUST("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 }

@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -107,6 +108,11 @@ void write_text(const char *path, const char *text, int required);
 /* Has the kernel end this process and its children before others when memory runs out. It never
  * lowers the score, because Kubernetes sets its own. */
 void raise_oom_score(int wanted);
+/* The filter of system calls that the engine has compiled. The program that is returned stays
+ * valid. */
+struct sock_fprog read_filter(int filter_fd);
+/* Signals, limits, folder and umask as a program finds them that was started afresh. */
+void settle_like_new(void);
 void make_folders(const char *path);
 /* Maps only id 0 to `outside`, for user and group. `pid` 0 means the calling process. */
 void write_single_id_map(pid_t pid, unsigned outside_uid, unsigned outside_gid);

@@ -12,7 +12,7 @@
 #include "common.h"
 #include <sys/resource.h>
 
-enum { PAGE = 4096, CHUNK = 1 << 20, HUGE = 2 << 20, LONGEST_GAP = 16 };
+enum { PAGE = 4096, CHUNK = 1 << 20, LONGEST_GAP = 16 };
 enum { OWN = 0, ZERO = 1, BASE = 2 };
 
 typedef struct {
@@ -96,8 +96,8 @@ static void emit(uint64_t kind, uint64_t start, uint64_t end, uint64_t offset) {
 }
 
 /* The stretch of own pages that is being written, and the pages behind it that need not be: where
- * another own page follows soon, they are written too. Each stretch is a mapping of its own, and
- * mappings cost more than a few pages. */
+ * another own page follows soon, they are written too. Each stretch is mapped by a call of its own,
+ * which costs more than a few pages. */
 static struct {
     int open;
     uint64_t start, end, offset;
@@ -117,14 +117,11 @@ static void close_own(void) {
     own.open = own.gap = 0;
 }
 
-static void add_own(uint64_t at, const unsigned char *page, uint64_t range_end) {
+static void add_own(uint64_t at, const unsigned char *page) {
     if (!own.open) {
         own.open = 1;
         own.start = own.end = at;
         own.offset = file_end;
-        /* Where offset and address agree, the kernel can map large folios of the page cache. */
-        if (range_end - at >= HUGE)
-            own.offset = ((file_end + HUGE - 1) & ~(uint64_t)(HUGE - 1)) + at % HUGE;
     }
     for (int i = 0; i < own.gap; i++) {
         write_all(own.gap_pages[i], PAGE, own.offset + (own.end - own.start));
@@ -155,7 +152,7 @@ static int same_in_base(uint64_t at, const uint64_t hash[2]) {
     return known && next.address == at && next.hash[0] == hash[0] && next.hash[1] == hash[1];
 }
 
-static void one_page(uint64_t at, const unsigned char *page, uint64_t range_end) {
+static void one_page(uint64_t at, const unsigned char *page) {
     static const unsigned char zeros[PAGE];
     entry made = {.address = at};
     if (!memcmp(page, zeros, PAGE)) {
@@ -167,7 +164,7 @@ static void one_page(uint64_t at, const unsigned char *page, uint64_t range_end)
     if (same_in_base(at, made.hash))
         add_other(BASE, at, page);
     else
-        add_own(at, page, range_end);
+        add_own(at, page);
 }
 
 /* Through /proc, because that reads pages that the process itself may not. What cannot be read
@@ -197,7 +194,7 @@ int pages_main(int argc, char **argv) {
             size_t size = next.end - at < CHUNK ? next.end - at : CHUNK;
             read_memory(memory, at, room, size);
             for (size_t o = 0; o < size; o += PAGE)
-                one_page(at + o, room + o, next.end);
+                one_page(at + o, room + o);
         }
         close_own();
         /* A range is of one mapping, and what becomes of it must not reach into the next. */

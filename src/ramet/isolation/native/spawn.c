@@ -7,9 +7,7 @@
  * and every sandbox that is thawed from it inherits the filter.
  */
 #include "common.h"
-#include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sys/resource.h>
 
 extern char **environ;
 
@@ -20,10 +18,7 @@ int spawn_main(int argc, char **argv) {
     if (argc < 8 || strcmp(argv[6], "--")) fail("spawn: wrong arguments");
     int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
     int wanted[5] = {-1, atoi(argv[4]), atoi(argv[5]), atoi(argv[3]), -1};
-    static struct sock_filter filter[4096];
-    ssize_t size = pread(filter_fd, filter, sizeof filter, 0);
-    if (size <= 0 || size % (ssize_t)sizeof *filter) fail("spawn: cannot read the seccomp filter");
-    struct sock_fprog program = {(unsigned short)((size_t)size / sizeof *filter), filter};
+    struct sock_fprog program = read_filter(filter_fd);
     /* While we see the files of E0. */
     wanted[0] = (int)MUST("open /dev/null", open("/dev/null", O_RDWR | O_CLOEXEC));
     /* From E0 into E1: from here on we hold E1's capabilities and none of E0's. */
@@ -55,19 +50,7 @@ int spawn_main(int argc, char **argv) {
     close_from(WIRE_REPL_STDERR + 1);
     /* When memory runs out, the kernel ends sandboxes before the engine and its owner. */
     raise_oom_score(500);
-    for (int number = 1; number <= 64; number++)
-        signal(number, SIG_DFL);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    /* 1 and not 0: the kernel pipes a core to the host's handler even at 0, and only at 1 it does
-     * not (core(5), fs/coredump.c). */
-    struct rlimit no_core = {1, 1};
-    setrlimit(RLIMIT_CORE, &no_core);
-    umask(022);
-    MUST("chdir /root", chdir("/root"));
-    /* Also what allows an unprivileged process to install a filter. */
-    MUST("no_new_privs", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    settle_like_new();
     MUST("seccomp", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
     execve(argv[7], argv + 7, environ);
     fail("exec %s: %s", argv[7], strerror(errno));
