@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,17 @@ class Endless:
         assert cancel.header == {"sandbox": "sbx_1", "execution": cell.header["execution"]}
 
 
+def wait_until_asleep(thread: threading.Thread) -> None:
+    """It has nothing more to read, and waits for the server."""
+    looks = 0
+    end = time.monotonic() + WAIT_SECONDS
+    while looks < 20:
+        assert time.monotonic() < end
+        state = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()[0]
+        looks = looks + 1 if state == "S" else 0
+        time.sleep(0.005)
+
+
 def cell() -> Operation[None]:
     return cells.stream("sbx_1", LOOP, "python", None, order=CellOrder())
 
@@ -83,6 +96,31 @@ def test_an_interrupt_from_the_keyboard_cancels_the_cell() -> None:
         with pytest.raises(KeyboardInterrupt):
             blocking.perform(remote_engine(server.url, None), operation)
         script.assert_cancelled()
+
+
+def test_an_interrupt_that_did_not_wake_the_waiting_thread_cancels_the_cell() -> None:
+    """As when it comes right before the wait: another thread takes the signal, and the wait goes on."""
+    script = Endless()
+    noticed = threading.Event()
+    was_noticed: list[bool] = []
+    with serving(script) as server:
+
+        def press_when_it_runs() -> None:
+            assert script.asked.wait(WAIT_SECONDS)
+            wait_until_asleep(threading.main_thread())
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            # Much longer than a second, and much shorter than the client's patience with a silent server.
+            was_noticed.append(noticed.wait(15))
+
+        pressing = threading.Thread(target=press_when_it_runs)
+        pressing.start()
+        operation = cells.run("sbx_1", LOOP, "python", None, order=CellOrder())
+        with pytest.raises(KeyboardInterrupt):
+            blocking.perform(remote_engine(server.url, None), operation)
+        noticed.set()
+        pressing.join()
+        script.assert_cancelled()
+    assert was_noticed == [True]
 
 
 def test_closing_an_asynchronous_iterator_cancels_the_cell() -> None:

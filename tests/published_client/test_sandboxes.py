@@ -48,6 +48,7 @@ def test_five_forks_and_a_fork_of_a_fork(published: Any) -> None:
     assert published.run_code("print('alive')").stdout.strip() == "alive"
 
 
+@pytest.mark.deep("load")  # the client itself looks at every file of both sandboxes
 def test_differences_of_files(published: Any) -> None:
     published.run_code("for name in 'abc': open(f'/root/{name}', 'w').write(name)")
     (child,) = published.fork(1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from ramet import Sandbox, Template
 from ramet.transport import embedded
 from tests.walls.attempts import armed, value
 from tests.walls.family import below, engine_of, stat_fields
+
+WAIT_SECONDS = 30
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root sees into the engine's processes")
 
@@ -115,6 +119,15 @@ def status(pid: int) -> dict[str, str]:
         return {}
 
 
+def stopped_with_descriptors(pids: list[int]) -> dict[int, list[str]]:
+    found = {}
+    for pid in pids:
+        if stat_fields(pid)[:1] == ["t"]:
+            with suppress(FileNotFoundError):
+                found[pid] = os.listdir(f"/proc/{pid}/fd")
+    return found
+
+
 @needs_root
 def test_no_process_of_the_engine_is_root_of_the_host(family: list[int]) -> None:
     uids = {tuple(seen["Uid"].split()) for pid in family if (seen := status(pid))}
@@ -139,11 +152,13 @@ def test_the_engine_sees_no_home_folder_of_the_host(family: list[int], tmp_path:
 
 @needs_root
 def test_shadows_and_templates_hold_no_descriptor(family: list[int]) -> None:
-    stopped = [pid for pid in family if stat_fields(pid)[:1] == ["t"]]
-    assert len(stopped) >= 2
-    assert {pid: os.listdir(f"/proc/{pid}/fd") for pid in stopped if os.path.exists(f"/proc/{pid}/fd")} == {
-        pid: [] for pid in stopped
-    }
+    assert len(stopped_with_descriptors(family)) >= 2
+    # A REPL that is frozen or thawed just now, for a point of its history or for the pool, is stopped for a moment with
+    # its descriptors open. Shadows and templates are stopped for good.
+    end = time.monotonic() + WAIT_SECONDS
+    while held := {pid: names for pid, names in stopped_with_descriptors(family).items() if names}:
+        assert time.monotonic() < end, f"stopped processes with open descriptors: {held}"
+        time.sleep(0.02)
 
 
 @needs_root

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TypeVar
 
 from ramet.errors import RametError
@@ -26,6 +26,7 @@ Returned = TypeVar("Returned")
 _MOMENT_SECONDS = 0.0005
 _QUICK_SECONDS = 0.002
 _WORTH_IT = len(os.sched_getaffinity(0)) > 1
+_NOTICE_SIGNALS_SECONDS = 1.0
 # How long the caller waits for the server to learn that a call was given up.
 _ERRAND_SECONDS = 5.0
 # Learning what a call made may take as long as the call itself; the server sends a heartbeat every ten seconds.
@@ -141,8 +142,11 @@ class HttpLink:
     def _wait(self, sock: socket.socket, events: int) -> None:
         poll = select.poll()
         poll.register(sock, events)
-        if not poll.poll((self._seconds or steps.SILENCE_SECONDS) * 1000):
-            raise TimeoutError
+        end = monotonic() + (self._seconds or steps.SILENCE_SECONDS)
+        # Woken once a second, so that Python runs signal handlers: ``embedded_links.wake_to_notice_signals`` says why.
+        while not poll.poll(_NOTICE_SIGNALS_SECONDS * 1000):
+            if monotonic() >= end:
+                raise TimeoutError
 
 
 def run_errand(server: Server, errand: Errand) -> None:
