@@ -189,12 +189,15 @@ async def test_each_state_is_kept_before_the_next_cell_of_one_that_asked(engine:
     assert engine.machine.reached == ["freeze"] * 4
 
 
-async def test_no_cell_of_a_new_sandbox_waits_for_a_state_that_nobody_asked_for(tmp_path: Path) -> None:
-    engine = Engine(tmp_path, replace(SETTINGS, automatic_points=True, point_idle_seconds=60.0))
+async def test_the_second_to_fourth_cell_of_a_sandbox_wait_for_the_state_before_them_and_no_later_one(
+    tmp_path: Path,
+) -> None:
+    engine = Engine(tmp_path, replace(SETTINGS, automatic_points=True, point_idle_seconds=60.0, point_share=0.0))
     sandbox, body = await engine.used()
-    for number in range(2, 6):
+    for number in range(2, 8):
         assert await run(sandbox, body) == number
-    assert engine.machine.reached == []
+    assert engine.machine.reached == ["freeze"] * 3
+    assert [step.state is not None for step in sandbox.past.steps] == [True] * 4 + [False] * 4
     await engine.registry.close()
 
 

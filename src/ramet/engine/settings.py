@@ -57,7 +57,7 @@ class Settings:
     automatic_points: bool = True  # False: only sandboxes that ask for a number of points have any
     point_idle_seconds: float = 0.1  # without a next cell, after which the state is kept
     point_outside_seconds: float = 1.0  # the same after a change from outside, as of a file
-    points_before_cells: int = 0  # a new sandbox's, taken although the next cell waits for it
+    points_before_cells: int = 3  # a new sandbox's, taken although the next cell waits for it: short scripts can undo
     point_share: float = 0.03  # of the time, that a sandbox may lose to points while its cells wait
     point_loop_seconds: float = 1.0  # the longest wait for the answer of a REPL before Python 3.12
     points: int = 1000  # of all sandboxes; those not used for longest give theirs up
