@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ramet.isolation.files.cache_folders import saved_image_name
+
 SECONDS = 120
 
 # Prints what the engine says of its images, then the results of the cells that it was given.
@@ -83,12 +85,29 @@ class ImageFolder:
         (only,) = self.images()
         return only
 
-    def change_manifest(self, change: Callable[[dict[str, Any]], None]) -> None:
+    def saved(self, name: str) -> Path:
+        """The image of a snapshot that was saved by this name."""
+        return named(self, saved_image_name("", name))
+
+    def change_manifest(self, change: Callable[[dict[str, Any]], None], image: Path | None = None) -> None:
         """As somebody would who has the key of the store."""
-        path = self.image / "manifest.json"
+        image = image or self.image
+        path = image / "manifest.json"
         manifest = json.loads(path.read_bytes())
         change(manifest)
         data = json.dumps(manifest).encode()
         path.write_bytes(data)
         key = (self.folder / "key").read_bytes()
-        (self.image / "manifest.mac").write_bytes(hmac.digest(key, data, hashlib.sha256))
+        (image / "manifest.mac").write_bytes(hmac.digest(key, data, hashlib.sha256))
+
+    def change_part(self, name: str, data: bytes, image: Path) -> None:
+        """Another file in the image, which its manifest vouches for."""
+        (image / name).write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        self.change_manifest(lambda manifest: manifest["digests"].update({name: digest}), image)
+
+
+def named(store: ImageFolder, prefix: str) -> Path:
+    """The image that has the only name that begins like this."""
+    (name,) = (name for name in store.names() if name.startswith(prefix))
+    return store.folder / "images" / (store.folder / "names" / name).read_text().strip()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
+import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from time import monotonic
+from typing import NamedTuple
 
-from ramet.freezing.images.manifest import FORMAT, Manifest
-from ramet.freezing.images.memory import kernels_areas, read_vdso
+from ramet.freezing.images.manifest import FORMAT, ImageRefused, Manifest
+from ramet.freezing.images.processor import processor_here
 from ramet.freezing.images.store import TEMPLATE_PREFIX
 from ramet.isolation.kernel import syscalls
 from ramet.protocol.values.specs import TemplateSpec
+
+_PASSED_AT_MOST = 10 * 366 * 86400.0
 
 
 @cache
@@ -23,22 +27,9 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-@cache
-def machine() -> str:
-    """A digest of the processor's features, which the C library has chosen its functions by, and of the kernel's vdso.
-
-    Memory is full of pointers into both.
-    """
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    own = os.getpid()
-    vdso = read_vdso(own, kernels_areas(own))
-    return hashlib.sha256(" ".join(sorted(features.split())).encode() + vdso).hexdigest()
-
-
 def template_name(spec: TemplateSpec, guest: str, environment: dict[str, str]) -> str:
     """The name under which a store has the image of a template."""
-    about = json.dumps([FORMAT, machine(), guest, spec.header(), environment], sort_keys=True)
+    about = json.dumps([FORMAT, processor_here().text(), guest, spec.header(), environment], sort_keys=True)
     return f"{TEMPLATE_PREFIX}{hashlib.sha256(about.encode('utf-8', 'surrogateescape')).hexdigest()[:40]}"
 
 
@@ -65,15 +56,50 @@ def loaded_list(root: int, paths: Iterable[str], booted_at: float) -> bytes:
     return b"".join(rows)
 
 
-def clock_shift(manifest: Manifest) -> int:
-    """Seconds to add to the clock of a process that goes on from an image.
+class Clocks(NamedTuple):
+    """Of a process or of the machine: seconds since the boot, without and with the time that the machine has slept."""
 
-    After a reboot the monotonic clock begins again at zero, and every deadline in memory is a time of the old one.
-    While the machine stays up, time passes as for a stopped process.
+    monotonic: float
+    boottime: float
+
+
+class Shifts(NamedTuple):
+    """Whole seconds by which the clocks of a process are ahead of the machine's."""
+
+    monotonic: int
+    boottime: int
+
+
+def clocks() -> Clocks:
+    return Clocks(time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def clock_shifts(manifest: Manifest) -> Shifts:
+    """What to add to the clocks of a process that goes on from an image.
+
+    While the machine stays up, time passes as for a stopped process. After a reboot its clocks begin again at zero, and
+    every deadline in memory is a time of the old ones: so they go on as if the machine had stayed up.
+
+    Raises ImageRefused where the kernel cannot shift them.
     """
     if manifest.boot == boot_id():
-        return manifest.clock_shift  # as it was: it may have gone through a reboot before
-    return max(0, int(manifest.monotonic - monotonic()) + 1)
+        # As they were: the process may have gone through a reboot before.
+        shifts = Shifts(manifest.clock_shift, manifest.boottime_shift)
+    else:
+        # A wall clock that was set back, or is wrong by years: deadlines come late or at once, but no clock goes back.
+        passed = min(max(0.0, time.time() - manifest.created), _PASSED_AT_MOST)
+        now = clocks()
+        # Rounded up, for the same reason.
+        shifts = Shifts(
+            math.ceil(manifest.monotonic + passed - now.monotonic), math.ceil(manifest.boottime + passed - now.boottime)
+        )
+    if any(shifts) and not os.path.exists("/proc/self/ns/time"):
+        raise ImageRefused(
+            "the image was made before the last reboot, and this kernel cannot give it the clock that it had: "
+            "it has no time namespaces",
+            hint="use Linux 5.6 or newer with CONFIG_TIME_NS, or make the image again",
+        )
+    return shifts
 
 
 def guest_digest(folder: str) -> str:
@@ -84,10 +110,11 @@ def guest_digest(folder: str) -> str:
     return digest.hexdigest()
 
 
-def shift_of(pid: int) -> int:
-    """Seconds by which the clock of a process is ahead of the machine's: it may live in a time namespace of its own."""
+def shifts_of(pid: int) -> Shifts:
+    """By how much the clocks of a process are ahead: it may live in a time namespace of its own."""
     try:
         lines = Path(f"/proc/{pid}/timens_offsets").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
-        return 0  # a kernel without time namespaces
-    return max((int(line.split()[1]) for line in lines if line.startswith("monotonic")), default=0)
+        return Shifts(0, 0)  # a kernel without time namespaces
+    seconds = {name: int(value) for name, value, _ in map(str.split, lines)}
+    return Shifts(seconds.get("monotonic", 0), seconds.get("boottime", 0))

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ramet.errors import RametError
 from ramet.freezing import _core
 from ramet.freezing.failures import describe
-from ramet.freezing.images import identity
+from ramet.freezing.images import identity, vdso
 from ramet.freezing.images.manifest import (
     FILLED,
     MEMORY_LIMITS,
@@ -25,8 +25,9 @@ from ramet.freezing.images.manifest import (
     Manifest,
     Segment,
 )
-from ramet.freezing.images.memory import Area, kernels_areas
-from ramet.freezing.images.pouring import fillings, map_calls, protect_calls
+from ramet.freezing.images.memory import Area, highest_mapping, kernels_areas, read_vdso
+from ramet.freezing.images.pouring import fillings, last_calls, map_calls, stack_can_grow, texts
+from ramet.freezing.images.processor import check_processor, processor_here
 from ramet.freezing.images.store import ImageStore, NewImage, OpenImage, StoreRoom
 from ramet.freezing.images.writing import BasePages, PageWriter, write_memory
 from ramet.freezing.process_ends import end_process
@@ -43,6 +44,8 @@ FileRecipe = tuple[int, int, int, bytes]  # number, flags, offset, path
 FAILURES = (RametError, OSError, _core.FreezeError)
 
 _POUR_SECONDS = 10.0
+_BLANKS_AT_MOST = 8
+_STALE = 3  # ramet-pod blank: a file has changed
 _STAT_PLACES = {  # in /proc/PID/stat, counted from 1
     "start_code": 26, "end_code": 27, "start_stack": 28, "start_data": 45, "end_data": 46, "start_brk": 47,
     "arg_start": 48, "arg_end": 49, "env_start": 50, "env_end": 51,
@@ -124,22 +127,31 @@ class Images:
         """
         manifest = opened.manifest
         threads = await asyncio.to_thread(opened.part, "threads")
-        shift = identity.clock_shift(manifest)
+        old_vdso = await asyncio.to_thread(opened.part, vdso.PART)
+        check_processor(manifest.processor)
+        shifts = identity.clock_shifts(manifest)
         # A caller that is cancelled waits for the thread: a process that it makes would have no owner.
-        pid = await finish(asyncio.to_thread(self._blank, pod, shift, loaded), _end_blank)
+        pid = await finish(asyncio.to_thread(self._fitting_blank, manifest, pod, shifts, loaded), _end_blank)
         # The snapshot owns the process from here on, also when this step fails.
         held = self._traced(_core.hold_blank, pid, threads, _POUR_SECONDS)
         snapshot = await finish(held, lambda made: self._tracer.submit(_core.end_snapshot, made))
         with contextlib.ExitStack() as undo:
             # By the tracer, and not awaited: a second cancellation would drop what has not begun.
             undo.callback(self._tracer.submit, _core.end_snapshot, snapshot)
-            calls = await asyncio.to_thread(lambda: map_calls(manifest, kernels_areas(pid)))
+            here, homes = await asyncio.to_thread(_find_homes, manifest, old_vdso, pid)
+            if homes.carried and _core.stands_in(snapshot, homes.carried_at, homes.carried_at + len(homes.carried)):
+                raise ImageRefused(
+                    "the image can only be used on the kernel that it was made on: a thread was inside the code that "
+                    "this kernel gives to processes (the vdso)",
+                    hint="boot that kernel, or make the image again",
+                )
+            calls = map_calls(manifest, here, homes)
             await finish(self._traced(_core.pour, snapshot, calls, _POUR_SECONDS), lambda _: None)
             # By another process: it may be gigabytes, and every other sandbox needs the tracer's thread.
             await finish(asyncio.to_thread(_fill, pid, opened), lambda _: None)
-            protect = protect_calls(manifest)
-            if protect:
-                await finish(self._traced(_core.pour, snapshot, protect, _POUR_SECONDS), lambda _: None)
+            await asyncio.to_thread(_write_texts, pid, texts(manifest, homes))
+            last = last_calls(manifest, homes)
+            await finish(self._traced(_core.pour, snapshot, last, _POUR_SECONDS), lambda _: None)
             undo.pop_all()
         self.poured += 1
         return snapshot
@@ -147,7 +159,16 @@ class Images:
     async def _traced(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._tracer, work, *arguments)
 
-    def _blank(self, pod: Pod, shift: int, loaded: bytes) -> int:
+    def _fitting_blank(self, manifest: Manifest, pod: Pod, shifts: identity.Shifts, loaded: bytes) -> int:
+        """One in which the stack of the image can grow: the kernel places new mappings at random."""
+        for left in reversed(range(_BLANKS_AT_MOST)):
+            pid = self._blank(pod, shifts, loaded)
+            if not left or stack_can_grow(manifest, highest_mapping(pid)):
+                break
+            _end_blank(pid)
+        return pid
+
+    def _blank(self, pod: Pod, shifts: identity.Shifts, loaded: bytes) -> int:
         """An empty process in the pod's tree, if that still shows all files as the image has loaded them."""
         with contextlib.ExitStack() as ours:
             numbers = [self._holder.pidfd, pod.handle.init_pidfd]
@@ -156,11 +177,12 @@ class Images:
                 ours.callback(os.close, numbers[-1])
                 os.write(numbers[-1], data)
             done = subprocess.run(
-                [str(HELPER), "blank", *map(str, numbers), str(shift)],
+                [str(HELPER), "blank", *map(str, (*numbers, *shifts))],
                 pass_fds=numbers, env={}, capture_output=True, text=True, errors="replace", check=False,
             )  # fmt: skip
         if done.returncode:
-            raise ImageRefused(done.stderr.strip() or "the helper program was ended")
+            hint = None if done.returncode != _STALE else "put that version of it back, or make the image again"
+            raise ImageRefused(done.stderr.strip() or "the helper program was ended", hint=hint)
         return int(done.stdout)
 
     async def forget(self, name: str) -> None:
@@ -200,7 +222,9 @@ class Images:
         actions: bytes,
     ) -> int:
         spec, pid = source.template, _core.shadow(source.snapshot)
-        shift = identity.shift_of(pid)
+        # At one moment: after a reboot the clocks go on by what the wall clock says has passed since.
+        shifts, clocks, created = identity.shifts_of(pid), identity.clocks(), time.time()
+        areas = kernels_areas(pid)
         shown = tuple(f"{tree}/" for tree in (*system_folders(), *spec.interpreter.trees, GUEST_FOLDER, LIBRARY_FOLDER))
 
         def is_systems(area: Area) -> bool:
@@ -231,20 +255,23 @@ class Images:
                 written = write_memory(pid, writer, pages, table, is_systems, make_room, known)
                 size = os.fstat(pages).st_size
             segments, page_files = _share(new, size, written.segments, base)
-            parts = {"threads": states, **source.parts(new, written.files)}
+            parts = {"threads": states, vdso.PART: read_vdso(pid, areas), **source.parts(new, written.files)}
             manifest = Manifest(
                 id=new.id,
                 template=spec,
-                created=time.time(),
+                created=created,
                 boot=identity.boot_id(),
-                monotonic=time.monotonic() + shift,
-                clock_shift=shift,
-                machine=identity.machine(),
+                monotonic=clocks.monotonic + shifts.monotonic,
+                boottime=clocks.boottime + shifts.boottime,
+                clock_shift=shifts.monotonic,
+                boottime_shift=shifts.boottime,
+                processor=processor_here().text(),
                 page_files=page_files,
                 segments=segments,
                 files=tuple(written.files),
                 kernels_areas=tuple(written.kernels_areas),
                 memory_limits=_memory_limits(pid, heap_end),
+                auxiliary=_auxiliary(pid),
                 actions=actions,
                 open_files=source.open_files,
                 digests=tuple(new.write(name, data) for name, data in parts.items()),
@@ -341,6 +368,24 @@ def _close_found(opened: OpenImage | None) -> None:
 
 def _end_blank(pid: int) -> None:
     end_process(os.pidfd_open(pid))
+
+
+def _find_homes(manifest: Manifest, old_vdso: bytes, pid: int) -> tuple[dict[str, tuple[int, int]], vdso.Homes]:
+    here = kernels_areas(pid)
+    return here, vdso.find_homes(manifest, old_vdso, here, read_vdso(pid, here))
+
+
+def _write_texts(pid: int, written: Sequence[tuple[int, bytes]]) -> None:
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for address, data in written:
+            memory.seek(address)
+            memory.write(data)
+
+
+def _auxiliary(pid: int) -> bytes:
+    """Up to the entry that ends it."""
+    with open(f"/proc/{pid}/auxv", "rb") as file:
+        return file.read()
 
 
 def _memory_limits(pid: int, heap_end: int) -> tuple[int, ...]:

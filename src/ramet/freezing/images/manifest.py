@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +15,7 @@ from ramet.protocol import fields
 from ramet.protocol.values.specs import TemplateSpec
 from ramet_guest.wire import SCRATCH_END, SCRATCH_START
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST_BYTES_AT_MOST = 32 << 20
 SEGMENTS_AT_MOST = 60_000
 FILES_AT_MOST = 4096
@@ -27,7 +29,10 @@ MEMORY_LIMITS = (
     "start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack",
     "arg_start", "arg_end", "env_start", "env_end",
 )  # fmt: skip
-_KERNELS_AREAS = frozenset({"[vvar]", "[vvar_vclock]", "[vdso]"})
+_KERNELS_AREA = re.compile(r"\[(vvar|vvar_[a-z0-9_]{1,24}|vdso)\]")  # Linux 6.13 has split the first
+_KERNELS_AREAS_AT_MOST = 8
+_SHIFT_AT_MOST = 1 << 32  # seconds
+_AUXILIARY_BYTES_AT_MOST = 1024
 _ACTION_BYTES = 64 * 32
 
 MEMORY, FILE, PAGES, FILLED = "memory", "file", "pages", "filled"  # kinds of segments
@@ -76,13 +81,16 @@ class Manifest:
     created: float  # seconds since 1970
     boot: str  # of the machine
     monotonic: float  # of the process, when it was frozen
+    boottime: float
     clock_shift: int  # seconds by which its clock is ahead of the machine's
-    machine: str  # `identity.machine`
+    boottime_shift: int
+    processor: str  # `Processor.text`
     page_files: tuple[tuple[str, int], ...]  # name in the folder of the image, bytes; its own first
     segments: tuple[Segment, ...]
     files: tuple[str, ...]  # mapped ones
     kernels_areas: tuple[tuple[str, int, int], ...]
     memory_limits: tuple[int, ...]
+    auxiliary: bytes  # the vector of values that the kernel has given to the program
     actions: bytes
     open_files: tuple[tuple[int, int, int, bytes], ...]  # number, flags, offset, path
     digests: tuple[tuple[str, str], ...]  # of the other files of the image: name, SHA-256
@@ -96,13 +104,16 @@ class Manifest:
                 "created": self.created,
                 "boot": self.boot,
                 "monotonic": self.monotonic,
+                "boottime": self.boottime,
                 "clock_shift": self.clock_shift,
-                "machine": self.machine,
+                "boottime_shift": self.boottime_shift,
+                "processor": self.processor,
                 "page_files": self.page_files,
                 "segments": [segment.row() for segment in self.segments],
                 "files": self.files,
                 "kernels_areas": self.kernels_areas,
                 "memory_limits": self.memory_limits,
+                "auxiliary": self.auxiliary.hex(),
                 "actions": self.actions.hex(),
                 "open_files": [[number, flags, offset, path.hex()] for number, flags, offset, path in self.open_files],
                 "digests": dict(self.digests),
@@ -131,8 +142,10 @@ class Manifest:
             created=_number(header["created"]),
             boot=fields.text(header, "boot"),
             monotonic=_number(header["monotonic"]),
-            clock_shift=fields.natural(header, "clock_shift"),
-            machine=fields.text(header, "machine"),
+            boottime=_number(header["boottime"]),
+            clock_shift=_whole(header["clock_shift"]),
+            boottime_shift=_whole(header["boottime_shift"]),
+            processor=fields.text(header, "processor"),
             page_files=tuple((_text(name), _whole(size)) for name, size in _rows(header["page_files"], 2)),
             segments=tuple(map(_segment, _rows(header["segments"], 8))),
             files=fields.texts(header, "files"),
@@ -140,6 +153,7 @@ class Manifest:
                 (_text(name), _whole(start), _whole(end)) for name, start, end in _rows(header["kernels_areas"], 3)
             ),
             memory_limits=tuple(map(_whole, _list(header["memory_limits"]))),
+            auxiliary=bytes.fromhex(fields.text(header, "auxiliary")),
             actions=bytes.fromhex(fields.text(header, "actions")),
             open_files=tuple(
                 (_whole(number), _whole(flags), _whole(offset), bytes.fromhex(_text(path)))
@@ -165,13 +179,24 @@ class Manifest:
                     raise ImageRefused("two mappings of the image overlap, or are out of order")
                 before = segment.end
         names = [name for name, _, _ in self.kernels_areas]
-        if len(set(names)) != len(names) or not {"[vdso]"} <= set(names) <= _KERNELS_AREAS:
+        if (
+            len(set(names)) != len(names)
+            or len(names) > _KERNELS_AREAS_AT_MOST
+            or "[vdso]" not in names
+            or not all(map(_KERNELS_AREA.fullmatch, names))
+        ):
             raise ImageRefused("the image does not say where the kernel's own areas lie")
         for name, start, end in self.kernels_areas:
             if not _is_place(start, end) or end - start > 1 << 20:
                 raise ImageRefused(f"{name} of the image lies outside the memory of a process")
         if len(self.memory_limits) != len(MEMORY_LIMITS) or not all(0 <= at <= TOP for at in self.memory_limits):
             raise ImageRefused("the image does not say where code, heap and stack lie")
+        if not all(math.isfinite(at) for at in (self.created, self.monotonic, self.boottime)) or not all(
+            abs(shift) <= _SHIFT_AT_MOST for shift in (self.clock_shift, self.boottime_shift)
+        ):
+            raise ImageRefused("the image does not say what time it was")
+        if len(self.auxiliary) > _AUXILIARY_BYTES_AT_MOST or len(self.auxiliary) % 16:
+            raise ImageRefused("the image has no vector of auxiliary values")
         if len(self.actions) != _ACTION_BYTES:
             raise ImageRefused("the image does not say which signal handlers it has")
 

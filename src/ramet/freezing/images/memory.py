@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ramet_guest.wire import SCRATCH_END, SCRATCH_START
@@ -44,6 +45,7 @@ class Area:
     name: str
     advice: tuple[int, ...] = ()
     held: bool = True  # some of it is in memory or in swap
+    special: str = ""  # what it is that no image can have
 
     @property
     def is_shared(self) -> bool:
@@ -56,18 +58,27 @@ class Area:
 
 def read_areas(pid: int) -> list[Area]:
     """All mappings but the region in which calls are laid out."""
-    areas: list[Area] = []
     with open(f"/proc/{pid}/smaps", "rb") as lines:
-        for line in lines:
-            if (match := _HEAD.match(line)) is not None:
-                areas.append(_area(match))
-                areas[-1].held = False
-            elif line.startswith((b"Rss:", b"Swap:")):
-                areas[-1].held |= line.split()[1] != b"0"
-            elif line.startswith(b"VmFlags:"):
-                words = line.split()[1:]
-                areas[-1].advice = tuple(_ADVICE[word] for word in words if word in _ADVICE)
-                areas[-1].flags |= (GROWS_DOWN if b"gd" in words else 0) | (NO_RESERVE if b"nr" in words else 0)
+        return parse_areas(lines)
+
+
+def parse_areas(lines: Iterable[bytes]) -> list[Area]:
+    """The lines of /proc/PID/smaps."""
+    areas: list[Area] = []
+    for line in lines:
+        if (match := _HEAD.match(line)) is not None:
+            areas.append(_area(match))
+            areas[-1].held = False
+        elif line.startswith((b"Rss:", b"Swap:")):
+            areas[-1].held |= line.split()[1] != b"0"
+        elif line.startswith(b"ProtectionKey:") and line.split()[1] != b"0":
+            areas[-1].special = "memory with a protection key"
+        elif line.startswith(b"VmFlags:"):
+            words = line.split()[1:]
+            areas[-1].advice = tuple(_ADVICE[word] for word in words if word in _ADVICE)
+            areas[-1].flags |= (GROWS_DOWN if b"gd" in words else 0) | (NO_RESERVE if b"nr" in words else 0)
+            if b"ss" in words:
+                areas[-1].special = "a shadow stack"
     return [area for area in areas if area.end <= SCRATCH_START or area.start >= SCRATCH_END]
 
 
@@ -97,11 +108,25 @@ def kernels_areas(pid: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def read_vdso(pid: int, areas: dict[str, tuple[int, int]]) -> bytes:
+def read_vdso(pid: int, areas: Mapping[str, tuple[int, int]]) -> bytes:
     start, end = areas["[vdso]"]
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(start)
         return memory.read(end - start)
+
+
+def highest_mapping(pid: int) -> int:
+    """Where the kernel looks first, and then downwards, for room for new mappings.
+
+    It shows that nowhere, but the highest mapping below the stack ends there, of a process that has made any.
+    """
+    found = 0
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.rstrip().endswith("[stack]"):
+                break
+            found = int(line.split()[0].partition("-")[2], 16)
+    return found
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from ramet.freezing.calls import AT_FDCWD, InjectedCall, call
-from ramet.freezing.images.manifest import ASIDE, FILE, FILLED, PAGES, TOP, ImageRefused, Manifest, Segment
-from ramet.freezing.images.memory import GROWS_DOWN, NO_RESERVE, PRIVATE, READ, SHARED, WRITE
+from ramet.freezing.images.manifest import ASIDE, FILE, FILLED, PAGES, TOP, Manifest, Segment
+from ramet.freezing.images.memory import EXECUTE, GROWS_DOWN, NO_RESERVE, PAGE, PRIVATE, READ, SHARED, WRITE
+from ramet.freezing.images.vdso import Homes
 from ramet_guest.wire import SCRATCH_START
 
 _MOVE_TO = 3  # MREMAP_MAYMOVE | MREMAP_FIXED
@@ -16,22 +17,22 @@ _ANONYMOUS, _FIXED_NOREPLACE = 0x20, 0x100000  # MAP_...
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _LISTS_BYTES_AT_MOST = 1 << 30
 _FILLING = struct.Struct("<4Q")
+_STACK_BYTES = 64 << 20  # that a stack may grow to, and the gap that the kernel keeps below it
 _KILL, _STOP = 9, 19  # have no handlers
 
 
-def map_calls(manifest: Manifest, here: Mapping[str, tuple[int, int]]) -> tuple[InjectedCall, ...]:
+def map_calls(manifest: Manifest, here: Mapping[str, tuple[int, int]], homes: Homes) -> tuple[InjectedCall, ...]:
     """The calls that replace the memory of an empty process by that of the image, still without its pages.
 
     ``here``: where the kernel has put its own areas into the process. What is to be filled is writable until
-    `protect_calls`.
+    `last_calls`.
     """
     return (
-        *_clear(manifest, here),
+        *_clear(here, homes),
+        *_make_room(manifest, homes),
         *(each for segment in manifest.segments if segment.kind != FILE for each in _map(segment)),
         *_map_files(manifest),
         *_handlers(manifest.actions),
-        *_limits(manifest),
-        call("close everything", "close_range", 0, 0xFFFF_FFFF, 0),
     )
 
 
@@ -44,21 +45,56 @@ def fillings(manifest: Manifest) -> bytes:
     )
 
 
-def protect_calls(manifest: Manifest) -> tuple[InjectedCall, ...]:
-    """The calls that give what was filled the protection that it had."""
-    return tuple(
-        call("protect memory", "mprotect", segment.start, segment.end - segment.start, segment.protection)
-        for segment in manifest.segments
-        if segment.kind in (PAGES, FILLED) and segment.protection != READ | WRITE
+def texts(manifest: Manifest, homes: Homes) -> tuple[tuple[int, bytes], ...]:
+    """What is written besides pages, before `last_calls`: address and bytes."""
+    found = [(ASIDE, manifest.auxiliary)]
+    if homes.carried:
+        found.append((homes.carried_at, homes.carried))
+    return tuple(each for each in found if each[1])
+
+
+def last_calls(manifest: Manifest, homes: Homes) -> tuple[InjectedCall, ...]:
+    """The calls that give what was filled the protection that it had, and the process its limits."""
+    return (
+        *(
+            call("protect memory", "mprotect", segment.start, segment.end - segment.start, segment.protection)
+            for segment in manifest.segments
+            if segment.kind in (PAGES, FILLED) and segment.protection != READ | WRITE
+        ),
+        *_protect_carried(homes),
+        *_limits(manifest),
+        call("unmap what was written for the calls", "munmap", ASIDE, PAGE),
+        call("close everything", "close_range", 0, 0xFFFF_FFFF, 0),
     )
 
 
-def _clear(manifest: Manifest, here: Mapping[str, tuple[int, int]]) -> Iterator[InjectedCall]:
-    """Unmap everything but the calls themselves, and move the kernel's areas to where the image expects them."""
-    there = {name: (start, end) for name, start, end in manifest.kernels_areas}
+def stack_can_grow(manifest: Manifest, base: int) -> bool:
+    """Whether mappings that a process makes from now on stay clear of the image's stack.
+
+    ``base``: from where the kernel looks for room for them, downwards. It is the empty process's own, at random, and in
+    one or two of a hundred it lies so high that mappings come to lie right below the stack.
+    """
+    stack = max((segment.end for segment in manifest.segments if segment.flags & GROWS_DOWN), default=TOP)
+    return base <= stack - _STACK_BYTES
+
+
+def _make_room(manifest: Manifest, homes: Homes) -> Iterator[InjectedCall]:
+    """For `texts`."""
+    flags = PRIVATE | _ANONYMOUS | _FIXED_NOREPLACE
+    if homes.carried:
+        length = len(homes.carried)
+        yield call("make room for the vdso", "mmap", homes.carried_at, length, READ | WRITE, flags, -1, 0)
+    yield call("make room for the calls", "mmap", ASIDE, PAGE, READ | WRITE, flags, -1, 0)
+
+
+def _protect_carried(homes: Homes) -> Iterator[InjectedCall]:
+    if homes.carried:
+        yield call("protect the vdso", "mprotect", homes.carried_at, len(homes.carried), READ | EXECUTE)
+
+
+def _clear(here: Mapping[str, tuple[int, int]], homes: Homes) -> Iterator[InjectedCall]:
+    """Unmap everything but the calls themselves, and move the kernel's areas to their homes."""
     sizes = {name: end - start for name, (start, end) in here.items()}
-    if sizes != {name: end - start for name, (start, end) in there.items()}:
-        raise ImageRefused("the image was written on another kernel")
     # Aside first: they may lie where another one of them belongs.
     aside = ASIDE
     for name, (start, _) in sorted(here.items(), key=lambda area: area[1]):
@@ -70,7 +106,7 @@ def _clear(manifest: Manifest, here: Mapping[str, tuple[int, int]]) -> Iterator[
     yield call("unmap what lies above", "munmap", aside, TOP - aside)
     aside = ASIDE
     for name, _ in sorted(here.items(), key=lambda area: area[1]):
-        yield call(f"move {name} home", "mremap", aside, sizes[name], sizes[name], _MOVE_TO, there[name][0])
+        yield call(f"move {name} home", "mremap", aside, sizes[name], sizes[name], _MOVE_TO, homes.areas[name])
         aside += sizes[name]
 
 
@@ -131,6 +167,7 @@ def _limits(manifest: Manifest) -> Iterator[InjectedCall]:
     """
     executable = os.fsencode(manifest.template.python)
     yield call("open the interpreter", "openat", AT_FDCWD, executable, os.O_RDONLY | os.O_CLOEXEC, 0)
-    # struct prctl_mm_map: the limits, no auxiliary vector (its pointer and size), the descriptor of the program.
-    block = struct.pack("<11QQIi", *manifest.memory_limits, 0, 0, 0)
+    # struct prctl_mm_map: the limits, the auxiliary vector (its pointer and size), the descriptor of the program.
+    vector = (ASIDE, len(manifest.auxiliary)) if manifest.auxiliary else (0, 0)
+    block = struct.pack("<11QQIi", *manifest.memory_limits, *vector, 0)
     yield call("set the limits of the memory", "prctl", _PR_SET_MM, _PR_SET_MM_MAP, block, len(block), 0)

@@ -19,6 +19,7 @@ from ramet.freezing.images import identity, plain_data
 from ramet.freezing.images.file_trees import read_files, write_files
 from ramet.freezing.images.images import FAILURES, Images, ImageSource
 from ramet.freezing.images.manifest import ImageRefused
+from ramet.freezing.images.processor import check_processor
 from ramet.freezing.images.store import NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
 from ramet.freezing.process_state import ProcessState
@@ -106,10 +107,7 @@ class SandboxImages:
 
     async def _load(self, opened: OpenImage, name: str) -> tuple[Frozen, dict[str, Any]]:
         manifest = opened.manifest
-        if manifest.machine != identity.machine():
-            raise ImageRefused(
-                "the image was made on another kernel or processor", hint="make it again on this machine"
-            )
+        check_processor(manifest.processor)
         state, loaded = await asyncio.to_thread(lambda: (opened.part("state"), opened.part("loaded")))
         read = await asyncio.to_thread(_read_state, state, name)
         if read["about"].pop("guest", None) != await asyncio.to_thread(identity.guest_digest, self._images.guest):

@@ -123,6 +123,8 @@ def write_memory(
     made = Written()
     areas: list[Area] = []
     for area in read_areas(pid):
+        if area.special:
+            raise ImageRefused(f"the process has {area.special}, which cannot be made again from an image")
         if area.is_kernels:
             if area.name != "[vsyscall]":
                 made.kernels_areas.append((area.name, area.start, area.end))

@@ -146,6 +146,16 @@ enum { ARCH_SOFTWARE_BYTES = 464, ARCH_XSTATE_BV = 512 };
 #define ARCH_XSTATE_MAGIC1 0x46505853u
 #define ARCH_XSTATE_MAGIC2 0x46505845u
 
+/* Names a set of registers that a thread uses and this kernel does not keep, or NULL. PKRU is none:
+ * images have no memory with protection keys, and without those its value says nothing. */
+enum { ARCH_PKRU = 9, ARCH_TILE_CONFIG = 17, ARCH_TILES = 18 };
+static inline const char *arch_missing_state(uint64_t present, uint64_t features) {
+    uint64_t missing = present & ~features & ~(1ul << ARCH_PKRU);
+    if (!missing) return NULL;
+    if (missing & (1ul << ARCH_TILE_CONFIG | 1ul << ARCH_TILES)) return "AMX tiles";
+    return missing & 0xe0 ? "AVX-512 registers" : missing & 4 ? "AVX registers" : "registers";
+}
+
 static inline void arch_fill_extended(unsigned char *frame, const unsigned char *state,
                                       uint32_t size, uint64_t features) {
     memcpy(frame, state, size);

@@ -48,7 +48,12 @@ int ask_shadow(const snapshot *from, uint64_t *heap_end, unsigned char *actions,
 
 /* The states are this structure of C, with its own size in front: an engine of another build whose
  * structure differs refuses them. */
-enum { STATES_MAGIC = 0x32545352, STATES_ALIGNED = 64, EXTENDED_AT_LEAST = 576 };
+enum {
+    STATES_MAGIC = 0x32545352,
+    STATES_ALIGNED = 64,
+    EXTENDED_AT_LEAST = 576,
+    EXTENDED_AT_MOST = 64 * 1024
+};
 typedef struct {
     uint32_t magic, threads, state_bytes, padding;
 } states_head;
@@ -93,9 +98,8 @@ static int read_state(thread_state *state, const unsigned char **from, size_t *l
     state->tid = 0;
     state->name[sizeof state->name - 1] = 0;
     size_t size = padded(state->extended_size);
-    if (state->extended_size < EXTENDED_AT_LEAST || state->extended_size > frame_extended_size)
-        return failed(why, 0, "the image has vector registers of %u bytes, this machine of %u",
-                      state->extended_size, frame_extended_size);
+    if (state->extended_size < EXTENDED_AT_LEAST || state->extended_size > EXTENDED_AT_MOST)
+        return failed(why, 0, "the image has vector registers of %u bytes", state->extended_size);
     if (*left < size) return failed(why, 0, "the threads of the image are cut short");
     state->extended = malloc(size);
     if (!state->extended) return failed(why, ENOMEM, "read the threads of an image");
@@ -104,9 +108,11 @@ static int read_state(thread_state *state, const unsigned char **from, size_t *l
     *left -= size;
     uint64_t present;
     memcpy(&present, state->extended + ARCH_XSTATE_BV, sizeof present);
-    if (present & ~frame_extended_features)
-        return failed(why, 0, "the image uses vector registers that this machine lacks (%#lx)",
-                      present & ~frame_extended_features);
+    const char *missing = arch_missing_state(present, frame_extended_features);
+    if (missing) return failed(why, 0, "the image uses %s, which this machine lacks", missing);
+    /* What lies behind the registers that are in use is not: each set has its place, and the engine
+     * has compared the places. */
+    if (state->extended_size > frame_extended_size) state->extended_size = frame_extended_size;
     if (state->inner_tid <= 1 || state->inner_tid >= LARGEST_TID)
         return failed(why, 0, "the image has a thread with the id %d", state->inner_tid);
     return check_records(state, why);
@@ -186,6 +192,19 @@ int hold_blank(pid_t pid, const unsigned char *states, size_t size, snapshot *ma
     return set_options(pid, TRACE_ALWAYS | TRACE_CHILDREN, why);
 }
 
+/* Threads of an image remember on which processor they ran last. A kernel that does not take their
+ * rseq areas, because it is older, would leave them in that belief: so they are told that nobody
+ * knows. One that takes them writes the truth. */
+static void forget_processors(const snapshot *of) {
+    /* cpu_id_start, cpu_id: RSEQ_CPU_ID_REGISTRATION_FAILED */
+    static const int32_t unknown[2] = {0, -2};
+    failure ignored;
+    for (int i = 0; i < of->thread_count; i++)
+        if (of->threads[i].rseq.address)
+            write_memory(of->shadow, of->threads[i].rseq.address, unknown, sizeof unknown,
+                         &ignored);
+}
+
 int pour(snapshot *into, const given_call *given, int count, failure *why) {
     scratch region = {0};
     list calls = {0};
@@ -203,6 +222,7 @@ int pour(snapshot *into, const given_call *given, int count, failure *why) {
     uint64_t gone[6] = {SCRATCH, region.size, 0, 0, 0, 0};
     bad = bad || inject(into->shadow, &into->threads[0].registers, into->syscall_at, SYS_munmap,
                         gone, &result, NULL, why);
+    if (!bad) forget_processors(into);
     let_roam(into->shadow);
     roam();
     scratch_free(&region);

@@ -5,6 +5,7 @@
 #include <Python.h>
 #include "image.h"
 #include "live.h"
+#include "processor.h"
 #include "snapshot.h"
 #include <dirent.h>
 #include <errno.h>
@@ -444,6 +445,19 @@ static PyObject *core_thread_ids(PyObject *self, PyObject *capsule) {
     return from ? inner_ids(from) : NULL;
 }
 
+static PyObject *core_stands_in(PyObject *self, PyObject *arguments) {
+    PyObject *capsule;
+    unsigned long long start, end;
+    int found = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OKK", &capsule, &start, &end)) return NULL;
+    const snapshot *from = PyCapsule_GetPointer(capsule, capsule_name);
+    if (!from) return NULL;
+    for (int i = 0; i < from->thread_count; i++)
+        found |= arch_instruction(&from->threads[i].registers) - start < end - start;
+    return PyBool_FromLong(found);
+}
+
 static PyObject *core_usable(PyObject *self, PyObject *capsule) {
     registers r;
     failure why;
@@ -562,6 +576,11 @@ static PyMethodDef methods[] = {
      "pour(snapshot, calls, seconds): have its shadow make the calls that map its memory"},
     {"thread_ids", core_thread_ids, METH_O,
      "thread_ids(snapshot) -> ids of its threads, main first"},
+    {"stands_in", core_stands_in, METH_VARARGS,
+     "stands_in(snapshot, start, end) -> whether one of its threads runs code there"},
+    {"cpuid", core_cpuid, METH_VARARGS, "cpuid(leaf, part) -> (eax, ebx, ecx, edx)"},
+    {"enabled_states", core_enabled_states, METH_NOARGS,
+     "enabled_states() -> bits of the register sets that the kernel keeps (XCR0)"},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,

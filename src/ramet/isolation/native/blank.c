@@ -1,6 +1,6 @@
 /* blank: makes an empty process that an image is poured into.
  *
- * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD LOADED_FD CLOCK_SECONDS
+ * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD LOADED_FD MONOTONIC_SECONDS BOOTTIME_SECONDS
  * It stands where the interpreter of a template would be (spawn.c): a child of the engine, in E1's
  * user and pid namespaces, in the tree of a pod made for booting, behind the same filter, without
  * any descriptor. The engine seizes it, has it unmap everything that it is and map what the image
@@ -9,11 +9,12 @@
  * LOADED_FD lists files and folders that the image was made of, with sizes and times. It is refused
  * when the tree of the pod shows one of them in another state: a library was upgraded, say.
  *
- * CLOCK_SECONDS is added to its monotonic clock. Deadlines in the memory of an image are times of
- * the clock that it was frozen with, and after a reboot that clock would begin again at zero.
+ * The seconds are added to its clocks. Deadlines in the memory of an image are times of the clocks
+ * that it was frozen with, and after a reboot those would begin again at zero.
  */
 #include "common.h"
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
@@ -21,11 +22,19 @@
 
 /* Children from now on live in a time namespace of their own. A process cannot enter one later,
  * because its memory shows the clock of the namespace that it was made in. */
-static void shift_clock(int offsets, long seconds) {
+static void shift_clocks(int offsets, long monotonic, long boottime) {
     char text[96];
-    int length = snprintf(text, sizeof text, "monotonic %ld 0\nboottime %ld 0\n", seconds, seconds);
+    int length =
+        snprintf(text, sizeof text, "monotonic %ld 0\nboottime %ld 0\n", monotonic, boottime);
     MUST("make a time namespace", unshare(CLONE_NEWTIME));
     MUST("shift its clock", write(offsets, text, (size_t)length));
+}
+
+/* A file is not as the image knows it. With an exit code of its own: there is a cure for it. */
+enum { STALE = 3 };
+static void stale(const char *path, const char *how) {
+    dprintf(2, "%s %s\n", path, how);
+    _exit(STALE);
 }
 
 /* Rows of "SIZE MTIME CTIME PATH" with times in nanoseconds, each ended by a zero. */
@@ -41,21 +50,21 @@ static void check_loaded(int list) {
         int path = 0;
         if (sscanf(row, "%lld %lld %lld %n", &bytes, &modified, &changed, &path) != 3 || !path)
             fail("the list of files cannot be read");
-        if (stat(row + path, &found)) fail("%s is not there any more", row + path);
+        if (stat(row + path, &found)) stale(row + path, "is not there any more");
         if (S_ISDIR(found.st_mode)) found.st_size = 0;
         if (found.st_size != bytes ||
             found.st_mtim.tv_sec * 1000000000ll + found.st_mtim.tv_nsec != modified ||
             found.st_ctim.tv_sec * 1000000000ll + found.st_ctim.tv_nsec != changed)
-            fail("%s has changed since the image was written", row + path);
+            stale(row + path, "has changed since the image was written");
     }
     free(rows);
 }
 
 int blank_main(int argc, char **argv) {
-    if (argc != 5) fail("blank: wrong arguments");
+    if (argc != 6) fail("blank: wrong arguments");
     int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
     int loaded = atoi(argv[3]);
-    long seconds = atol(argv[4]);
+    long monotonic = atol(argv[4]), boottime = atol(argv[5]);
     struct sock_fprog program = read_filter(filter_fd);
     /* While we see the /proc of E0: the boot tree has none that knows us. */
     int offsets = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
@@ -64,7 +73,10 @@ int blank_main(int argc, char **argv) {
          setns(holder, CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS));
     MUST("enter the boot tree", setns(pod, CLONE_NEWNS));
     check_loaded(loaded);
-    if (seconds) shift_clock(offsets, seconds);
+    if (monotonic || boottime) shift_clocks(offsets, monotonic, boottime);
+    /* So that the engine sees where the kernel places mappings. */
+    if (mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+        fail("map a page: %s", strerror(errno));
     /* PARENT: a child of the engine, not of this program, which ends here. */
     pid_t child = (pid_t)MUST("clone", syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0));
     if (child) {
