@@ -32,6 +32,7 @@ from ramet.cli.sandboxes import (
     undo,
 )
 from ramet.cli.servers import gateway, keys, mcp, serve
+from ramet.cli.sleeping import hibernate
 from ramet.errors import RametError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _COMMANDS = (
         log,
         undo,
         rewind,
+        hibernate,
         fork,
         diff,
         merge,

@@ -26,6 +26,7 @@ from ramet.engine.making.snapshots import Snapshot, Snapshots
 from ramet.engine.making.template_names import TemplateNames
 from ramet.engine.making.workshop import StartMachine, Workshop
 from ramet.engine.settings import Settings
+from ramet.engine.sleeping.sleepers import Sleepers
 from ramet.engine.subscriptions import Subscriptions
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
 from ramet.isolation.files.walks import Walks
@@ -55,12 +56,13 @@ class Registry:
         self.kept = KeptStates(settings)
         self.subscriptions = Subscriptions()
         quotas = Quotas(
-            lambda owner: _memory_limits(self._sandboxes.values(), owner),
+            lambda owner: _memory_limits((one for one in self._sandboxes.values() if not one.sleep.asleep), owner),
             lambda owner: _memory_limits(self._leaving, owner),
         )
         self.templates = TemplateNames(quotas, self.snapshots)
         self.workshop = Workshop(start_machine, settings, quotas, self.walks)
         self.history = HistoryKeeper(self.workshop, settings, self._background)
+        self.sleepers = Sleepers(self.workshop, self._perform)
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._sandboxes)} sandboxes>"
@@ -73,6 +75,10 @@ class Registry:
         if ended is not None:
             raise ended.error()
         raise SandboxClosed(f"there is no sandbox {sandbox_id!r:.80}; it may have ended")
+
+    def present(self, sandbox_id: str, owner: str | None) -> Sandbox | None:
+        sandbox = self._sandboxes.get(sandbox_id)
+        return sandbox if sandbox is not None and owner in (None, sandbox.owner) else None
 
     def all_of(self, owner: str | None) -> list[Sandbox]:
         return [sandbox for sandbox in self._sandboxes.values() if owner in (None, sandbox.owner)]
@@ -142,7 +148,7 @@ class Registry:
     async def _finish(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
         kept = False
         try:
-            if keep and sandbox.spec.persistent:
+            if keep and sandbox.spec.persistent and not sandbox.sleep.asleep:
                 try:
                     await self.kept.keep(sandbox.id, sandbox.owner, self._freeze(sandbox, message))
                     kept = True
@@ -154,7 +160,9 @@ class Registry:
         finally:
             self._leaving.discard(sandbox)
             self._idle_memory.closed_one()
-        if kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
+        if not (keep and sandbox.spec.persistent):
+            await self.sleepers.forget(sandbox)
+        elif kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
             await self._write_kept(sandbox.id, sandbox.owner)
 
     async def _write_kept(self, space_id: str, owner: str) -> None:
@@ -206,9 +214,13 @@ class Registry:
         self._background(retired.close())
 
     def _background(self, work: Coroutine[object, object, None]) -> None:
+        self._perform(work)
+
+    def _perform(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # The whole
 
@@ -227,6 +239,7 @@ class Registry:
         await asyncio.gather(*(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
         for task in self._tasks:
             task.cancel()  # what is left of it goes with the machine
+        await self.sleepers.close(sandboxes, server=self.settings.interpreter is not None)
         await self.snapshots.close()
         await self.kept.close()
         await self.workshop.close()

@@ -443,6 +443,16 @@ class Sandbox(SandboxBase):
         handle = self._created()
         return blocking.perform(handle.engine, history_operations.undo(handle.open(), n))
 
+    def hibernate(self) -> int:
+        """Write the sandbox to disk and give up its memory and processes. Returns the bytes that it takes there.
+
+        Waits its turn in the queue like a cell. The next call of any kind wakes it, with the same id, as a fork would
+        wake: threads go on, child processes and terminals are gone. Tools, rules and secrets stay. Raises LimitReached
+        or RametError if it could not be written, and then it stays awake.
+        """
+        handle = self._created()
+        return blocking.perform(handle.engine, sandboxes.hibernate(handle.open()))
+
     def rewind(self, point: Point | str) -> Undone:
         """Go back to the state after a point of ``history()``, or after the one of this id. Else like ``undo``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ramet.client.operations.steps import Operation, ask, carry_out
+from ramet.client.operations.steps import Operation, ask, carry_out, check_may_wait
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
@@ -49,6 +49,12 @@ def close(sandbox_id: str) -> Operation[None]:
 def info(sandbox_id: str) -> Operation[SandboxInfo]:
     """Return what a sandbox is and uses."""
     return ask(encode(calls.INFO, {"sandbox": sandbox_id}), SandboxInfo.read)
+
+
+def hibernate(sandbox_id: str) -> Operation[int]:
+    """Write a sandbox to disk, and give up its memory and processes until the next call."""
+    check_may_wait(sandbox_id)
+    return ask(encode(calls.HIBERNATE, {"sandbox": sandbox_id}), lambda header: fields.natural(header, "size_bytes"))
 
 
 def list_sandboxes() -> Operation[list[SandboxRow]]:

@@ -6,9 +6,21 @@ import asyncio
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ramet.engine.calls import cells, files, forks, history, network, sandboxes, server, terminals, tools, values
+from ramet.engine.calls import (
+    cells,
+    files,
+    forks,
+    history,
+    network,
+    sandboxes,
+    server,
+    sleepers,
+    terminals,
+    tools,
+    values,
+)
 from ramet.engine.calls.call import ClientCall, Peer, RefusedUpload, is_upload, queued
 from ramet.engine.frame_channel import FrameChannel
 from ramet.engine.registry import Registry
@@ -37,6 +49,7 @@ _KINDS: dict[int, Callable[[Peer, Frame], ClientCall]] = {
     **dict.fromkeys(calls.NETWORK_CALLS, network.NetworkCall),
     **dict.fromkeys(calls.FORK_CALLS, queued(forks.begin)),
     **dict.fromkeys(calls.HISTORY_CALLS, queued(history.begin)),
+    **dict.fromkeys(calls.SLEEP_CALLS, queued(sleepers.begin)),
     **dict.fromkeys(calls.SERVER_CALLS, queued(server.begin)),
 }
 
@@ -79,7 +92,33 @@ class ClientConnection:
         if frame.kind in (calls.CLAIM, calls.TAKEN):
             self._claims = frame.kind == calls.CLAIM
             return
-        self._begin(frame)
+        waiting = sleepers.before(frame, self.registry)
+        if waiting is None:
+            self._begin(frame)
+        else:
+            # What the client sends next is read when the call has begun.
+            self.channel.pause()
+            self.perform(self._begin_after(waiting, frame))
+
+    async def _begin_after(self, waiting: Awaitable[None], frame: Frame) -> None:
+        try:
+            await waiting
+        except RametError as error:
+            self._refuse(frame, error)
+        else:
+            if not self.channel.detached:
+                try:
+                    self._begin(frame)
+                except ProtocolError as error:
+                    self._on_end(error)
+        finally:
+            self.channel.resume()
+
+    def _refuse(self, frame: Frame, error: RametError) -> None:
+        self.fail(error)
+        if is_upload(frame):
+            # Without what the first frame carried, which nobody needs any more.
+            self._call = RefusedUpload(self, Frame(frame.kind, {}, b""))
 
     def _begin(self, frame: Frame) -> None:
         kind = _KINDS.get(frame.kind)
@@ -92,10 +131,7 @@ class ClientConnection:
         except ProtocolError:
             raise
         except RametError as error:
-            self.fail(error)
-            if is_upload(frame):
-                # Without what the first frame carried, which nobody needs any more.
-                self._call = RefusedUpload(self, Frame(frame.kind, {}, b""))
+            self._refuse(frame, error)
 
     # What ends a call
 

@@ -118,7 +118,7 @@ async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
         figures = owners.setdefault(
             sandbox.owner,
             {
-                "states": {"idle": 0, "running": 0, "lost": 0},
+                "states": {"idle": 0, "running": 0, "lost": 0, "hibernated": 0},
                 "memory_unique_bytes": 0,
                 "memory_shared_bytes": 0,
                 "waiting": 0,

@@ -7,16 +7,17 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from ramet.engine.cells import repl_endings
 from ramet.engine.cells.cell import Cell, Collected
 from ramet.engine.cells.folder_refresh import FolderRefresh
 from ramet.engine.cells.identity import Identity
+from ramet.engine.cells.outcomes import outcome_of
+from ramet.engine.cells.points import Points
 from ramet.engine.cells.queue import CellQueue
 from ramet.engine.cells.repl import Ending, Repl
 from ramet.engine.cells.turns import Turn
-from ramet.engine.history.past import Past, Recovered
+from ramet.engine.history.past import Past
 from ramet.engine.making.carried_state import CarriedState, RetiredBody
 from ramet.engine.making.recover import recover
 from ramet.engine.network.exposed_ports import Exposures
@@ -26,41 +27,15 @@ from ramet.engine.network.proxy import ProxyHandle
 from ramet.engine.output.executions import Shelf
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
+from ramet.engine.sleeping.absent_body import AbsentBody
+from ramet.engine.sleeping.sleep import Sleep
 from ramet.engine.terminals.terminals import Terminals
 from ramet.engine.tools.service import ToolService
 from ramet.errors import RametError, SandboxClosed, SandboxLost
 from ramet.isolation.files.skeleton import COMMAND_FOLDER
 from ramet.protocol.bounded_bytes import Tail
-from ramet.protocol.calls import Outcome
 from ramet.protocol.tools.specs import GivenTools
-from ramet.protocol.values.history import Taking
 from ramet.protocol.values.specs import SandboxSpec
-
-
-class Points(Protocol):
-    """What keeps states of a sandbox, and brings it back to the last one. It never fails the sandbox."""
-
-    @property
-    def due(self) -> bool:
-        """Whether the next cell should wait until the state before it is kept. Asked before each cell: cheap."""
-
-    async def before_cell(self) -> None: ...
-    def cell_ended(self, cell: Cell, ending: Ending) -> None: ...
-    def touched(self, memory: bool) -> None:
-        """Files were changed from outside, or values in its memory."""
-
-    def moved(self) -> None:
-        """The sandbox has another body."""
-
-    def taking(self) -> tuple[Taking, str]:
-        """Whether states are kept, and why they are not."""
-
-    @property
-    def can_restore(self) -> bool: ...
-    async def restore_last(self, idle: bool) -> Recovered:
-        """Bring back one whose REPL has ended."""
-
-    def stop(self) -> None: ...
 
 
 class Sandbox:
@@ -89,6 +64,7 @@ class Sandbox:
         shelf = shelf or Shelf(settings.all_executions_bytes)
         self.identity = Identity(sandbox_id, spec, state, parent, settings, shelf, self._in_use)
         self.id = sandbox_id
+        self.sleep = Sleep()
         self.clock = self.identity.clock
         self.executions = self.identity.executions
         self.replay = self.identity.replay
@@ -136,6 +112,8 @@ class Sandbox:
         current = self.queue.current
         if current is not None and not (isinstance(current, Turn) and current.quiet):
             return "running"
+        if self.sleep.asleep:
+            return "hibernated"
         return "idle" if self.repl.alive else "lost"
 
     @property
@@ -189,6 +167,11 @@ class Sandbox:
             self.queue.busy or bool(self._file_calls) or (self._terminals is not None and self._terminals.attached > 0)
         )
 
+    @property
+    def in_use(self) -> bool:
+        """Whether something of it runs or waits, or a client uses its files or terminals."""
+        return self._in_use()
+
     # Environment, network and tools of the REPL
 
     async def configure(self) -> None:
@@ -236,7 +219,8 @@ class Sandbox:
             self.tools = ToolService(self.body, self._settings, tools)
         self.tools.given = tools
         self.repl.tell_tools_anew()
-        while not (service := self.tools).ready:
+        # None: it has gone to sleep meanwhile, and makes another service when it wakes.
+        while (service := self.tools) is not None and not service.ready:
             try:
                 await service.open()  # now, so that no cell has to wait for it
             except RametError:
@@ -253,7 +237,7 @@ class Sandbox:
     def begin(self, item: Cell | Turn) -> None:
         if self.repl.alive and (isinstance(item, Turn) or self._ready()):
             self._start(item)
-        elif isinstance(item, Turn) and not item.needs_repl:
+        elif isinstance(item, Turn) and not item.needs_repl and not self.sleep.asleep:
             item.begin()
         else:
             self._preparing = asyncio.get_running_loop().create_task(self._prepare(item))
@@ -338,29 +322,7 @@ class Sandbox:
         if cell is not self.queue.current:
             return  # the sandbox was closed while the output was written to its file
         carried = self.identity.carried
-        truncated = collected.truncated
-        if truncated is not None and ending.state == "restored":
-            # The files with the whole output were written before the restore, and are undone.
-            truncated = replace(truncated, stdout_path=None, stderr_path=None)
-        outcome = Outcome(
-            cell_id=cell.cell_id,
-            exit_code=ending.exit_code,
-            state=ending.state,
-            interrupted=ending.interrupted,
-            cause=ending.cause,
-            restarted=carried.restarted,
-            restored=cell.restored,
-            error=ending.error,
-            duration_seconds=ending.duration_seconds,
-            stdout=collected.stdout,
-            stderr=collected.stderr,
-            background=cell.background,
-            rich=collected.rich,
-            truncated=truncated,
-        )
-        if cell.tool_records is not None:
-            outcome.tool_calls = cell.tool_records.encoded()
-            outcome.tool_calls_dropped = cell.tool_records.dropped
+        outcome = outcome_of(cell, ending, collected, carried)
         # The result of the first cell in a fresh REPL says that the namespace was lost. If its caller has disconnected,
         # the next result says it, unless the result of the cell in which it happened has said so already.
         if not cell.abandoned or carried.loss_told:
@@ -377,7 +339,9 @@ class Sandbox:
         """All that a cell or turn needs, then itself. The sandbox may begin to close at each await."""
         error: RametError | None = None
         try:
-            if not self.repl.alive:
+            if self.sleep.asleep:
+                await self.sleep.awake()
+            if not self.repl.alive and self._closing is None:
                 await self._recover()
             if self.tools is not None and not self.tools.ready and self._closing is None:
                 await self.tools.open()
@@ -443,9 +407,14 @@ class Sandbox:
 
     # Another body
 
-    def become(self, body: Body, spec: SandboxSpec, carried: CarriedState, fresh: bool = False) -> RetiredBody:
-        """Go on with a body that was thawed from a sandbox, or a ``fresh`` one. Only while no cell runs."""
-        background = Tail(self._settings.background_bytes)
+    def become(
+        self, body: Body, spec: SandboxSpec, carried: CarriedState, fresh: bool = False, woken: bool = False
+    ) -> RetiredBody:
+        """Go on with a body that was thawed from a sandbox, or a ``fresh`` one. Only while no cell runs.
+
+        ``woken``: the body is what the sandbox was when it fell asleep.
+        """
+        background = self._background if woken else Tail(self._settings.background_bytes)
         # First, because it can fail: then the sandbox keeps the body that it has, and the caller closes the new one.
         repl = Repl(body, self._settings, background, self.replay, self._on_cell_end, fresh)
         retired = self._retire()
@@ -456,6 +425,24 @@ class Sandbox:
         self._renew_tools()
         self._renew_network(None)
         return retired
+
+    def fall_asleep(self) -> RetiredBody:
+        """Give up the body; its last state is on disk. Only in a turn. ``become`` ends it."""
+        retired = self._retire()
+        self.body = AbsentBody(self.id, self.owner)
+        self._file_calls = set()
+        self.tools = None  # known in the carried state
+        if self.network is not None:
+            self.network.suspend()
+        self.exposures.suspend(self.sleep.wake_soon)
+        self.sleep.asleep = True
+        return retired
+
+    async def files_unused(self, seconds: float) -> bool:
+        """Wait until no call uses its files, at most this long. Returns whether none does."""
+        if self._file_calls:
+            await asyncio.wait(self._file_calls, timeout=seconds)
+        return not self._file_calls
 
     def take_over(self, winner: Sandbox) -> RetiredBody:
         """Go on with all that the winner is; the winner is no more. Only in a turn of both."""
@@ -585,6 +572,7 @@ class Sandbox:
             await asyncio.wait([self._preparing])  # a recovery may be replacing the processes in the pod
         if self._restoring is not None:
             await asyncio.wait([self._restoring])
+        await self.sleep.settled()
         # Before the body: the frozen processes are in the groups of its pod.
         await self.past.close()
         await self.body.close()

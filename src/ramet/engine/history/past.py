@@ -333,6 +333,15 @@ class Past:
             past._add(Step(past._number, "start", time_ms=now_ms()))
         return past
 
+    @classmethod
+    def remembered(cls, wanted: int | None, steps: Iterable[Step]) -> Past:
+        """A past that was written down. None of its states is kept."""
+        past = cls(wanted)
+        if past.wanted != 0:
+            past.steps = [replace(step, state=None) for step in steps]
+            past._number = max((step.number + 1 for step in past.steps), default=0)
+        return past
+
     async def close(self) -> None:
         """Let everything go."""
         await asyncio.gather(*(state.let_go() for state in self.take_states()), return_exceptions=True)

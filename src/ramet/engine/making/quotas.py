@@ -41,6 +41,11 @@ class Quotas:
         self._remember(owner, allowance)
         return self._reserve(Reservation(self._reserved, owner, sandboxes, sandboxes * memory_bytes), allowance)
 
+    def reserve_again(self, owner: str, memory_bytes: int) -> Reservation:
+        """Reserve quota for a sandbox that is woken; release it when it is awake, or is not. Raises LimitReached."""
+        asked = Reservation(self._reserved, owner, 1, memory_bytes)
+        return self._reserve(asked, self._allowances.get(owner, Allowance()))
+
     def reserve_hidden(self, owner: str, memory_bytes: int) -> Reservation:
         """Reserve quota for a sandbox that no list shows; release it when that is closed. Raises LimitReached."""
         asked = Reservation(self._reserved, owner, 1, memory_bytes, hidden=True)

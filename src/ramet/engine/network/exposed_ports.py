@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ramet.engine.network.proxy import ProxyHandle
 from ramet.engine.seams import Body
@@ -118,6 +118,7 @@ class Exposures:
         self._by_port: dict[int, EngineExposure] = {}
         self._turn = asyncio.Lock()
         self._moving: asyncio.Task[None] | None = None
+        self._suspended = False  # its listeners are watched by the engine
         self._closed = False
 
     def __repr__(self) -> str:
@@ -165,11 +166,38 @@ class Exposures:
         async with self._turn:
             exposure = self._by_port.pop(port, None)
             if exposure is not None:
+                asyncio.get_running_loop().remove_reader(exposure.listener)
                 exposure.close()
                 self._proxy.release()
 
+    async def settled(self) -> None:
+        """Wait until all ports lead to the present body."""
+        if self._moving is not None and not self._moving.done():
+            await asyncio.wait([self._moving])
+
+    def suspend(self, on_connection: Callable[[], None]) -> None:
+        """The sandbox has no body until ``renew``: connections wait, and the first one is told to ``on_connection``.
+
+        Only when ``settled``.
+        """
+        for exposure in self._by_port.values():
+            exposure.close(keep_listener=True)
+            asyncio.get_running_loop().add_reader(exposure.listener, self._knock, on_connection)
+        self._suspended = True
+
+    def _knock(self, on_connection: Callable[[], None]) -> None:
+        self._stop_watching()  # the connection stays in the backlog, and would be told again and again
+        on_connection()
+
+    def _stop_watching(self) -> None:
+        if self._suspended:
+            self._suspended = False
+            for exposure in self._by_port.values():
+                asyncio.get_running_loop().remove_reader(exposure.listener)
+
     def renew(self, body: Body) -> None:
         """Point the ports at the body that has replaced the previous one, without waiting for the proxy."""
+        self._stop_watching()
         self._body = body
         if self._by_port:
             self._moving = asyncio.create_task(self._move())
@@ -189,6 +217,7 @@ class Exposures:
     def close(self) -> None:
         """Close all ports. Does not wait for ``_turn``: a call that holds it sees ``_closed`` and cleans up itself."""
         self._closed = True
+        self._stop_watching()
         if self._moving is not None:
             self._moving.cancel()
         for exposure in self._by_port.values():

@@ -135,6 +135,12 @@ class EngineNetwork:
         self.closed = None
         self.begin(body, proxy_sockets, sockets_of)
 
+    def suspend(self) -> None:
+        """The sandbox has no body until ``renew``. Rules, secrets and the log stay."""
+        self._like = self._number()  # before _shut, which drops the registration that has the number
+        self._shut()
+        self._opening = self._body = None
+
     async def opened(self) -> None:
         """Wait until the proxy sockets are open, or ``closed`` says why they will not be.
 

@@ -286,7 +286,7 @@ class SandboxInfo:
     """A sandbox's state, its use of resources, and the walls that are really around it."""
 
     id: str
-    state: str  # "idle", "running" or "lost"
+    state: str  # "idle", "running", "lost" or "hibernated"
     pid: int  # pid of the REPL inside the sandbox
     python: str
     template: str

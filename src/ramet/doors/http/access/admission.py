@@ -36,6 +36,7 @@ ALLOWED = frozenset(
         *calls.FILE_CALLS,
         *calls.FORK_CALLS,
         *calls.HISTORY_CALLS,
+        *calls.SLEEP_CALLS,
         *calls.VALUE_CALLS,
         *calls.TERMINAL_CALLS,
         calls.SANDBOXES,

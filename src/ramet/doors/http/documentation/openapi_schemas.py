@@ -136,7 +136,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
     "SandboxInfo": api.record(
         {
             "id": api.text(),
-            "state": api.text("idle, running or lost"),
+            "state": api.text("idle, running, lost or hibernated"),
             "pid": api.whole(),
             "python": api.text(),
             "template": api.text(),

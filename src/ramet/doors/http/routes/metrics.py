@@ -27,7 +27,7 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"
 _LANGUAGES = frozenset(("python", "bash"))
 # "ok": exit code 0. "failed": another exit code, or an exception. "lost": the REPL died during the cell.
 OUTCOMES = ("ok", "failed", "interrupted", "timeout", "lost", "cancelled", "refused")
-_STATES = ("idle", "running", "lost")
+_STATES = ("idle", "running", "lost", "hibernated")
 _CELL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _FORK_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _REQUEST_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)

@@ -346,6 +346,19 @@ async def _extend(exchange: RequestExchange, sandbox_id: str) -> None:
 
 
 @api.operation(
+    "hibernate",
+    "sandboxes",
+    "Write a sandbox to disk, and give up its memory and processes",
+    {200: api.answer("It sleeps.", api.record({"size_bytes": api.whole("On disk.")}), {"size_bytes": 4194304})},
+    help="The next call of any kind wakes it, under the same id. While it sleeps it takes nothing of the key's memory.",
+)
+async def _hibernate(exchange: RequestExchange, sandbox_id: str) -> None:
+    """POST /v1/sandboxes/{sandbox_id}/hibernate"""
+    answer = await ask(exchange, calls.HIBERNATE, exchange.activity.header(exchange, {"sandbox": sandbox_id}))
+    await json_answers.answer_json(exchange, {"size_bytes": fields.natural(answer.header, "size_bytes")})
+
+
+@api.operation(
     "close",
     "sandboxes",
     "Close a sandbox",
@@ -422,6 +435,7 @@ ROUTES: list[Route] = [
     ("POST", f"{_SANDBOX}/fork", _fork),
     ("POST", f"{_SANDBOX}/merge_into/{{winner_id}}", _merge),
     ("POST", f"{_SANDBOX}/extend", _extend),
+    ("POST", f"{_SANDBOX}/hibernate", _hibernate),
     ("POST", "/v1/spaces/{space_id}/resume", _resume),
     ("DELETE", "/v1/spaces/{space_id}", _discard),
     ("GET", "/v1/whoami", _whoami),

@@ -1,0 +1,1 @@
+"""Commands about sandboxes that sleep on disk, one file each."""

@@ -1,0 +1,39 @@
+"""ramet hibernate: write a sandbox to disk, and give up its memory and processes. The next call wakes it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ramet.cli.output import progress
+from ramet.cli.place import add_server_option, find, server
+from ramet.cli.sandbox_ids import add_sandbox_argument
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_EXAMPLES = """\
+examples:
+  ramet hibernate sbx_0f3a                    it sleeps on disk
+  ramet exec sbx_0f3a 'print(x)'              wakes it
+"""
+
+
+def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "hibernate",
+        help="put a sandbox to sleep on disk",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server_option(parser)
+    add_sandbox_argument(parser)
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    with server(chosen) as url, progress("hibernating"):
+        size_bytes = find(url, chosen.sandbox).hibernate()
+    print(f"{chosen.sandbox} sleeps on disk, in {size_bytes / 2**20:.1f} MiB")
+    return 0

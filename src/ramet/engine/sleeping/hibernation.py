@@ -1,0 +1,178 @@
+"""Hibernation: a sandbox goes to disk, gives up its memory and processes, and comes back with the next call.
+
+It keeps its id, queue, results, rules and secrets: only the body goes. Wake-up is a bring-up like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.cells.turns import Caller, Turns
+from ramet.engine.history.memory import resident_bytes
+from ramet.engine.history.past import Past
+from ramet.engine.images.records import describe, rebuild
+from ramet.engine.making import snapshots
+from ramet.engine.making.bring_up import bring_up
+from ramet.engine.making.carried_state import CarriedState, RetiredBody
+from ramet.engine.making.snapshots import Snapshot
+from ramet.engine.making.sources import SnapshotSource
+from ramet.engine.making.workshop import Workshop
+from ramet.engine.seams import Body, Machine
+from ramet.engine.sleeping.records import ASLEEP_IN_IT, NOT_KEPT, SandboxRecord
+from ramet.errors import ForkFailed, LimitReached, RametError, SandboxLost
+from ramet.isolation.files.cache_folders import space_image_name
+
+_FREEZE_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time
+_FILES_SECONDS = 30.0  # that calls which use its files may take until it is frozen
+_KEPT_BYTES_AT_MOST = 128 * 2**20  # of a state that stays in memory, as a point, after the wake-up
+
+Retire = Callable[[RetiredBody], Awaitable[None]]  # closes it in the background
+
+
+def hibernate(workshop: Workshop, sandbox: Sandbox, caller: Caller, retire: Retire) -> Awaitable[int]:
+    """Put a sandbox to sleep in a turn of its queue, which is in there when this returns. Awaited: bytes on disk.
+
+    Raises SandboxClosed or LimitReached; awaited, ForkFailed, SandboxLost, or RametError where its image could not be
+    written. Then it stays awake.
+    """
+    if sandbox.sleep.asleep and not sandbox.queue.busy:
+        return _nothing()
+    return _in_turn(workshop, sandbox, caller, caller.queue(sandbox, needs_repl=True), retire)
+
+
+async def _nothing() -> int:
+    return 0
+
+
+async def _in_turn(workshop: Workshop, sandbox: Sandbox, caller: Caller, turns: Turns, retire: Retire) -> int:
+    async with turns as held:
+        work = asyncio.ensure_future(_hibernate(workshop, sandbox, retire))
+        # A caller that leaves, or a sandbox that closes, need not wait for gigabytes to be written.
+        with caller.doing(work, held):
+            await asyncio.wait([work])
+        if work.cancelled():
+            for turn in held:
+                turn.check()
+            caller.check()
+        return work.result()
+
+
+async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> int:
+    machine = await workshop.machine()
+    if not machine.keeps_images:
+        raise RametError(
+            "the sandbox cannot hibernate: this engine has no folder for images",
+            hint="unset RAMET_IMAGES, and see that ~/.cache/ramet is a folder that only you can write to",
+        )
+    with sandbox.sleep.fall():
+        if not await sandbox.files_unused(_FILES_SECONDS):
+            raise LimitReached(f"sandbox {sandbox.id} cannot hibernate: its files are in use", hint="try again later")
+        await sandbox.exposures.settled()
+        snapshot = await _freeze(machine, sandbox)
+        try:
+            # Stopped from here on: what its threads did after the freeze would be lost, or be done twice.
+            sandbox.body.signal(signal.SIGSTOP)
+            try:
+                size = await write(machine, sandbox, snapshot)
+            except BaseException:
+                sandbox.body.signal(signal.SIGCONT)
+                raise
+            # Nothing is awaited from here until it is asleep: it has a body, or an image and no body.
+            sandbox.sleep.wake = _Waking(workshop, sandbox, snapshot.carried, snapshot.keep_pid, retire).wake
+            forget_states(sandbox.past)
+            closing = retire(sandbox.fall_asleep())
+        finally:
+            await snapshot.let_go()
+    await asyncio.shield(closing)  # when this returns, its memory is free
+    return size
+
+
+async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot) -> int:
+    """Write an image of a sandbox under its id. Raises RametError, and then the image it had before is still there."""
+    about = {**describe(snapshot), "sandbox": SandboxRecord.of(sandbox).header()}
+    return await machine.save_image(snapshot.frozen, space_image_name(sandbox.owner, sandbox.id), about)
+
+
+async def _freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
+    for _ in range(_FREEZE_ATTEMPTS - 1):
+        with suppress(ForkFailed):
+            return await snapshots.freeze(machine, sandbox)
+    return await snapshots.freeze(machine, sandbox)
+
+
+def forget_states(past: Past) -> None:
+    """Let go of the states that take memory. Their steps stay."""
+    for step in past.kept():
+        if isinstance(step.state, Snapshot):
+            past.drop(step, NOT_KEPT)
+    if (last := past.last) is not None and last.state is None:
+        last.unkept = ASLEEP_IN_IT
+
+
+@dataclass(frozen=True, slots=True)
+class _Waking:
+    """How a sandbox that sleeps gets a body again. ``carried``: of the moment in which it was frozen."""
+
+    workshop: Workshop
+    sandbox: Sandbox
+    carried: CarriedState
+    keep_pid: bool
+    retire: Retire
+
+    async def wake(self) -> None:
+        """Raises LimitReached where its owner has no room for it now, or RametError. Then it sleeps on."""
+        sandbox, workshop = self.sandbox, self.workshop
+        spec = sandbox.spec
+        with workshop.quotas.reserve_again(sandbox.owner, spec.limits.memory_bytes):
+            machine = await workshop.machine()
+            found = await machine.load_image(space_image_name(sandbox.owner, sandbox.id))
+            if found is None:
+                raise SandboxLost(
+                    f"sandbox {sandbox.id} cannot be woken: its image is not on disk any more",
+                    hint="ramet images lists what is there",
+                )
+            loaded = await rebuild(*found, sandbox.owner)
+            loaded.carried = self.carried
+            try:
+                async with AsyncExitStack() as undo:
+                    needs_network = sandbox.network is not None
+                    source = SnapshotSource(machine, loaded, spec.limits, spec.mounts, needs_network)
+                    await bring_up(source, [self], undo)
+                    undo.pop_all()
+                self._keep(loaded)
+            finally:
+                await loaded.let_go()
+
+    def take(self, body: Body) -> Sandbox:
+        self.sandbox.check_open()  # it would never close this body
+        self.retire(self.sandbox.become(body, self.sandbox.spec, self.carried, woken=True))
+        return self.sandbox
+
+    async def give_up(self) -> None:
+        """It failed, before or after ``take``: a body that it has got is given up again."""
+        if self.sandbox.repl.alive and self.sandbox.sleep.asleep:
+            self.retire(self.sandbox.fall_asleep())
+
+    def _keep(self, loaded: Snapshot) -> None:
+        """Its state is the one after its last step, and costs no freeze: what the next cell does can be undone."""
+        past, points = self.sandbox.past, self.sandbox.points
+        step = past.last
+        if points is None or step is None or past.wanted == 0 or step.exact:
+            return
+        points.moved()
+        if past.wanted or _resident(loaded) <= _KEPT_BYTES_AT_MOST:
+            loaded.hold()
+            loaded.frozen.give_way()
+            past.keep(step, loaded)
+
+
+def _resident(snapshot: Snapshot) -> int:
+    try:
+        return resident_bytes(snapshot.frozen.shadow)
+    except OSError:
+        return _KEPT_BYTES_AT_MOST + 1

@@ -1,0 +1,81 @@
+"""Whether a sandbox is awake. What puts it to sleep and wakes it is in ``engine/sleeping``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from ramet.errors import RametError
+
+
+class Sleep:
+    """The sleep of one sandbox, which owns it.
+
+    Calls that take no turn in its queue wait for ``awake`` before they use its body. They come in the order in which
+    they arrived: all wait for the same future.
+    """
+
+    def __init__(self) -> None:
+        self.asleep = False
+        self.wake: Callable[[], Awaitable[None]] | None = None  # given by who put it to sleep; raises RametError
+        self._falling: asyncio.Future[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Sleep {'asleep' if self.asleep else 'falling' if self.falling else 'awake'}>"
+
+    @property
+    def falling(self) -> bool:
+        """Whether it is about to be asleep: nothing may be changed any more."""
+        return self._falling is not None
+
+    @property
+    def is_awake(self) -> bool:
+        return not self.asleep and self._falling is None
+
+    @contextmanager
+    def fall(self) -> Iterator[None]:
+        """Inside, calls that take no turn wait until it is asleep, and then wake it, or until it is not to sleep."""
+        falling = self._falling = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self._falling = None
+            falling.set_result(None)
+
+    async def awake(self) -> None:
+        """Wait until it is awake; wake it if need be. Raises RametError, and then it sleeps on."""
+        while not self.is_awake:
+            if self._falling is not None:
+                await asyncio.shield(self._falling)
+                continue
+            if self._waking is None:
+                # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
+                self._waking = asyncio.get_running_loop().create_task(self._wake())
+            await asyncio.shield(self._waking)
+
+    async def _wake(self) -> None:
+        try:
+            assert self.wake is not None
+            await self.wake()
+            self.asleep = False
+        finally:
+            self._waking = None
+
+    def wake_soon(self) -> None:
+        """Without waiting: somebody has connected to one of its ports."""
+        if self._waking is None and self.asleep:
+            self._waking = asyncio.get_running_loop().create_task(self._wake())
+            self._waking.add_done_callback(_retrieve)
+
+    async def settled(self) -> None:
+        """Wait for the end of a wake-up under way, whatever it is."""
+        if self._waking is not None:
+            await asyncio.wait([self._waking])
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Asyncio would log an error that no caller waits for; the next call meets it again."""
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, RametError):
+        raise error
