@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from functools import partial
 import pytest
 
 from ramet import Sandbox
+from ramet.transport import embedded
 from tests.fork.belongings import assert_leaves_nothing
 
 HISTORY = 30
@@ -160,6 +162,17 @@ def _run(seed: int, steps: int) -> int:
         return len(pasts.pairs)
 
 
+@pytest.fixture
+def no_memory_for_points() -> Iterator[None]:
+    """An engine of its own, whose histories are on disk as soon as they can be."""
+    before = list(embedded.engine_options)
+    embedded.close_engine()
+    embedded.engine_options += ["--history-memory-mib", "0"]
+    yield
+    embedded.close_engine()
+    embedded.engine_options[:] = before
+
+
 def test_a_sandbox_is_as_its_model_after_a_few_random_steps() -> None:
     assert _run(1, 25) >= 1
 
@@ -168,3 +181,15 @@ def test_a_sandbox_is_as_its_model_after_a_few_random_steps() -> None:
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_sandboxes_are_as_their_models_after_many_random_steps_and_leave_nothing(seed: int) -> None:
     assert_leaves_nothing(partial(_run, seed, 150))
+
+
+@pytest.mark.usefixtures("no_memory_for_points")
+def test_a_sandbox_whose_points_are_on_disk_is_as_its_model() -> None:
+    assert _run(1, 10) >= 1
+
+
+@pytest.mark.deep("fuzz")
+@pytest.mark.usefixtures("no_memory_for_points")
+@pytest.mark.parametrize("seed", range(8, 12))
+def test_sandboxes_whose_points_are_on_disk_are_as_their_models_and_leave_nothing(seed: int) -> None:
+    assert_leaves_nothing(partial(_run, seed, 100))

@@ -100,3 +100,19 @@ def _frozen_states() -> list[int]:
         with suppress(OSError):  # it has ended
             ranks[pid] = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
     return [pid for pid, rank in ranks.items() if rank == 1000]
+
+
+def test_a_point_that_the_kernel_ended_is_not_told_as_the_cause_of_a_later_death() -> None:
+    with Sandbox(history=5, memory_mib=128) as sandbox:
+        if "cgroup" not in str(sandbox.info().walls["memory"]):
+            pytest.skip("needs a memory cgroup, in which the kernel ends kept states first")
+        run(sandbox, "data = bytearray(b'x' * (60 << 20))")
+        for number in range(20):  # what a point holds is allowed on top once it was measured: the next one dies
+            run(sandbox, f"for place in range(0, len(data), 4096): data[place] = {number}")
+            if killed := any("memory was short" in point.note for point in sandbox.history()):
+                break
+        assert killed
+        result = sandbox.run_code("import os; os.kill(os.getpid(), 9)", timeout=60)
+        assert (result.state, result.cause) == ("restored", "signal 9")
+        result = sandbox.run_code("more = [bytearray(b'y' * (1 << 20)) for _ in range(1000)]", timeout=60)
+        assert (result.state, result.cause) == ("restored", "out of memory")

@@ -224,6 +224,8 @@ class ScriptedMachine:
         self.reached: list[str] = []
         self.failing: str | None = None
         self.changes: Sequence[FileChange] = ()
+        self.point_bytes = 4096  # of each on disk
+        self.based_on: list[str | None] = []
         self.images: dict[str, tuple[ScriptedBody, Mapping[str, object]]] = {}
 
     def gate(self, step: str) -> asyncio.Event:
@@ -286,6 +288,22 @@ class ScriptedMachine:
         return 4096
 
     keeps_images = True
+
+    async def write_point(
+        self, frozen: ScriptedFrozen, whose: str, about: Mapping[str, object], base: str | None, bytes_at_most: int
+    ) -> tuple[str, int]:
+        self.based_on.append(base)
+        await self._pass("write_point")
+        assert not frozen.closed
+        name = f"past-{whose}-{len(self.based_on)}"
+        self.images[name] = frozen.of, about
+        return name, self.point_bytes
+
+    def stop_writing_point(self) -> None:
+        self.reached.append("stop_writing_point")
+
+    async def point_sizes(self) -> Mapping[str, int]:
+        return {name: self.point_bytes for name in self.images if name.startswith("past-")}
 
     async def image_names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.images if name.startswith(prefix))

@@ -34,6 +34,7 @@ QUICK = Settings(
     waiting_cells=3,
     rich_bytes=10_000,
     automatic_points=False,
+    history_disk_bytes=0,
 )
 SETTINGS = replace(QUICK, configure_seconds=2.0, retire_seconds=0.05, snapshots=3, waiting_cells=10)
 Work = asyncio.Task[Any]

@@ -11,6 +11,8 @@ from ramet.errors import InvalidArgument, PointUnknown
 class CountedState:
     """A state that knows how many hold it."""
 
+    on_disk = False
+
     def __init__(self) -> None:
         self.holders = 1
 

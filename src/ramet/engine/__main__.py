@@ -10,6 +10,7 @@ import os
 import resource
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from ramet.engine.busy_selector import BusySelector
@@ -36,6 +37,10 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--packages", help="folder of the host in which installed packages are kept")
     parser.add_argument("--images", help="folder of the host in which images of templates are kept")
     parser.add_argument("--no-images", action="store_true", help="keep none, whatever the environment says")
+    parser.add_argument(
+        "--history-memory-mib", type=int, metavar="N", help="memory of kept states; 5 %% of all there is"
+    )
+    parser.add_argument("--history-disk-mib", type=int, metavar="N", help="the same on disk; 0: none is kept there")
     parser.add_argument("--sweep-faults", action="store_true", help="for tests: each fork fails one step later")
     chosen = parser.parse_args(arguments)
 
@@ -53,7 +58,10 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
         kill_seconds=kill,
         interpreter=None if only is None else Interpreter.read(only),
         packages_folder=chosen.packages,
+        history_bytes=None if chosen.history_memory_mib is None else chosen.history_memory_mib << 20,
     )
+    if chosen.history_disk_mib is not None:
+        settings = replace(settings, history_disk_bytes=chosen.history_disk_mib << 20)
     primary = socket.socket(fileno=chosen.primary)
     listener = socket.socket(fileno=chosen.listener) if chosen.listener is not None else None
     for descriptor in (chosen.primary, owner, chosen.broker, chosen.listener):

@@ -192,6 +192,20 @@ class Machine(Protocol):
     async def forget_image(self, name: str) -> None:
         """Remove it, if it is there."""
 
+    async def write_point(
+        self, frozen: Frozen, whose: str, about: Mapping[str, object], base: str | None, bytes_at_most: int
+    ) -> tuple[str, int]:
+        """Write a snapshot to disk that nobody waits for, under a name of this engine's own: its name and its size.
+
+        ``whose``: its sandbox. ``base``: an earlier one of the same. It is gone with the engine.
+        """
+
+    def stop_writing_point(self) -> None:
+        """Give up the one that is being written."""
+
+    async def point_sizes(self) -> Mapping[str, int]:
+        """What the points on disk take there, by their names."""
+
     async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
         """A snapshot from disk, and the data that was given. The caller closes it. None: none has this name."""
 

@@ -63,6 +63,11 @@ class Settings:
     points: int = 1000  # of all sandboxes; those not used for longest give theirs up
     points_automatic: int = 256  # the same for sandboxes that did not ask for a number
     history_bytes: int | None = None  # memory of all points; None: 5 % of the machine's
+    history_disk_bytes: int = 4096 * _MIB  # of all points on disk; 0: none is written there
+    points_on_disk: int = 500
+    points_on_disk_of_a_sandbox: int = 100
+    # The writer rests this many times as long as a write took, unless a sandbox has asked for a number of points.
+    point_write_rest: float = 3.0
     # Tool calls of a sandbox
     tool_links: int = 64  # connections to its tool socket
     all_tool_links: int = 2048  # of all sandboxes: each costs a descriptor. Beyond this, a sandbox gets only a few

@@ -97,6 +97,8 @@ class Body:
         self._freezes: set[asyncio.Future[None]] = set()
         self.prepared: PreparedPart | None = None  # until its first user takes it
         self._snapshots: set[Frozen] = set()  # their shadows are in this pod's groups
+        self._killed_snapshots = 0  # of those that were in it: ended by the kernel
+        self._killed_before = 0  # of these, when the present life began
         self._closing: asyncio.Task[None] | None = None
         self._shared_memory: SharedMemoryWatch | None = None
         self._watch()
@@ -187,7 +189,9 @@ class Body:
     def _starved(self, life: Life) -> bool:
         """Whether it was killed because memory ran out: in its own group or, if it has none, in the one around all."""
         if "memory" in self._delegation.folders:
-            return self.pod.group is not None and self.pod.group.out_of_memory_kills() > life.kills_before
+            # The kernel rather ends kept states than the REPL, and counts them as well.
+            others = self._count_killed() - self._killed_before
+            return self.pod.group is not None and self.pod.group.out_of_memory_kills() > life.kills_before + others
         return not life.killed and self._surroundings.explain(life.kills_before)
 
     def signal(self, number: int) -> None:
@@ -213,6 +217,7 @@ class Body:
         await self._ended()
         async with self._entering:  # a program that enters meanwhile would hold ids that the REPL needs
             await self.pod.empty()
+            self._killed_before = self._count_killed()
             self.life = await self._wake(self.template, self.pod)
         self._release_claim()
         self._watch()
@@ -329,7 +334,11 @@ class Body:
 
     def keep(self, frozen: Frozen) -> None:
         """The shadow of a new snapshot of this sandbox is in the pod's groups, which cannot go before it."""
+        self._killed_snapshots += sum(known.killed for known in self._snapshots if known.closed)
         self._snapshots = {known for known in self._snapshots if not known.closed} | {frozen}
+
+    def _count_killed(self) -> int:
+        return self._killed_snapshots + sum(known.killed for known in self._snapshots)
 
     def _release_claim(self) -> None:
         """Its memory is not the one that it was thawed with any more."""

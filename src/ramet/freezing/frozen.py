@@ -81,6 +81,7 @@ class Frozen:
         self._tracer = tracer
         self._own_score: int | None = None  # oom_score_adj, while it gives way
         self._thaws = 0  # under way
+        self._ended_before = False  # its shadow had ended when it was closed
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -124,6 +125,11 @@ class Frozen:
             if self._own_score is not None and not self._thaws and self.shadow:
                 _set_oom_score(self.shadow, _GIVES_WAY)
 
+    @property
+    def killed(self) -> bool:
+        """Whether its shadow has ended, or had before this was closed. Only the kernel does that, for memory."""
+        return self._ended_before if self.closed else bool(self.shadow) and _has_ended(self.shadow)
+
     async def usable(self) -> bool:
         """Whether its shadow still stands where it was frozen: the kernel may have ended it."""
         if self.closed or not self.shadow:
@@ -133,6 +139,7 @@ class Frozen:
     async def close(self) -> None:
         # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
         if self._closing is None:
+            self._ended_before = self.killed
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
 
@@ -145,6 +152,15 @@ class Frozen:
             self.claim.release()
         if self._pod is not None:
             await self._pod.close()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process is a zombie: its tracer has not reaped it yet, so the number still means it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 def _oom_score(pid: int) -> int | None:

@@ -23,6 +23,7 @@ from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.images.images import Images
+from ramet.freezing.images.points import PointImages
 from ramet.freezing.images.sandboxes import SandboxImages
 from ramet.freezing.images.store import StoreRoom
 from ramet.freezing.images.templates import TemplateImages
@@ -111,6 +112,7 @@ class Machine:
             if self._images is None
             else SandboxImages(self._images, maker, self._tracer, lambda spec: template_image_name(spec, guest))
         )
+        self._points = None if self._images is None or self._saved is None else PointImages(self._images, self._saved)
         self._thawer = Thawer(self._tracer, delegation, self._surroundings)
         self._ready: Pool[SandboxKind, Body] = Pool(self._make_ahead, _SANDBOXES_READY, maker.pool.load)
         maker.on_crowded = self._ready.give_up
@@ -413,6 +415,20 @@ class Machine:
         if self._images is not None:
             await self._images.forget(name)
 
+    async def write_point(
+        self, frozen: Frozen, whose: str, about: Mapping[str, object], base: str | None, bytes_at_most: int
+    ) -> tuple[str, int]:
+        if self._points is None:
+            raise RametError("this engine keeps no images on disk")
+        return await self._points.write(frozen, whose, about, base, bytes_at_most)
+
+    def stop_writing_point(self) -> None:
+        if self._images is not None:
+            self._images.give_way()
+
+    async def point_sizes(self) -> Mapping[str, int]:
+        return {} if self._points is None else await self._points.sizes()
+
     def _on_disk(self) -> SandboxImages:
         if self._saved is None:
             raise RametError(
@@ -440,6 +456,8 @@ class Machine:
         await self._ready.close()
         await self._maker.close()
         await self._templates.close()
+        if self._points is not None:
+            await self._points.close()
         if self._images is not None:
             await self._images.close()
         if self._shared_memory is not None:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import ramet.isolation
-from ramet.errors import HostNotCapable
+from ramet.errors import HostNotCapable, InvalidArgument
 from ramet.isolation.files import cache_folders, interpreter, skeleton
 from ramet.isolation.kernel import cgroups
 from ramet.isolation.own_processes import engine_uids
@@ -176,6 +176,23 @@ def images_option() -> list[str]:
     return ["--no-images"] if folder is None else ["--images", folder]
 
 
+def history_options() -> list[str]:
+    """The engine's options for the budgets of kept states, as the caller's environment has them."""
+    options = []
+    for variable, option in (
+        ("RAMET_HISTORY_MEMORY_MIB", "--history-memory-mib"),
+        ("RAMET_HISTORY_DISK_MIB", "--history-disk-mib"),
+    ):
+        given = os.environ.get(variable, "")
+        if given:
+            if not given.isascii() or not given.isdigit() or len(given) > 9:
+                raise InvalidArgument(
+                    f"{variable} must be a number of MiB, got {given!r:.40}", details={"argument": variable}
+                )
+            options += [option, given]
+    return options
+
+
 def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str]) -> EngineProcess:
     """Build the launcher's command line and start it.
 
@@ -218,6 +235,8 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
         command += ["--packages", packages]
     if not any(option.startswith(("--images", "--no-images")) for option in options):
         command += images_option()
+    if not any(option.startswith("--history-") for option in options):
+        command += history_options()
     # A memfd rather than a pipe: the engine never blocks on it, and its end can be read after a crash.
     log = os.memfd_create("ramet-engine-log", os.MFD_CLOEXEC)
     # The lock on the engine's uid belongs to the open file. The launcher keeps it open, and so holds the lock until it

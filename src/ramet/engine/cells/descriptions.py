@@ -51,4 +51,5 @@ def _usage(sandbox: Sandbox, body: Body) -> dict[str, int]:
     usage["spilled_bytes"] = sandbox.spilled_bytes
     usage["points"] = len(kept)
     usage["points_bytes"] = sum(step.memory_bytes for step in kept)
+    usage["points_on_disk"] = sum(step.state is not None and step.state.on_disk for step in kept)
     return usage

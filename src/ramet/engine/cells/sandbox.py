@@ -468,7 +468,7 @@ class Sandbox:
             step.attempts = self.attempts  # the log of its network goes with the id
         for state in (*self.past.take_states(), *winner.past.take_states()):
             self.past.release(state)
-        past.release = self.past.release
+        past.release, past.unload = self.past.release, self.past.unload
         self.past = past
         if self.points is not None:
             self.points.moved()

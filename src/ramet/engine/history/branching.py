@@ -10,6 +10,7 @@ from time import perf_counter
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
 from ramet.engine.history.point_source import PointSource, spec_at
+from ramet.engine.images.points import DiskState
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.fork import ForkResult
 from ramet.engine.making.snapshots import Snapshot
@@ -44,7 +45,7 @@ async def fork_at(
     workshop = registry.workshop
     # Tools as they are now: the same client answers them.
     tools = parent.carried.tools
-    carried = replace(state.carried, tools=tools) if isinstance(state, Snapshot) else None
+    carried = replace(state.carried, tools=tools) if isinstance(state, Snapshot | DiskState) else None
     spec, asked = replace(spec_at(step, parent.spec), persistent=False), step.asked
     past = parent.past.copy(step, parent.past.wanted)
     state.hold()  # it may be given up meanwhile

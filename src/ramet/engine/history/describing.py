@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.going_back import WentBack
-from ramet.engine.history.past import AT_ONCE, NOT_YET, WRITTEN_SINCE, Step
-from ramet.protocol.values.history import CODE_CHARACTERS, History, Point, Undone
+from ramet.engine.history.past import AT_ONCE, NOT_YET, WRITTEN_SINCE, Step, TemplateState
+from ramet.engine.images.points import DiskState
+from ramet.protocol.values.history import CODE_CHARACTERS, History, KeptIn, Point, Undone
 
 
 def history(sandbox: Sandbox) -> dict[str, object]:
@@ -16,7 +17,11 @@ def history(sandbox: Sandbox) -> dict[str, object]:
     taking, note = taker.taking() if taker is not None else ("off", "")
     steps = sandbox.past.steps
     found = History(
-        tuple(_point(step, sandbox.past.last) for step in steps), taking, note, sum(step.memory_bytes for step in steps)
+        tuple(_point(step, sandbox.past.last) for step in steps),
+        taking,
+        note,
+        sum(step.memory_bytes for step in steps),
+        sum(step.state.disk_bytes for step in steps if isinstance(step.state, DiskState)),
     )
     return {**asdict(found), "points": [asdict(point) for point in found.points]}
 
@@ -43,4 +48,14 @@ def _point(step: Step, last: Step | None) -> Point:
         step.time_ms,
         unkept if not kept else WRITTEN_SINCE if step.stale else "",
         step.pause_seconds,
+        _place(step),
+        step.state.disk_bytes if isinstance(step.state, DiskState) else step.memory_bytes,
     )
+
+
+def _place(step: Step) -> KeptIn:
+    if step.state is None:
+        return ""
+    if isinstance(step.state, TemplateState):
+        return "template"
+    return "disk" if step.state.on_disk else "memory"

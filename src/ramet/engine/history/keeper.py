@@ -9,6 +9,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.history.disk import PastOnDisk
 from ramet.engine.history.memory import machine_memory_bytes, own_memory
 from ramet.engine.history.past import KILLED, Recovered, State, Step
 from ramet.engine.history.returning import back_to_last
@@ -43,6 +44,7 @@ class HistoryKeeper:
         self._working = False
         self._unmeasured: dict[PointTaker, None] = {}  # with states that were kept since they were measured
         self._measuring = False
+        self.disk = PastOnDisk(workshop, settings, background, self._takers.values)
         self._bytes_at_most = settings.history_bytes
         if self._bytes_at_most is None:
             self._bytes_at_most = int(machine_memory_bytes() * _MEMORY_SHARE)
@@ -54,6 +56,7 @@ class HistoryKeeper:
         """Keep its states from now on."""
         sandbox.past.release = self.release
         taker = sandbox.points = self._takers[sandbox] = PointTaker(sandbox, self)
+        sandbox.past.unload = lambda step, why: self.disk.take(taker, step, why)
         sandbox.on_points_stopped = lambda: self._forget(sandbox)
         if _frozen(taker):
             self.took(taker)
@@ -148,7 +151,12 @@ class HistoryKeeper:
         """Drop states until all are within their bounds. The owner that holds most gives up first, so that nobody can
         use up the history of others; of its sandboxes those not used for longest.
         """
-        kept = [(taker, step, snapshot) for taker in self._takers.values() for step, snapshot in _frozen(taker)]
+        kept = [
+            (taker, step, snapshot)
+            for taker in self._takers.values()
+            for step, snapshot in _frozen(taker)
+            if not step.leaving
+        ]
         held = Counter(snapshot for _, _, snapshot in kept)
         # Of those that nobody else holds: a snapshot of the user's would not go.
         bytes_of = {snapshot: step.memory_bytes for _, step, snapshot in kept if snapshot.holders <= held[snapshot]}
@@ -170,7 +178,7 @@ class HistoryKeeper:
             greatest = max(weights, key=lambda owner: weights[owner])
             taker, step, snapshot = given_up = next(one for one in kept if one[0].sandbox.owner == greatest)
             kept.remove(given_up)
-            taker.past.drop(step, GIVEN_UP)
+            self.disk.take(taker, step, GIVEN_UP)
             held[snapshot] -= 1
             if not held[snapshot]:
                 total_bytes -= bytes_of.pop(snapshot, 0)
@@ -180,7 +188,7 @@ class HistoryKeeper:
         """How many states are kept, and the memory that they take."""
         takers = [taker for taker in self._takers.values() if owner in (None, taker.sandbox.owner)]
         kept = {snapshot: step.memory_bytes for taker in takers for step, snapshot in _frozen(taker)}
-        return {"points": len(kept), "memory_bytes": sum(kept.values())}
+        return {"points": len(kept), "memory_bytes": sum(kept.values()), **self.disk.facts(owner)}
 
 
 def _frozen(taker: PointTaker) -> list[tuple[Step, Snapshot]]:

@@ -29,6 +29,8 @@ WRITTEN_SINCE = "files or values were written from outside after it was kept"
 class State(Protocol):
     """A kept state. It is closed when the last of its holders has let go."""
 
+    on_disk: bool
+
     def hold(self) -> None: ...
     async def let_go(self) -> None: ...
 
@@ -38,6 +40,8 @@ class TemplateState:
 
     ``spec``: of the sandbox then. It may be another sandbox's by now, of a snapshot that it was restored to.
     """
+
+    on_disk = False
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
@@ -82,6 +86,7 @@ class Step:
     )
     lost: bool = False  # its work is not part of the present state
     unkept: str = AT_ONCE  # why there is no state
+    leaving: str = ""  # why memory has no room for the state: it is being written to disk, or waits for it
     changed_bytes: int | None = None
     in_pod: bool = False  # the frozen process is in the groups of the sandbox's present pod
     pause_seconds: float | None = None  # that the sandbox stood still for it
@@ -131,6 +136,8 @@ class Past:
         self.wanted = None if wanted is None else int(wanted)  # False is 0
         self.steps: list[Step] = []
         self.release: Callable[[State], None] = lambda _: None
+        # What becomes of a state that memory has no room for. It may be written to disk: then it stays until it is.
+        self.unload: Callable[[Step, str], object] = self.drop
         self._number = 0
         self._kept: set[Step] = set()  # a few of the steps: all sandboxes are asked for theirs again and again
 
@@ -253,7 +260,7 @@ class Past:
     # What goes
 
     def thin(self) -> None:
-        """Keep the newest states; of older ones every second, of still older ones every fourth, and so on."""
+        """Keep the newest states in memory; of older ones every second, of still older ones every fourth, and so on."""
         if self.wanted is not None:
             return
         # States, not steps: of cells that follow one another at once hardly any is kept.
@@ -262,8 +269,8 @@ class Past:
         for step in reversed(self.kept()):
             while newest - step.order >= until:
                 spacing, until = spacing * 2, until * 2
-            if step.order % spacing:
-                self.drop(step, THINNED)
+            if step.order % spacing and step.state is not None and not step.state.on_disk and not step.leaving:
+                self.unload(step, THINNED)
 
     def _next_order(self) -> int:
         return max((step.order + 1 for step in self.kept()), default=0)
@@ -271,6 +278,12 @@ class Past:
     def drop(self, step: Step, why: str) -> None:
         self._let_go(step)
         step.unkept = why
+
+    def exchange(self, step: Step, state: State) -> None:
+        """The same state in another form. The caller's hold on it becomes the step's."""
+        self._let_go(step)
+        step.state = state
+        self._kept.add(step)
 
     def truncate(self, step: Step) -> list[Step]:
         """The sandbox is back at a step: those after it are gone. Returns them."""
@@ -299,7 +312,7 @@ class Past:
     def _let_go(self, step: Step) -> None:
         if step.state is not None:
             self.release(step.state)
-            step.state, step.memory_bytes, step.in_pod = None, 0, False
+            step.state, step.memory_bytes, step.in_pod, step.leaving = None, 0, False, ""
             self._kept.discard(step)
 
     # Copies
@@ -310,7 +323,7 @@ class Past:
         past.release = self.release
         place = 0 if wanted == 0 else len(self.steps) if until is None else self.steps.index(until) + 1
         # The copy has a network of its own, which has tried nothing yet.
-        past.steps = [replace(step, attempts=0, in_pod=False) for step in self.steps[:place]]
+        past.steps = [replace(step, attempts=0, in_pod=False, leaving="") for step in self.steps[:place]]
         past._number = past.steps[-1].number + 1 if past.steps else 0
         for step in past.steps:
             if step.state is not None:

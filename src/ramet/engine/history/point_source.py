@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from ramet.engine.cells.sandbox import Sandbox, first_carried
 from ramet.engine.history.past import AskedOnTop, State, Step, TemplateState
+from ramet.engine.images.points import DiskState
 from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.network.prepared import open_proxy_sockets, prepare
-from ramet.engine.seams import Body, Machine
+from ramet.engine.seams import Body, Frozen, Machine
 from ramet.errors import ForkFailed, SandboxLost
 from ramet.protocol.values.specs import SandboxSpec
 
@@ -33,14 +34,19 @@ class PointSource:
         made: list[Body] = []
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_close_all, made)
-            await finish_all(*(self._body(made) for _ in range(self.count)))
+            if isinstance(self.state, DiskState):
+                async with self.state.thawable() as frozen:
+                    await finish_all(*(self._body(made, frozen) for _ in range(self.count)))
+            else:
+                frozen_now = self.state.frozen if isinstance(self.state, Snapshot) else None
+                await finish_all(*(self._body(made, frozen_now) for _ in range(self.count)))
             undo.pop_all()
         return made
 
-    async def _body(self, made: list[Body]) -> None:
+    async def _body(self, made: list[Body], frozen: Frozen | None) -> None:
         spec = self.spec
-        if isinstance(self.state, Snapshot):
-            body = await self.machine.thaw(self.state.frozen, spec.limits, spec.mounts)
+        if frozen is not None:
+            body = await self.machine.thaw(frozen, spec.limits, spec.mounts)
         else:
             ahead = prepare if self.needs_network else None
             body = await self.machine.create(spec.template, spec.limits, spec.mounts, ahead)
@@ -55,7 +61,7 @@ class PointSource:
             raise ForkFailed(f"a sandbox ended before it could take a cell: {error.message}") from error
 
     async def _settle(self, sandbox: Sandbox) -> None:
-        if not isinstance(self.state, Snapshot):
+        if not isinstance(self.state, Snapshot | DiskState):
             await sandbox.configure()
         elif self.reseed or self.state.keep_pid:
             await sandbox.repl.thawed(self.reseed, stir=self.state.keep_pid)
@@ -78,7 +84,7 @@ class Returning:
 
     def take(self, body: Body) -> Sandbox:
         self.check()
-        if isinstance(self.state, Snapshot):
+        if isinstance(self.state, Snapshot | DiskState):
             self.retire(self.sandbox.become(body, self.spec, self.state.carried))
         else:
             fresh = body.prepared is None or not first_carried(body).variables
@@ -94,7 +100,7 @@ def spec_at(step: Step, own: SandboxSpec) -> SandboxSpec:
     if step.asked is not None:
         then = step.asked.spec
     else:
-        assert isinstance(step.state, Snapshot | TemplateState)
+        assert isinstance(step.state, Snapshot | DiskState | TemplateState)
         then = step.state.spec
     return replace(own, template=then.template, environment=then.environment, cwd=then.cwd)
 

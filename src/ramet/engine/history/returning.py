@@ -11,6 +11,7 @@ from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.memory import without_memory
 from ramet.engine.history.past import ENDS_ITSELF, KILLED, Past, Recovered, Step
 from ramet.engine.history.point_source import PointSource, Returning, spec_at
+from ramet.engine.images.points import GONE, DiskState
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
@@ -29,7 +30,7 @@ async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire, wat
     ``watch_seconds``: how long that must live by itself, if it is suspected to end by itself.
     """
     error: RametError = PointUnknown("the sandbox has no kept state")
-    kept = [step for step in sandbox.past.kept() if isinstance(step.state, Snapshot) and not step.blank]
+    kept = [step for step in sandbox.past.kept() if isinstance(step.state, Snapshot | DiskState) and not step.blank]
     for step in reversed(kept[-_TRIES:]):
         try:
             await bring_back(workshop, sandbox, step, sandbox.check_open, retire)
@@ -81,6 +82,9 @@ async def bring_back(
             source = PointSource(machine, state, spec, sandbox.network is not None, asked=step.asked)
             await bring_up(source, [Returning(sandbox, state, spec, check, retire)], undone)
             undone.pop_all()
+    except PointUnknown as error:
+        sandbox.past.drop(step, GONE)
+        raise PointUnknown(f"the state of point {step.id} is not kept any more: {error.message}") from error
     except RametError:
         if isinstance(state, Snapshot) and not await state.frozen.usable():
             sandbox.past.drop(step, KILLED)

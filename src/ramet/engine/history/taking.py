@@ -16,6 +16,7 @@ from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.expense import Expense
 from ramet.engine.history.memory import resident_bytes
 from ramet.engine.history.past import ENDS_ITSELF, Past, Recovered, Step
+from ramet.engine.images.points import DiskState
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
@@ -317,7 +318,7 @@ class PointTaker:
         """Whether there is a state to go back to that is more than an empty Python."""
         if self.sandbox.spec.recover != "point":
             return False
-        return any(isinstance(step.state, Snapshot) and not step.blank for step in self.past.steps)
+        return any(isinstance(step.state, Snapshot | DiskState) and not step.blank for step in self.past.steps)
 
     async def restore_last(self, idle: bool) -> Recovered:
         """Bring a sandbox whose REPL has ended back to its last kept state. Raises RametError.

@@ -24,6 +24,8 @@ from ramet.protocol.values.specs import SandboxSpec
 class Snapshot:
     """A frozen sandbox, its spec, and how many hold it. The last holder to let go closes it."""
 
+    on_disk = False
+
     def __init__(self, frozen: Frozen, spec: SandboxSpec, carried: CarriedState, keep_pid: bool) -> None:
         self.id = f"snp_{secrets.token_hex(16)}"
         self.frozen = frozen

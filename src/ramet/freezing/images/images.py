@@ -16,6 +16,7 @@ from ramet.errors import RametError
 from ramet.freezing import _core
 from ramet.freezing.failures import describe
 from ramet.freezing.images import identity, vdso
+from ramet.freezing.images.engine_marks import sweep_left
 from ramet.freezing.images.manifest import (
     FILLED,
     MEMORY_LIMITS,
@@ -59,7 +60,8 @@ class ImageSource:
     name: str  # that the image gets
     template: TemplateSpec
     snapshot: _core.Snapshot
-    base: str | None = None  # name of an image that may have many of its pages
+    bases: tuple[str, ...] = ()  # names of images that may have many of its pages: the first that can be used is
+    gives_way: bool = False  # to images that somebody waits for: it is given up when one of these is to be written
     bytes_at_most: int = 64 << 30  # of memory: a sandbox may have mapped more than anybody wants to write
     file_bytes: int = 0  # of its files
     # Paths of mapped files that only this process had, although every pod shows something there.
@@ -85,6 +87,7 @@ class Images:
         self._opening: asyncio.Task[ImageStore] | None = None
         self._writer: PageWriter | None = None
         self._turn = asyncio.Lock()
+        self._giving_way: PageWriter | None = None
         self.poured = 0
         self.written = 0
         self.last_error = ""
@@ -102,7 +105,9 @@ class Images:
             folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
         finally:
             os.close(mount)
-        return await asyncio.to_thread(ImageStore, folder)
+        store = await asyncio.to_thread(ImageStore, folder)
+        await asyncio.to_thread(sweep_left, store)
+        return store
 
     def note(self, what: str, error: Exception) -> str:
         """Keep the last failure, for `facts`. Returns its cause in words."""
@@ -201,16 +206,28 @@ class Images:
 
         Raises one of FAILURES; then the name leads to what it led to before.
         """
+        if self._giving_way is not None and not source.gives_way:
+            self._giving_way.stop()
         async with self._turn:
             if self._closed:
                 raise RametError("the image was not written: the engine is closing")
             states = await self._traced(_core.states, source.snapshot, _POUR_SECONDS)
             store = await self.store()
             writer = self._writer = PageWriter(store.hash_key)
-            # A caller that is cancelled waits for the thread, which reads memory of a process that is ended next.
-            size = await finish(asyncio.to_thread(self._write, store, writer, source, *states), lambda _: None)
+            self._giving_way = writer if source.gives_way else None
+            work = asyncio.create_task(asyncio.to_thread(self._write, store, writer, source, *states))
+            try:
+                # A caller that is cancelled waits for the thread, which reads memory of a process that is ended next.
+                size = await finish(work, lambda _: None)
+            finally:
+                self._giving_way = None
             self.written += 1
             return size
+
+    def give_way(self) -> None:
+        """End the write that nobody waits for, if one is under way."""
+        if self._giving_way is not None:
+            self._giving_way.stop()
 
     def _write(
         self,
@@ -235,12 +252,13 @@ class Images:
             if memory_bytes > source.bytes_at_most:
                 raise ImageRefused(f"its memory takes {memory_bytes} bytes, allowed are {source.bytes_at_most}")
             # Of an increment most is shared; what it really takes is counted with the next one.
-            written_bytes = memory_bytes // 8 if source.base is not None else memory_bytes
+            written_bytes = memory_bytes // 8 if source.bases else memory_bytes
             store.make_room(written_bytes + source.file_bytes, source.name, self._room)
 
-        store.sweep()
+        if not source.gives_way:
+            store.sweep()
         with contextlib.ExitStack() as always, store.new() as new:
-            base = _open_base(store, source.base)
+            base = _open_base(store, source.bases)
             known = None
             if base is not None:
                 always.enter_context(base)
@@ -308,19 +326,18 @@ def _fill(pid: int, opened: OpenImage) -> None:
         raise ImageRefused(done.stderr.decode("utf-8", "replace").strip() or "the helper program was ended")
 
 
-def _open_base(store: ImageStore, name: str | None) -> OpenImage | None:
-    """An image to leave pages out against. None: there is none, or it has collected too many page files itself."""
-    if name is None:
-        return None
-    try:
-        image_id = store.find(name)
-        opened = None if image_id is None else store.read(image_id)
-    except FAILURES:
-        return None
-    if opened is not None and (len(opened.pages) >= PAGE_FILES_AT_MOST or _is_sparse(opened)):
-        opened.close()
-        return None
-    return opened
+def _open_base(store: ImageStore, names: Sequence[str]) -> OpenImage | None:
+    """The first image to leave pages out against. None: there is none, or all have collected too many page files."""
+    for name in names:
+        with contextlib.suppress(*FAILURES):
+            image_id = store.find(name)
+            opened = None if image_id is None else store.read(image_id)
+            if opened is None:
+                continue
+            if len(opened.pages) < PAGE_FILES_AT_MOST and not _is_sparse(opened):
+                return opened
+            opened.close()
+    return None
 
 
 def _is_sparse(opened: OpenImage) -> bool:

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,14 @@ _FILES = "files"
 _SLACK_BYTES = 1 << 30  # template and libraries
 
 
+@dataclass(frozen=True, slots=True)
+class WritingPoint:
+    """How an image is written that nobody waits for."""
+
+    base: str | None  # name of an earlier image of the same sandbox
+    bytes_at_most: int
+
+
 class SandboxImages:
     """Writes and pours the images of one machine's sandboxes."""
 
@@ -49,7 +58,9 @@ class SandboxImages:
         self._maker = maker
         self._tracer = tracer
 
-    async def save(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
+    async def save(
+        self, frozen: Frozen, name: str, about: Mapping[str, object], point: WritingPoint | None = None
+    ) -> int:
         """Write a snapshot under a name. ``about`` is the engine's own, plain data. Returns the size in bytes.
 
         Pages that the image of this name has already, or else the image of its template, are not written again.
@@ -58,7 +69,11 @@ class SandboxImages:
         """
         if not isinstance(frozen.recipes, SandboxRecipes):
             raise RametError("only the snapshot of a sandbox can be saved")
-        base, limits = await self._base(frozen, name), frozen.recipes.limits
+        limits = frozen.recipes.limits
+        bases = await self._bases(frozen, name if point is None else point.base)
+        bytes_at_most = limits.memory_bytes + limits.disk_bytes + _SLACK_BYTES
+        if point is not None:
+            bytes_at_most = min(bytes_at_most, point.bytes_at_most)
         guest = await asyncio.to_thread(identity.guest_digest, self._images.guest)
         # A fresh tree: what the mapped files are, without anything that the sandbox has written.
         pod = await self._maker.make(frozen.template.interpreter, BOOT_LIMITS, (), boot=True)
@@ -66,8 +81,9 @@ class SandboxImages:
             name,
             frozen.template,
             frozen.snapshot,
-            base=base,
-            bytes_at_most=limits.memory_bytes + limits.disk_bytes + _SLACK_BYTES,
+            bases=bases,
+            gives_way=point is not None,
+            bytes_at_most=bytes_at_most,
             file_bytes=frozen.recipes.image.file_bytes,
             own_files=_OwnFiles(frozen.recipes.image, pod.root),
             parts=partial(_parts, frozen, frozen.recipes, {**about, "guest": guest}, pod.root, name),
@@ -80,14 +96,14 @@ class SandboxImages:
         finally:
             await pod.close()
 
-    async def _base(self, frozen: Frozen, name: str) -> str | None:
+    async def _bases(self, frozen: Frozen, name: str | None) -> tuple[str, ...]:
         try:
             store = await self._images.store()
-            if await asyncio.to_thread(store.find, name) is not None:
-                return name
+            template = await asyncio.to_thread(self._template_name, frozen.template)
+            found = None if name is None else await asyncio.to_thread(store.find, name)
         except FAILURES:
-            return None
-        return self._template_name(frozen.template)
+            return ()
+        return (template,) if name is None or found is None else (name, template)
 
     async def load(self, name: str) -> tuple[Frozen, dict[str, Any]] | None:
         """The snapshot that was saved under a name, frozen again, and ``about``. None: there is none.

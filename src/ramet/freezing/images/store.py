@@ -36,6 +36,7 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID = re.compile(r"img_[0-9a-f]{32}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE_PREFIX = "template-"
+PAST_PREFIX = "past-"  # of points, which have a budget of their own
 _PAGES = re.compile(r"pages(\.[0-9])?")
 _KEY_BYTES = 32
 _SMALL = 4096
@@ -71,6 +72,10 @@ class ImageStore:
     def close(self) -> None:
         for descriptor in (self._images, self._names, self._folder):
             os.close(descriptor)
+
+    @property
+    def folder(self) -> int:
+        return self._folder
 
     @property
     def hash_key(self) -> bytes:
@@ -247,6 +252,10 @@ class ImageStore:
 
         Images of templates go to make room, the least recently used ones first; what a user has saved never does.
         """
+        if name.startswith(PAST_PREFIX):
+            if needed > self._free():
+                raise OSError(f"it may take {needed} bytes, which would leave less than a tenth of the disk")
+            return
         templates, saved = self._by_kind()
         if name.startswith(TEMPLATE_PREFIX):
             self._remove_oldest(templates, sum(image.size_bytes for image in templates) + needed - room.templates)
@@ -261,8 +270,8 @@ class ImageStore:
             raise OSError(f"it may take {needed} bytes, which would leave less than a tenth of the disk")
 
     def _by_kind(self) -> tuple[list[ImageFacts], list[ImageFacts]]:
-        """Images of templates, and all others but those that another engine is about to name."""
-        images = [image for image in self.images() if image.names]
+        """Images of templates, and all others but points, and those that another engine is about to name."""
+        images = [image for image in self.images() if image.names and not image.names[0].startswith(PAST_PREFIX)]
         templates = [image for image in images if all(name.startswith(TEMPLATE_PREFIX) for name in image.names)]
         return templates, [image for image in images if image not in templates]
 

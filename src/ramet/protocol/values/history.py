@@ -19,6 +19,8 @@ _POINT_ID = re.compile(r"p[0-9]{1,12}")
 PointKind = Literal["start", "cell", "restore", "restart"]
 _KINDS: Mapping[str, PointKind] = {"cell": "cell", "restore": "restore", "restart": "restart"}
 Taking = Literal["on", "suspended", "off"]
+KeptIn = Literal["memory", "disk", "template", ""]
+_PLACES: Mapping[str, KeptIn] = {"memory": "memory", "disk": "disk", "template": "template"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Point:
     time_ms: int  # when it ended, in milliseconds since the epoch
     note: str
     pause_seconds: float | None  # that the sandbox stood still for it; None: it did not
+    kept_in: KeptIn  # where the state is; "template": it takes no room, the template makes it anew
+    kept_bytes: int  # that it takes there, as far as it was measured
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> Point:
@@ -55,6 +59,8 @@ class Point:
             time_ms=fields.whole(header, "time_ms"),
             note=fields.text(header, "note"),
             pause_seconds=fields.optional_number(header, "pause_seconds"),
+            kept_in=_PLACES.get(fields.text(header, "kept_in"), ""),
+            kept_bytes=fields.natural(header, "kept_bytes"),
         )
 
 
@@ -69,6 +75,7 @@ class History:
     taking: Taking
     note: str
     memory_bytes: int  # that the kept states take, as far as it was measured
+    disk_bytes: int  # the same on disk
 
     def __iter__(self) -> Iterator[Point]:
         return iter(self.points)
@@ -95,6 +102,7 @@ class History:
             taking="on" if taking == "on" else "off" if taking == "off" else "suspended",
             note=fields.text(header, "note"),
             memory_bytes=fields.natural(header, "memory_bytes"),
+            disk_bytes=fields.natural(header, "disk_bytes"),
         )
 
 
@@ -158,7 +166,7 @@ def _point(value: object) -> Point:
 def _line(point: Point) -> str:
     code = " ".join(point.code.split()) if point.kind == "cell" else f"({point.kind})"
     shown = code if code.isprintable() else ascii(code)
-    state = "kept" if point.kept else point.note or "not kept"
+    state = "kept on disk" if point.kept_in == "disk" else "kept" if point.kept else point.note or "not kept"
     outcome = f" {point.outcome}" if point.outcome else ""
     return f"{point.id}{outcome}{', lost' if point.lost else ''}, {state}: {shown[:80]}"
 

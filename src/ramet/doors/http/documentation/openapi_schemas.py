@@ -97,6 +97,8 @@ _POINT_FIELDS: dict[str, api.Schema] = {
     "time_ms": api.whole(),
     "note": api.text("Why the state is not kept."),
     "pause_seconds": api.number("That the sandbox stood still for it.", null=True),
+    "kept_in": api.choice("memory", "disk", "template", "", help="Where the state is; empty if it is not kept."),
+    "kept_bytes": api.whole("What it takes there, as far as it was measured."),
 }
 
 SCHEMAS: Mapping[str, api.Schema] = {
@@ -280,6 +282,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
             "taking": api.choice("on", "suspended", "off", help="Whether points are taken."),
             "note": api.text("Why they are not."),
             "memory_bytes": api.whole("Memory that the kept states take, as far as it was measured."),
+            "disk_bytes": api.whole("What they take on disk."),
         }
     ),
     "Undone": api.record(

@@ -29,7 +29,7 @@ from ramet.doors.http.settings import ServerSettings
 from ramet.doors.http.state import DATABASE_NAME, SERVE_NAME, prepare
 from ramet.errors import InvalidArgument, RametError
 from ramet.isolation.kernel import cgroups
-from ramet.isolation.launch import images_option
+from ramet.isolation.launch import history_options, images_option
 from ramet.transport.locking import FileLock, holder
 from ramet.web.listener import address_of, is_loopback, listen, reachable
 from ramet.web.request_log import Log
@@ -71,7 +71,7 @@ def serve(
                 # (status=219/CGROUP) as long as an engine is below it. It tries again until the engine has ended.
                 linger_seconds = 0.0
                 Log(settings.log_format).event("sandboxes end with this server", reason="no DelegateSubgroup")
-        keeper_options = ["--linger", str(linger_seconds), "--", *images_option(), *engine_options]
+        keeper_options = ["--linger", str(linger_seconds), "--", *images_option(), *history_options(), *engine_options]
         supervisor = Supervisor(settings, listener, keeper_options, announce, progress)
         return asyncio.run(supervisor.run())
 

@@ -22,6 +22,8 @@ _POINT = {
     "time_ms": 1767225600000,
     "note": "",
     "pause_seconds": 0.0021,
+    "kept_in": "memory",
+    "kept_bytes": 1782579,
 }
 _UNDONE = {"point": _POINT, "cell_ids": [2], "tool_calls": [], "connections": [], "writable_mounts": []}
 
@@ -34,7 +36,7 @@ _UNDONE = {"point": _POINT, "cell_ids": [2], "tool_calls": [], "connections": []
         200: api.answer(
             "The points, and whether more of them are taken.",
             api.ref("History"),
-            {"points": [_POINT], "taking": "on", "note": "", "memory_bytes": 734003},
+            {"points": [_POINT], "taking": "on", "note": "", "memory_bytes": 1782579, "disk_bytes": 0},
         )
     },
 )

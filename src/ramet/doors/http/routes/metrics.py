@@ -129,6 +129,8 @@ class _EngineState(Collector):
         history = fields.optional_mapping(stats, "history") or {}  # an engine of an earlier version tells nothing of it
         yield GaugeMetricFamily("ramet_points", "States that histories keep.", _whole(history, "points"))
         yield GaugeMetricFamily("ramet_points_bytes", "Memory of these states.", _whole(history, "memory_bytes"))
+        yield GaugeMetricFamily("ramet_points_on_disk", "Those on disk.", _whole(history, "points_on_disk"))
+        yield GaugeMetricFamily("ramet_points_disk_bytes", "What they take there.", _whole(history, "disk_bytes"))
         yield GaugeMetricFamily("ramet_spaces", "Ended persistent sandboxes that are kept.", _whole(stats, "spaces"))
         yield from self._by_key(fields.mapping(stats, "owners"))
 
