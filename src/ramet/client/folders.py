@@ -15,7 +15,6 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 from ramet.errors import LimitReached
 from ramet.protocol.argument_errors import Words, kind_of, must
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.results import FileInfo
 
 Opener: TypeAlias = Callable[[str, int], int]  # the argument `opener` of `open`

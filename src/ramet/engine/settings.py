@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Interpreter
 
 _KIB = 1024

@@ -10,7 +10,6 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ramet.errors import ForkFailed, SandboxLost
@@ -27,6 +26,7 @@ from ramet.isolation.kernel.cgroups import Delegation, Surroundings
 from ramet.isolation.kernel.terminals import Command, Entering, open_terminal
 from ramet.isolation.pods import Pod
 from ramet.isolation.walls import read_walls
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import MountSpec, TemplateSpec
 
 _REAP_SECONDS = 10.0

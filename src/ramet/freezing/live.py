@@ -6,7 +6,6 @@ import errno
 import os
 import select
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 from ramet.errors import ForkFailed, RametError
@@ -30,6 +29,7 @@ from ramet.freezing.process_state import ProcessState, inner_pid, read_process
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.pods import Pod
 from ramet.protocol import guest
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits
 from ramet_guest.wire import SCRATCH_END, SCRATCH_START
 

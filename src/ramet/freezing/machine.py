@@ -13,7 +13,6 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramet.errors import LimitReached, RametError
@@ -40,6 +39,7 @@ from ramet.isolation.kernel import cgroups, syscalls
 from ramet.isolation.pods import Pod, PodKind, PodMaker
 from ramet.isolation.pool import Pool, PoolBounds
 from ramet.isolation.thread_work import finish
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ramet.freezing import _core
 from ramet.freezing.calls import InjectedCall, ResourceLimit, call
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _TIMER_BYTES = 32  # struct itimerval
 _DELETED = b" (deleted)"

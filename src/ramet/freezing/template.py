@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ramet.errors import RametError, TemplateFailed
@@ -44,6 +44,7 @@ from ramet.isolation.launch import HELPER, NOT_CAPABLE
 from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.thread_work import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits, TemplateSpec
 from ramet_guest.wire import READY
 

@@ -7,13 +7,13 @@ import platform
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import ramet.isolation
 from ramet.isolation import hints, launch
 from ramet.isolation.kernel import cgroups
 from ramet.isolation.own_processes import engine_uids, powers
+from ramet.protocol.lazy_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

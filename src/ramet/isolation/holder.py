@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ramet.errors import HostNotCapable, LimitReached, RametError
 from ramet.isolation import hints
@@ -23,6 +23,7 @@ from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_
 from ramet.isolation.kernel import syscalls
 from ramet.isolation.launch import HELPER
 from ramet.isolation.thread_work import finish
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Interpreter
 from ramet_guest.wire import PACKET_BYTES_AT_MOST
 

@@ -41,9 +41,11 @@ HELPER = Path(ramet.isolation.__file__).with_name("ramet-pod")
 
 # Runs in the engine's interpreter, isolated from the owner's environment. argv: the package's folder, then options.
 # A bare module stands for the package, because the real one imports the whole SDK, which the engine does not need. The
-# collector of garbage would find none while modules are imported; `start` switches it on.
+# collector of garbage would find none while modules are imported; `start` switches it on. asyncio takes it that there
+# is no ssl, which an engine does not speak and which takes longer to load than the event loop.
 _BOOT = (
-    "import gc, sys, types; gc.disable(); folder = sys.argv.pop(1); sys.path.insert(0, folder); "
+    "import gc, sys, types; gc.disable(); sys.modules['ssl'] = None; import asyncio; del sys.modules['ssl']; "
+    "folder = sys.argv.pop(1); sys.path.insert(0, folder); "
     "sys.modules['ramet'] = package = types.ModuleType('ramet'); package.__path__ = [folder + '/ramet']; "
     "from ramet.engine.__main__ import start; start()"
 )
@@ -222,7 +224,9 @@ def _launch(sockets: Sequence[int], own: EngineUid | None, options: Sequence[str
     for folder in delegation.paths():
         command += ["--cgroup", folder]
     cgroup_option = json.dumps({"version": delegation.version, "folders": dict(delegation.folders)})
-    command += ["--", sys.executable, "-I", "-c", _BOOT, str(package.parent), "--primary", str(wire.ENGINE_PRIMARY)]
+    # Without site (-S): the engine needs no package but its own, and no .pth file has to run code in it.
+    command += ["--", sys.executable, "-I", "-S", "-c", _BOOT, str(package.parent)]
+    command += ["--primary", str(wire.ENGINE_PRIMARY)]
     command += ["--owner-pidfd", str(wire.ENGINE_OWNER_PIDFD), "--broker", str(wire.ENGINE_BROKER)]
     command += ["--cgroups", cgroup_option, "--guest", str(guest), *options]
     if sockets[1:]:

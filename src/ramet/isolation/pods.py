@@ -9,7 +9,7 @@ import os
 import select
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from ramet.errors import NO_ROOM_ERRNOS, LimitReached, SandboxLost
@@ -21,6 +21,7 @@ from ramet.isolation.kernel.cgroups import NONE, Delegation, PodGroup
 from ramet.isolation.kernel.syscalls import open_in_root
 from ramet.isolation.pool import REFILL_AFTER_SECONDS, Pool, PoolBounds
 from ramet.isolation.thread_work import finish
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Interpreter, Limits, MountSpec
 from ramet_guest.wire import NAMESPACES
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from ramet.protocol.lazy_dataclasses import dataclass
 
 EXPECTED_SECONDS = 60.0
 UNUSED_SECONDS = 60.0  # a kind that was not asked for in this time is closed, except for the last one

@@ -10,10 +10,10 @@ import encodings.idna  # noqa: F401 - loaded by name when a name is encoded; her
 import os
 import resource
 import socket
-from dataclasses import dataclass
 
 from ramet.isolation.own_processes import given_up_calls, landlock, powers
 from ramet.isolation.own_processes.python_files import LIBRARIES, python_folders
+from ramet.protocol.lazy_dataclasses import dataclass
 
 # Resolver settings and certificate authorities, which some distributions keep elsewhere. Not all of /etc, which holds
 # files for root alone; except where /etc/resolv.conf is a plain file, because its folder is needed then.

@@ -10,8 +10,9 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.specs import Kind
 
 _BATCH_SECONDS = 0.1

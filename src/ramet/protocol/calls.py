@@ -25,12 +25,13 @@ A header may name an ``owner``: the call then sees only objects of that owner. W
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 
 from ramet.errors import ProtocolError, RametError, error_from_code
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_header, encode_text
 from ramet.protocol.guest import Rich, read_mimes
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.tools.records import read_records
 from ramet.protocol.values.results import (
     CellError,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
 from ramet.errors import ProtocolError
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet_guest.wire import FRAME_VERSION
 
 VERSION = FRAME_VERSION

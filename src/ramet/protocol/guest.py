@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.frames import Frame, encode, encode_text
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.results import CellError
 from ramet_guest import wire
 

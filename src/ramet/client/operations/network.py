@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import rule_texts
 from ramet.protocol.network.specs import Attempt, NetworkSpec
 

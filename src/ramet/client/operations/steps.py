@@ -12,7 +12,6 @@ The value that the generator returns is the result of the operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -21,6 +20,7 @@ from ramet.client.tools.current_call import check_not_called_by_cell
 from ramet.errors import ProtocolError
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame
+from ramet.protocol.lazy_dataclasses import dataclass
 
 Returned = TypeVar("Returned")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from threading import get_ident
 
 from ramet.errors import InvalidArgument
+from ramet.protocol.lazy_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

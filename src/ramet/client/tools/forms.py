@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from enum import Enum
 from typing import Any
 from uuid import UUID
+
+from ramet.protocol.lazy_dataclasses import dataclass
 
 JsonSchema = dict[str, Any]
 

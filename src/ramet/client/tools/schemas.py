@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import date, time
 from enum import Enum
 from inspect import Parameter as SignatureParameter
@@ -17,6 +16,7 @@ from uuid import UUID
 from ramet.client.tools.docstrings import parameter_descriptions
 from ramet.client.tools.forms import JsonForm, JsonSchema, NotDescribable
 from ramet.client.tools.hints import HintTranslator, return_annotation, type_hints
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.tools.specs import Parameter
 
 _NO_DEFAULT = object()

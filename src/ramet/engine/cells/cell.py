@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ramet.engine.cells.interrupt_ladder import Ladder
 from ramet.errors import RametError
 from ramet.protocol.calls import Outcome
 from ramet.protocol.guest import Rich
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.results import Truncated
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
 from ramet.engine.history.past import Past, Step
 from ramet.engine.history.returning import bring_back
 from ramet.engine.registry import Registry
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _CONNECTIONS_AT_MOST = 50
 

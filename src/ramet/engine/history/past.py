@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, Protocol
 
 from ramet.engine.making.lifetimes import now_ms
 from ramet.errors import PointUnknown
 from ramet.protocol.argument_errors import must
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.history import CODE_CHARACTERS
 from ramet.protocol.values.specs import SandboxSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ramet.engine.cells.sandbox import Sandbox, first_carried
 from ramet.engine.history.past import AskedOnTop, State, Step, TemplateState
@@ -15,6 +15,7 @@ from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.network.prepared import open_proxy_sockets, prepare
 from ramet.engine.seams import Body, Frozen, Machine
 from ramet.errors import ForkFailed, SandboxLost
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import SandboxSpec
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ramet.engine.network.held_secrets import Trace
 from ramet.engine.seams import Body
 from ramet.engine.terminals.terminals import Terminals
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.tools.specs import GivenTools
 
 

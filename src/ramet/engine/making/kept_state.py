@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.settings import Settings
 from ramet.errors import LimitReached, RametError
+from ramet.protocol.lazy_dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import time
 from typing import Literal
 
 from ramet.errors import SandboxClosed
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Lifetime
 
 Cause = Literal["closed", "timeout", "idle", "merged"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.bring_up import finish_all
@@ -12,6 +11,7 @@ from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.network.prepared import open_proxy_sockets, prepare
 from ramet.engine.seams import Body, Forked, Machine
 from ramet.errors import ForkFailed, SandboxLost
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits, MountSpec, SandboxSpec
 
 

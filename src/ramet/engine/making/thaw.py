@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turn, Turns
@@ -22,6 +22,7 @@ from ramet.engine.seams import Body
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.checks import check_template_name, check_thaw
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.specs import SecretSpec
 
 # Key of the digests by which a snapshot recognises a secret without storing its value. Random in each engine: a digest

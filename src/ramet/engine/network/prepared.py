@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ramet.engine.network.proxy_sockets import PortTaken, ProxySockets
 from ramet.engine.network.variables import variables
@@ -13,6 +12,7 @@ from ramet.errors import ForkFailed, SandboxLost
 from ramet.isolation.files.skeleton import COMMAND_FOLDER
 from ramet.protocol import guest
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _ANSWER_SECONDS = 10.0
 _READ_BYTES = 65536

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ramet.engine.cells.cell import Cell, Collected
 from ramet.engine.cells.sandbox import Sandbox
@@ -20,6 +20,7 @@ from ramet.isolation.kernel.syscalls import open_in_root
 from ramet.isolation.thread_work import finish
 from ramet.protocol.calls import Outcome
 from ramet.protocol.guest import Rich
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import SandboxSpec
 
 _FOLDER = "/var/tmp/ramet-packages"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ramet.engine.network.variables import certificates, is_of_the_system
 from ramet.engine.packages.requirements import Requirements
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.specs import Attempt, NetworkSpec
 from ramet.protocol.values.specs import Limits, SandboxSpec, TemplateSpec
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from ramet.protocol.lazy_dataclasses import dataclass
 
 REQUEST_BYTES_AT_MOST = 64 * 1024
 _REQUIREMENTS_AT_MOST = 200

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 
 from ramet.isolation.files.walks import Stop
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a file may have been replaced by a FIFO since it was listed, and opening one blocks until it has a writer.

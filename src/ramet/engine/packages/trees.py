@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 from typing import Protocol
 from weakref import WeakSet
 
 from ramet.engine.seams import Body
+from ramet.protocol.lazy_dataclasses import dataclass
 
 # A tree on disk that was used this recently is not removed: a sandbox may be copying it.
 IN_USE_SECONDS = 600.0

@@ -9,7 +9,6 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
@@ -26,6 +25,7 @@ from ramet.engine.seams import Body, Machine
 from ramet.engine.sleeping.records import ASLEEP_IN_IT, NOT_KEPT, SandboxRecord
 from ramet.errors import ForkFailed, LimitReached, RametError, SandboxLost
 from ramet.isolation.files.cache_folders import space_image_name
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _FREEZE_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time
 _FILES_SECONDS = 30.0  # that calls which use its files may take until it is frozen

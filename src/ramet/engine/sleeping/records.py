@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.past import Kind, Past, Step
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import network_request, read_network
 from ramet.protocol.network.specs import NetworkSpec
 

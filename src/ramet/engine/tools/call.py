@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from ramet.engine.tools.link import ToolConnection
 from ramet.engine.tools.records import ARGUMENTS_BYTES_AT_MOST, ToolCallRecords
 from ramet.protocol import calls
 from ramet.protocol.frames import encode_text
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.tools.specs import ToolSpec
 
 

@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ramet.freezing import _core
 from ramet.freezing.descriptors.bounds import MOST_FACT_BYTES, Budget, too_much
@@ -18,6 +17,7 @@ from ramet.freezing.descriptors.recipes import Dead, Inode
 from ramet.freezing.descriptors.sockets.diagnosis import SocketDiagnosis
 from ramet.freezing.descriptors.target import PausedProcess
 from ramet.isolation.kernel.syscalls import find_in_root
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _READ_BYTES = 65_536
 _REPEATED = frozenset(("lock", "tfd", "inotify"))

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ramet.errors import ForkFailed
 from ramet.freezing import _core
@@ -18,6 +18,7 @@ from ramet.freezing.descriptors.target import PausedProcess
 from ramet.isolation.files.skeleton import system_folders
 from ramet.isolation.kernel.syscall_numbers import X86_64
 from ramet.isolation.kernel.syscalls import find_in_root
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (..)(.)s ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from ramet.protocol.lazy_dataclasses import dataclass
 
 Inode: TypeAlias = tuple[int, int]  # device and inode number
 # Inode number and name of nameless memory, as /proc shows them for a descriptor and for a mapping. Without the device,

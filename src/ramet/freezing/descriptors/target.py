@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ramet.freezing.calls import CONTROL, SPARE_STDERR, SPARE_STDOUT
+from ramet.protocol.lazy_dataclasses import dataclass
 
 LINE_NUMBERS = (CONTROL, SPARE_STDOUT, SPARE_STDERR)
 

@@ -13,12 +13,12 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, Any
 
 from ramet.freezing.images.manifest import ImageRefused
 from ramet.isolation import _files
 from ramet.isolation.files.layers import FileImage, Layer
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _HEADER_AT_MOST = 16 << 20
 _EXTENTS_AT_MOST = 100_000

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from ramet.errors import RametError
@@ -38,6 +38,7 @@ from ramet.isolation.kernel.seccomp import compile_filter
 from ramet.isolation.launch import HELPER
 from ramet.isolation.pods import Pod
 from ramet.isolation.thread_work import finish
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import TemplateSpec
 
 T = TypeVar("T")

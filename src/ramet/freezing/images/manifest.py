@@ -6,12 +6,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ramet.errors import ProtocolError, RametError
 from ramet.freezing.images.memory import ADVICE, EXECUTE, GROWS_DOWN, NO_RESERVE, PAGE, PRIVATE, READ, SHARED, WRITE
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import TemplateSpec
 from ramet_guest.wire import SCRATCH_END, SCRATCH_START
 

@@ -8,8 +8,9 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet_guest.wire import SCRATCH_END, SCRATCH_START
 
 PAGE = 4096

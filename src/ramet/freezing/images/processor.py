@@ -6,11 +6,11 @@ kernel and of microcode that no program can choose by (mitigations, virtualizati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from ramet.freezing import _core
 from ramet.freezing.images.manifest import ImageRefused
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _EAX, _EBX, _ECX, _EDX = range(4)
 # Leaf and part of CPUID, register: names of bits, as /proc/cpuinfo has them.

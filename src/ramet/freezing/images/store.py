@@ -24,9 +24,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, ImageRefused, Manifest
+from ramet.protocol.lazy_dataclasses import dataclass
 
 FORMAT_LINE = b"ramet images 1\n"
 FREE_SHARE = 10  # a tenth of the disk is left to others

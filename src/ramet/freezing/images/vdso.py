@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ramet.freezing.images.manifest import ASIDE_END, TOP, ImageRefused, Manifest
 from ramet.freezing.images.memory import PAGE
 from ramet.isolation.kernel.syscall_numbers import X86_64
+from ramet.protocol.lazy_dataclasses import dataclass
 
 PART = "vdso"  # the file of an image that has its bytes
 

@@ -7,12 +7,13 @@ import struct
 import subprocess
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from ramet.freezing.images.manifest import FILE, FILLED, MEMORY, PAGES, ImageRefused, Segment
 from ramet.freezing.images.memory import GROWS_DOWN, PRIVATE, WIPE_ON_FORK, Area, PageMap, read_areas
 from ramet.isolation.launch import HELPER
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _RUN = struct.Struct("<4Q")
 _RANGE = struct.Struct("<2Q")

@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from ramet.errors import LimitReached
@@ -25,6 +25,7 @@ from ramet.isolation import _files
 from ramet.isolation.files.layers import Layer, PodFiles
 from ramet.isolation.files.walks import Stop
 from ramet.isolation.kernel import syscalls
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.differences import ChangeKind, FileChange, FileState
 from ramet.protocol.values.results import FileType
 

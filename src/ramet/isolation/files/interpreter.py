@@ -12,9 +12,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ramet.errors import InvalidArgument
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Interpreter
 
 # Every pod shows these anyway (skeleton.py), so they are never trees of their own.

@@ -14,12 +14,12 @@ import os
 import stat
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ramet.isolation.files.copies import Copy, folder, names_in, used
 from ramet.isolation.files.walks import Walks
 from ramet.isolation.kernel import syscalls
+from ramet.protocol.lazy_dataclasses import dataclass
 
 SMALL_BYTES = 32 << 20
 SMALL_ENTRIES = 1000

@@ -15,8 +15,8 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ramet.isolation.kernel.syscall_numbers import X86_64
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _ALLOWED: tuple[tuple[str, str], ...] = (
     (

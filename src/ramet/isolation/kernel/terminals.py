@@ -15,7 +15,6 @@ import struct
 import subprocess
 import termios
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ramet.errors import NO_ROOM_ERRNOS, InvalidArgument, LimitReached, RametError, SandboxLost
 from ramet.isolation.kernel import syscalls
@@ -23,6 +22,7 @@ from ramet.isolation.kernel.seccomp import compile_filter
 from ramet.isolation.launch import HELPER
 from ramet.isolation.pods import Pod, wait_for_end
 from ramet.isolation.thread_work import finish
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _PTMX = os.makedev(5, 2)  # the character device /dev/ptmx
 _DEVPTS = 0x1CD1  # DEVPTS_SUPER_MAGIC

@@ -12,31 +12,79 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-enum { AT_ONCE = 64 << 20, MOST_FILES = 16 };
+/* Pieces of this size are taken in turn by several processes. Fewer than this many bytes in all are
+ * not worth a second one. */
+enum { AT_ONCE = 16 << 20, WORTH_ANOTHER = 64 << 20, MOST_FILES = 16, MOST_FILLERS = 4 };
+
+struct piece {
+    uint64_t source, offset, start, length;
+};
+
+static void copy_piece(pid_t pid, int file, uint64_t offset, uint64_t to_address, size_t size) {
+    struct stat found;
+    /* A file that somebody has cut short since the engine looked would be SIGBUS. */
+    if (fstat(file, &found) || (uint64_t)found.st_size < offset + size)
+        fail("a page file became shorter");
+    void *pages = mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, (off_t)offset);
+    if (pages == MAP_FAILED) fail("map a page file: %s", strerror(errno));
+    struct iovec from = {pages, size}, to = {(void *)to_address, size};
+    ssize_t done = process_vm_writev(pid, &from, 1, &to, 1, 0);
+    if (done != (ssize_t)size)
+        fail("fill memory: %s", done < 0 ? strerror(errno) : "there is not enough of it");
+    munmap(pages, size);
+}
+
+/* Every `fillers`th piece, from `number` on. */
+static void fill_share(pid_t pid, char **files, const struct piece *pieces, size_t count,
+                       int number, int fillers) {
+    int turn = 0;
+    for (const struct piece *next = pieces; next < pieces + count; next++)
+        for (uint64_t at = 0; at < next->length; at += AT_ONCE, turn = (turn + 1) % fillers) {
+            size_t size = next->length - at < AT_ONCE ? next->length - at : AT_ONCE;
+            if (turn == number)
+                copy_piece(pid, atoi(files[next->source]), next->offset + at, next->start + at,
+                           size);
+        }
+}
+
+/* Most of the time goes into pages that the kernel finds, clears and charges, so that processors
+ * share it well. Processes and not threads: a thread's faults in its own mappings would wait for
+ * the others' mmap. */
+static int fillers_for(uint64_t bytes) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (bytes < WORTH_ANOTHER || processors < 2) return 1;
+    return processors < MOST_FILLERS ? (int)processors : MOST_FILLERS;
+}
 
 int fill_main(int argc, char **argv) {
-    struct {
-        uint64_t source, offset, start, length;
-    } next;
     if (argc < 2 || argc - 1 > MOST_FILES) fail("fill: wrong arguments");
     pid_t pid = atoi(argv[0]);
-    while (fread(&next, sizeof next, 1, stdin) == 1) {
-        if (next.source >= (uint64_t)argc - 1) fail("fill: no such page file");
-        int file = atoi(argv[1 + next.source]);
-        for (uint64_t at = 0; at < next.length; at += AT_ONCE) {
-            size_t size = next.length - at < AT_ONCE ? next.length - at : AT_ONCE;
-            struct stat found;
-            /* A file that somebody has cut short since the engine looked would be SIGBUS. */
-            if (fstat(file, &found) || (uint64_t)found.st_size < next.offset + at + size)
-                fail("a page file became shorter");
-            void *pages = mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, (off_t)(next.offset + at));
-            if (pages == MAP_FAILED) fail("map a page file: %s", strerror(errno));
-            struct iovec from = {pages, size}, to = {(void *)(next.start + at), size};
-            ssize_t done = process_vm_writev(pid, &from, 1, &to, 1, 0);
-            if (done != (ssize_t)size)
-                fail("fill memory: %s", done < 0 ? strerror(errno) : "there is not enough of it");
-            munmap(pages, size);
+    struct piece *pieces = NULL;
+    size_t count = 0, room = 0;
+    uint64_t bytes = 0;
+    for (;;) {
+        if (count == room) {
+            room = room ? room * 2 : 1024;
+            pieces = realloc(pieces, room * sizeof *pieces);
+            if (!pieces) fail("fill: no memory for the list");
+        }
+        if (fread(&pieces[count], sizeof *pieces, 1, stdin) != 1) break;
+        if (pieces[count].source >= (uint64_t)argc - 1) fail("fill: no such page file");
+        bytes += pieces[count++].length;
+    }
+    int fillers = fillers_for(bytes), failures = 0, status;
+    pid_t others[MOST_FILLERS] = {0};
+    for (int number = 1; number < fillers; number++) {
+        others[number] = (pid_t)MUST("fork", fork());
+        if (!others[number]) {
+            /* When the engine gives up, it ends the first one, and this must not write on. */
+            prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+            fill_share(pid, argv + 1, pieces, count, number, fillers);
+            _exit(0);
         }
     }
-    return 0;
+    fill_share(pid, argv + 1, pieces, count, 0, fillers);
+    for (int number = 1; number < fillers; number++)
+        failures += waitpid(others[number], &status, 0) != others[number] || status != 0;
+    return failures ? 1 : 0; /* whoever failed has said why */
 }

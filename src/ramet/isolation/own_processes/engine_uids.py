@@ -17,9 +17,9 @@ import random
 import stat
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ramet.errors import LimitReached
+from ramet.protocol.lazy_dataclasses import dataclass
 
 # systemd's table of uids leaves 1879048192 to 2147483647 unassigned, and no distribution uses them.
 FIRST_UID = 1_900_000_000

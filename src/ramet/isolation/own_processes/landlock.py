@@ -12,9 +12,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ramet.isolation.own_processes import powers
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1

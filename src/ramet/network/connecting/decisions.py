@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from ramet.network.connecting.addresses import plain, why_not_public
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.rules import Address, Rule
 from ramet.protocol.network.specs import NetworkSpec
 

@@ -8,7 +8,7 @@ extension:  type (2), length (2): 0 server name; 0xfe0d encrypted client hello
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ramet.protocol.lazy_dataclasses import dataclass
 
 HELLO_BYTES_AT_MOST = 64 * 1024
 _HANDSHAKE, _CLIENT_HELLO = 22, 1

@@ -10,11 +10,11 @@ So no program learns or chooses the address that is really connected to.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv4Address
 
 from ramet.isolation.kernel.packet_rules import NAMES_BLOCK
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.rules import Address, host_name
 
 NAMES_AT_MOST = 4096

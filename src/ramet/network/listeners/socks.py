@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from dataclasses import dataclass
 from typing import NoReturn
 
 from ramet.network.connecting.targets import TargetRefused
 from ramet.network.streams.stream import Stream
+from ramet.protocol.lazy_dataclasses import dataclass
 
 VERSION = 5
 _NO_AUTHENTICATION, _NO_METHOD = 0, 255

@@ -10,7 +10,7 @@ import re
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from json import dumps
 from urllib.parse import quote, unquote_plus
@@ -19,6 +19,7 @@ from ramet.errors import ProtocolError
 from ramet.network.secrets.masking import Masker
 from ramet.network.secrets.replacing import GROWTH_BYTES_AT_MOST, Overgrown, Replacer
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.rules import Rule
 from ramet.protocol.network.secret_places import SecretPlaces
 from ramet.protocol.network.specs import read_rules

@@ -15,10 +15,10 @@ import string
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ramet.network.secrets.work_budget import WorkBudget
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _NEVER_ESCAPED = frozenset(string.ascii_letters + string.digits + "-._~")
 # Upper bounds for one character: "&amp;#x0000002f;", and "\\\ud83d\\\ude00" or the like for each byte.

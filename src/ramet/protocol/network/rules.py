@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ramet.errors import InvalidArgument
 from ramet.protocol.argument_errors import kind_of, must, wrong_argument
+from ramet.protocol.lazy_dataclasses import dataclass
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Block = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from ramet.errors import InvalidArgument
 from ramet.protocol import fields
 from ramet.protocol.argument_errors import Words, kind_of, must
+from ramet.protocol.lazy_dataclasses import dataclass
 
 # Every server reads credentials from these.
 USUAL_HEADERS = ("Authorization", "X-Api-Key", "Api-Key")

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Literal, Self, get_args
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.argument_errors import Words, must, wrong_argument
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.rules import Rule, host_address, host_name, parse_rule
 from ramet.protocol.network.secret_places import SecretPlaces, check_places
 

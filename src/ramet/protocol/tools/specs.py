@@ -6,12 +6,12 @@ import json
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ramet.errors import InvalidArgument, ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.argument_errors import Words, must, wrong_argument
 from ramet.protocol.checks import check_timeout
+from ramet.protocol.lazy_dataclasses import dataclass
 
 TOOLS_AT_MOST = 1000
 TOOLS_BYTES_AT_MOST = 1024 * 1024

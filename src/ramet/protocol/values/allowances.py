@@ -7,9 +7,9 @@ being made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.specs import NetworkSpec
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.differences import FileChange, FileState
 
 Change = Literal["added", "removed", "changed"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, overload
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.argument_errors import kind_of, must
 from ramet.protocol.checks import check_whole
+from ramet.protocol.lazy_dataclasses import dataclass
 
 CODE_CHARACTERS = 200  # kept of the code of a cell
 UNDO_AT_MOST = 1000

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NoReturn
 
 from ramet.protocol import checks
 from ramet.protocol.argument_errors import kind_of, must, unknown_field
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import network_request, read_network, read_secrets, secrets_request
 
 Check = Callable[[str, Any], None]

@@ -8,11 +8,12 @@ that the engine makes the sandbox from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from ramet.errors import ProtocolError
 from ramet.protocol import checks, fields
 from ramet.protocol.argument_errors import Words, must
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec, check_network, check_secrets
 from ramet.protocol.values.options import (
     FLAG,

@@ -6,10 +6,11 @@ import base64
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Literal
 
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values import result_texts
 from ramet.protocol.values.specs import Limits
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import read_network, read_secrets
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec
 from ramet.protocol.values.options import options_of, read_options, write_options

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ramet.protocol import checks, fields
 from ramet.protocol.argument_errors import Words, kind_of, must, wrong_argument
+from ramet.protocol.lazy_dataclasses import dataclass
 
 TERMINALS_AT_MOST = 16  # running at once in one sandbox
 RING_BYTES = 1024 * 1024  # output kept for each terminal

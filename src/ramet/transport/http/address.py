@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import urlsplit
 
 from ramet.protocol.argument_errors import Words, kind_of, must, wrong_argument
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _PORTS = {"http": 80, "https": 443}
 _URL_CHARACTERS_AT_MOST = 2000

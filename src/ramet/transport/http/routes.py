@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from ramet.protocol.argument_errors import wrong_argument
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.transport.http.address import Address
 
 _PROXY_PORT = 80

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from ramet.protocol.lazy_dataclasses import dataclass
 
 Returned = TypeVar("Returned")
 

@@ -7,9 +7,9 @@ import os
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 
 from ramet.freezing.descriptors.kernel import join_network
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
