@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.workshop import Workshop
 from ramet.engine.settings import Settings
 from ramet.errors import RametError
+from ramet.protocol.lazy_dataclasses import dataclass
 
 _WAITING = 16  # states that wait to be written: until then each holds its memory
 _WAITING_BYTES = 256 * 2**20

@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from ramet.isolation.files.layers import FileImage
 from ramet.isolation.kernel import syscalls
 from ramet.isolation.pods import PodMaker
 from ramet.isolation.thread_work import finish
+from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _FILES = "files"
