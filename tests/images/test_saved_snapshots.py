@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +64,32 @@ def test_a_name_that_is_saved_again_means_the_new_one(sandbox: Sandbox) -> None:
             assert snapshot.save("again-and-again") > 1 << 20
         with Sandbox("again-and-again") as copy:
             assert value(copy, "x") == number
+
+
+def test_a_name_that_another_program_has_saved_or_removed_since_is_seen(saved: ImageFolder) -> None:
+    program = """
+    import subprocess, sys
+    from ramet import InvalidArgument, Sandbox
+    with Sandbox("loaded") as first:
+        print(first.run_code("len(numbers)").text)
+    other = '''
+    from ramet import Sandbox
+    with Sandbox() as sandbox:
+        sandbox.run_code("numbers = [1, 2]")
+        with sandbox.snapshot() as snapshot:
+            snapshot.save("loaded")
+    '''
+    import textwrap
+    subprocess.run([sys.executable, "-c", textwrap.dedent(other)], check=True)
+    with Sandbox("loaded") as second:
+        print(second.run_code("len(numbers)").text)
+    subprocess.run([sys.executable, "-m", "ramet", "images", "rm", "loaded"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        Sandbox("loaded")
+    except InvalidArgument as error:
+        print("gone" if "no template" in str(error) else error)
+    """
+    assert saved.program(program).split() == ["1000", "2", "gone"]
 
 
 def test_a_name_that_cannot_be_saved_is_told(sandbox: Sandbox) -> None:
@@ -219,3 +249,61 @@ def test_a_mapping_larger_than_any_disk_is_no_burden(store: ImageFolder) -> None
         print(sandbox.run_code("1").text)
     """
     assert store.program(program).split() == ["True", "1"]
+
+
+def test_a_library_that_is_replaced_while_the_engine_runs_is_not_taken_for_the_one_in_memory(
+    store: ImageFolder, tmp_path: Path
+) -> None:
+    """Of the mapping the image has the bytes: what lies at the path is another library."""
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    for number in (1, 2):
+        source = tmp_path / f"version{number}.c"
+        # Large enough that its code is not in the page that the loader has written to.
+        source.write_text(f"int version(void) {{ return {number}; }} char room[65536] = {{1}};")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / f"version{number}.so", source], check=True)
+    library = folder / "lib" / "libversion.so"
+    shutil.copy(tmp_path / "version1.so", library)
+    program = """
+    import os, shutil, sys
+    from ramet import Sandbox
+    python, library, new = sys.argv[1:]
+    with Sandbox(python=python) as sandbox:
+        print(sandbox.run_code(f"import ctypes; own = ctypes.CDLL({library!r}); own.version()").text)
+        shutil.copy(new, library + ".new")
+        os.replace(library + ".new", library)
+        with sandbox.snapshot() as snapshot:
+            snapshot.save("loaded")
+    """
+    arguments = str(folder / "bin" / "python"), str(library), str(tmp_path / "version2.so")
+    assert store.program(program, *arguments).split() == ["1"]
+    assert store.run("own.version(), own._handle > 0", template="loaded")["results"] == ["(1, True)"]
+
+
+def test_a_library_that_was_replaced_since_is_named_with_the_cure(store: ImageFolder, tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    library = folder / "lib" / "libown.so"
+    (tmp_path / "own.c").write_text("int version(void) { return 1; }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "own.c"], check=True)
+    program = """
+    import sys
+    from ramet import RametError, Sandbox
+    python, library, step = sys.argv[1:]
+    if step == "save":
+        with Sandbox(python=python) as sandbox:
+            sandbox.run_code(f"import ctypes; own = ctypes.CDLL({library!r})")
+            with sandbox.snapshot() as snapshot:
+                snapshot.save("loaded")
+    else:
+        try:
+            Sandbox("loaded")
+        except RametError as error:
+            print(error)
+    """
+    arguments = str(folder / "bin" / "python"), str(library)
+    store.program(program, *arguments, "save")
+    library.touch()
+    said = store.program(program, *arguments, "load")
+    assert f"{library} has changed since the image was written" in said
+    assert "hint: put that version of it back, or make the image again" in said

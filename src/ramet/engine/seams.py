@@ -185,6 +185,9 @@ class Machine(Protocol):
     async def image_names(self, prefix: str) -> list[str]:
         """Of the images on disk whose names begin like this."""
 
+    async def image_id(self, name: str) -> str | None:
+        """Of the image on disk that has this name now."""
+
     @property
     def keeps_images(self) -> bool:
         """Whether there is a folder for them."""
@@ -207,7 +210,10 @@ class Machine(Protocol):
         """What the points on disk take there, by their names."""
 
     async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
-        """A snapshot from disk, and the data that was given. The caller closes it. None: none has this name."""
+        """A snapshot from disk, and the data that was given with the ``image_id``. None: none has this name.
+
+        The caller closes it.
+        """
 
     async def diff_files(
         self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str

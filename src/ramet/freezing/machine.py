@@ -407,6 +407,9 @@ class Machine:
     async def image_names(self, prefix: str) -> list[str]:
         return [] if self._images is None else await self._images.names(prefix)
 
+    async def image_id(self, name: str) -> str | None:
+        return None if self._images is None else await self._images.image_id(name)
+
     @property
     def keeps_images(self) -> bool:
         return self._saved is not None

@@ -10,7 +10,7 @@ from ramet.engine.calls.call import Answer
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
 from ramet.engine.history.branching import fork_at
-from ramet.engine.images.saved import save
+from ramet.engine.images.saved import remove, save
 from ramet.engine.making.diff import diff, diff_since
 from ramet.engine.making.fork import ForkResult, fork
 from ramet.engine.making.merge import merge
@@ -38,6 +38,8 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     owner = fields.optional_text(header, "owner")
     if frame.kind == calls.THAW:
         return sandbox_answer(thaw(registry, ThawSpec.read(header), caller, owner, Allowance.read(header)))
+    if frame.kind == calls.DROP and "name" in header:
+        return empty_answer(remove(registry, fields.text(header, "name"), owner or ""))
     if frame.kind == calls.DROP:
         return empty_answer(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
     if frame.kind == calls.SAVE:

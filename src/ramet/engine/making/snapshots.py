@@ -32,6 +32,7 @@ class Snapshot:
         self.spec = spec
         self.carried = carried
         self.keep_pid = keep_pid  # sandboxes made from it have the process id of the one that was frozen
+        self.image_id = ""  # of the image on disk that it was read from
         self._holders = 1
 
     def __repr__(self) -> str:

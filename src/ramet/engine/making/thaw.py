@@ -55,7 +55,7 @@ async def thaw(
     snapshots = registry.snapshots
     if spec.name is not None:
         check_template_name(spec.name, "template")
-        saved = snapshots.find_saved(spec.name, owner) or await load(registry, spec.name, owner or "")
+        saved = await load(registry, spec.name, owner or "")
         if saved is None:
             raise wrong_argument(
                 "template", f"there is no template {spec.name!r:.100}, and no snapshot is saved under that name"

@@ -36,7 +36,7 @@ def template_name(spec: TemplateSpec, guest: str, environment: dict[str, str]) -
 def loaded_list(root: int, paths: Iterable[str], booted_at: float) -> bytes:
     """The state of files and folders as a pod shows them: size, times and path of each, for ``ramet-pod blank``.
 
-    Raises OSError if one was changed after the boot had begun: nobody knows which state the template has loaded.
+    Raises OSError if one was changed after ``booted_at``: nobody knows which state the process has loaded.
     """
     rows = []
     for path in sorted(set(paths)):
@@ -49,7 +49,7 @@ def loaded_list(root: int, paths: Iterable[str], booted_at: float) -> bytes:
         finally:
             os.close(descriptor)
         if found.st_ctime > booted_at:
-            raise OSError(f"{path} was changed while the template booted")
+            raise OSError(f"{path} was changed meanwhile, and the process may have an earlier state of it")
         # The size of a folder says nothing, and differs between file systems that show the same one.
         size = 0 if stat.S_ISDIR(found.st_mode) else found.st_size
         rows.append(b"%d %d %d %s\0" % (size, found.st_mtime_ns, found.st_ctime_ns, os.fsencode(path)))

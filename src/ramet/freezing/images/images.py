@@ -65,8 +65,8 @@ class ImageSource:
     gives_way: bool = False  # to images that somebody waits for: it is given up when one of these is to be written
     bytes_at_most: int = 64 << 30  # of memory: a sandbox may have mapped more than anybody wants to write
     file_bytes: int = 0  # of its files
-    # Paths of mapped files that only this process had, although every pod shows something there.
-    own_files: Callable[[str], bool] = lambda _: False
+    # Whether a mapped file is one that only this process had, although every pod shows something there.
+    own_files: Callable[[Area], bool] = lambda _: False
     open_files: tuple[FileRecipe, ...] = ()
     # Called when the memory is written, with the files that it maps. Returns the other files of the image, by name.
     parts: Callable[[NewImage, Sequence[str]], Mapping[str, bytes]] = field(default=lambda _new, _files: {})
@@ -200,6 +200,10 @@ class Images:
         """Of the images whose names begin like this."""
         return await asyncio.to_thread((await self.store()).names, prefix)
 
+    async def image_id(self, name: str) -> str | None:
+        """Of the image that has this name now. Raises as `store`."""
+        return await asyncio.to_thread((await self.store()).find, name)
+
     # Writing
 
     async def write(self, source: ImageSource) -> int:
@@ -247,7 +251,7 @@ class Images:
 
         def is_systems(area: Area) -> bool:
             name = area.name
-            return name.startswith(shown) and not name.endswith(" (deleted)") and not source.own_files(name)
+            return name.startswith(shown) and not name.endswith(" (deleted)") and not source.own_files(area)
 
         def make_room(memory_bytes: int) -> None:
             if memory_bytes > source.bytes_at_most:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import re
 import struct
@@ -114,6 +115,19 @@ def read_vdso(pid: int, areas: Mapping[str, tuple[int, int]]) -> bytes:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(start)
         return memory.read(end - start)
+
+
+def mapped_inode(file: int) -> int:
+    """The number that lists of mappings show for a file. On an overlay it may differ from the one that `stat` has."""
+    with mmap.mmap(file, 1, mmap.MAP_PRIVATE) as mapped:
+        first = ctypes.c_char.from_buffer(mapped)
+        try:
+            wanted = b"%x-" % ctypes.addressof(first)
+        finally:
+            del first  # a mapping that something points to cannot be closed
+        with open("/proc/self/maps", "rb") as lines:
+            found = next((match for line in lines if line.startswith(wanted) and (match := _HEAD.match(line))), None)
+    return 0 if found is None else int(found[5])
 
 
 def highest_mapping(pid: int) -> int:

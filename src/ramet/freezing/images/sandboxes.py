@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +19,7 @@ from ramet.freezing.images import identity, plain_data
 from ramet.freezing.images.file_trees import read_files, write_files
 from ramet.freezing.images.images import FAILURES, Images, ImageSource
 from ramet.freezing.images.manifest import ImageRefused
+from ramet.freezing.images.memory import Area, mapped_inode
 from ramet.freezing.images.processor import check_processor
 from ramet.freezing.images.store import NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
@@ -57,6 +58,7 @@ class SandboxImages:
         self._template_name = template_name
         self._maker = maker
         self._tracer = tracer
+        self._began = time.time()
 
     async def save(
         self, frozen: Frozen, name: str, about: Mapping[str, object], point: WritingPoint | None = None
@@ -85,8 +87,8 @@ class SandboxImages:
             gives_way=point is not None,
             bytes_at_most=bytes_at_most,
             file_bytes=frozen.recipes.image.file_bytes,
-            own_files=_OwnFiles(frozen.recipes.image, pod.root),
-            parts=partial(_parts, frozen, frozen.recipes, {**about, "guest": guest}, pod.root, name),
+            own_files=_OwnFiles(frozen.recipes.image, pod.root, self._began),
+            parts=partial(_parts, frozen, frozen.recipes, {**about, "guest": guest}, pod.root, name, time.time()),
         )
         try:
             return await self._images.write(source)
@@ -156,7 +158,7 @@ class SandboxImages:
             kept_pid=read["kept_pid"],
             pod=pod,
         )
-        return frozen, read["about"]
+        return frozen, {**read["about"], "image_id": manifest.id}
 
 
 def _parts(
@@ -165,6 +167,7 @@ def _parts(
     about: Mapping[str, object],
     root: int,
     name: str,
+    began: float,
     new: NewImage,
     mapped: Sequence[str],
 ) -> dict[str, bytes]:
@@ -173,6 +176,8 @@ def _parts(
         files = write_files(recipes.image, out)
         out.flush()
         os.fdatasync(out.fileno())
+    # Files that were written to later are not among them, unless that happened just now.
+    loaded = identity.loaded_list(root, mapped, began)
     state = {
         "name": name,
         "about": dict(about),
@@ -187,26 +192,49 @@ def _parts(
         "lineage": plain_data.encode(frozen.lineage),
         "kept_pid": frozen.kept_pid,
     }
-    return {"state": json.dumps(state).encode("ascii"), "loaded": identity.loaded_list(root, mapped, math.inf)}
+    return {"state": json.dumps(state).encode("ascii"), "loaded": loaded}
 
 
 class _OwnFiles:
-    """Whether a path, as a pod sees it, is a file that the sandbox has written: its mapping is not the system's."""
+    """Whether a mapped file is another one than a fresh pod shows by its path.
 
-    def __init__(self, image: FileImage, root: int) -> None:
+    Either the sandbox has written it, or it was replaced on the host since: a package was upgraded, say. The bytes of
+    such a mapping are written, which is never wrong.
+    """
+
+    def __init__(self, image: FileImage, root: int, engine_began: float) -> None:
         self._image = image
         self._root = root  # of a fresh pod
+        self._engine_began = engine_began
+        self._known: dict[tuple[str, int], bool] = {}
 
-    def __call__(self, path: str) -> bool:
+    def __call__(self, area: Area) -> bool:
+        key = area.name, area.inode
+        if key not in self._known:
+            self._known[key] = self._is_another(area) or self._is_written(area.name)
+        return self._known[key]
+
+    def _is_another(self, area: Area) -> bool:
         try:
-            os.close(syscalls.find_in_root(self._root, path))
+            file = syscalls.open_in_root(self._root, area.name, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             return True  # every pod shows the folder, but not this file: a host folder that only this sandbox had
+        try:
+            # Written to since the engine began, in place or anew: nobody knows which state the sandbox has mapped.
+            found = os.fstat(file)
+            if found.st_ctime >= self._engine_began:
+                return True
+            return found.st_ino != area.inode and mapped_inode(file) != area.inode
+        except (OSError, ValueError):
+            return True
+        finally:
+            os.close(file)
+
+    def _is_written(self, path: str) -> bool:
         mounts = [layer.mount for layer in self._image.layers]
         if self._image.files is not None:
             mounts.append(self._image.files)
-        # Overlays nest: "root" is "/", and "treeN" is another place. A name that ends like the path is close enough:
-        # the bytes of a mapping that is taken for the sandbox's own are written, which is never wrong.
+        # Overlays nest: "root" is "/", and "treeN" is another place. A name that ends like the path is close enough.
         for mount in mounts:
             for top in os.listdir(f"/proc/self/fd/{mount}"):
                 parts = path.strip("/").split("/")

@@ -120,6 +120,21 @@ async def drop(exchange: RequestExchange, snapshot_id: str) -> None:
 
 
 @api.operation(
+    "removeTemplate",
+    "forks",
+    "Remove what was saved by a name, from memory and from disk",
+    {204: api.DONE},
+    help="Sandboxes made from it stay. Also of a name by which nothing is saved; another key's names are not yours.",
+    errors=(400, 401, 403, 503),
+)
+async def remove_saved(exchange: RequestExchange, template: str) -> None:
+    """Remove a saved snapshot. Succeeds even if there is none, so that it can be repeated."""
+    checks.check_template_name(template)
+    await ask(exchange, calls.DROP, {"name": template, "owner": exchange.owner})
+    await answer_nothing(exchange)
+
+
+@api.operation(
     "diff",
     "forks",
     "What differs in another sandbox, or has changed since a snapshot: files and names",
@@ -203,4 +218,5 @@ ROUTES: list[Route] = [
     ("GET", "/v1/snapshots", list_snapshots),
     ("POST", "/v1/snapshots/{snapshot_id}/save", save),
     ("DELETE", "/v1/snapshots/{snapshot_id}", drop),
+    ("DELETE", "/v1/templates/{template}", remove_saved),
 ]
