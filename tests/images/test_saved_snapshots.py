@@ -68,7 +68,7 @@ def test_a_name_that_is_saved_again_means_the_new_one(sandbox: Sandbox) -> None:
 
 def test_a_name_that_another_program_has_saved_or_removed_since_is_seen(saved: ImageFolder) -> None:
     program = """
-    import subprocess, sys
+    import os, subprocess, sys
     from ramet import InvalidArgument, Sandbox
     with Sandbox("loaded") as first:
         print(first.run_code("len(numbers)").text)
@@ -83,7 +83,8 @@ def test_a_name_that_another_program_has_saved_or_removed_since_is_seen(saved: I
     subprocess.run([sys.executable, "-c", textwrap.dedent(other)], check=True)
     with Sandbox("loaded") as second:
         print(second.run_code("len(numbers)").text)
-    subprocess.run([sys.executable, "-m", "ramet", "images", "rm", "loaded"], check=True, stdout=subprocess.DEVNULL)
+    command = os.path.join(os.path.dirname(sys.executable), "ramet")
+    subprocess.run([command, "images", "rm", "loaded"], check=True, stdout=subprocess.DEVNULL)
     try:
         Sandbox("loaded")
     except InvalidArgument as error:
