@@ -308,6 +308,9 @@ class ScriptedMachine:
     async def image_names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.images if name.startswith(prefix))
 
+    async def image_id(self, name: str) -> str | None:
+        return f"img_{id(self.images[name]):x}" if name in self.images else None
+
     async def forget_image(self, name: str) -> None:
         self.images.pop(name, None)
 
@@ -317,7 +320,7 @@ class ScriptedMachine:
             return None
         of, about = self.images[name]
         self.snapshots.append(ScriptedFrozen(of))
-        return self.snapshots[-1], about
+        return self.snapshots[-1], {**about, "image_id": await self.image_id(name)}
 
     async def diff_files(
         self, one: ScriptedBody, other: ScriptedBody, paths: tuple[str, ...] | None, owner: str

@@ -37,7 +37,7 @@ ROUTE_ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", f"{_SANDBOX}/rewind"): "rewind",
     ("POST", "/v1/snapshots/{snapshot_id}/save"): "save template",
     ("DELETE", "/v1/snapshots/{snapshot_id}"): "drop snapshot",
-    ("DELETE", "/v1/templates/{template}"): "remove template",
+    ("DELETE", "/v1/templates/{template}"): "drop snapshot",
     ("POST", f"{_SANDBOX}/pty"): "terminal",
     ("GET", f"{_SANDBOX}/pty/{{terminal_id}}/attach"): "attach terminal",
     ("POST", f"{_SANDBOX}/pty/{{terminal_id}}/kill"): "kill terminal",

@@ -67,6 +67,14 @@ PARAMETERS: Mapping[str, api.Schema] = {
         required=True,
         example=api.TERMINAL_ID,
     ),
+    "SavedName": api.query(
+        "template",
+        "The name that a snapshot was saved by.",
+        api.text(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+        place="path",
+        required=True,
+        example="with-my-data",
+    ),
     "Path": api.query(
         "path",
         "A path in the sandbox; a relative one is below /root. Bytes that are no UTF-8 may be percent-encoded.",
