@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from bench import crowd, forks, gateway, many_users, network_scenarios, ours, packages, server
+from bench import crowd, forks, gateway, images, many_users, network_scenarios, ours, packages, server
 from bench.measure import Contestant, Samples
 from bench.scenarios import SCENARIOS
 from bench.settings import Settings
@@ -40,6 +41,7 @@ def _measure_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(crowd, "create_among", lambda counts, *_: dict.fromkeys(counts, _FIGURE))
     patch.setattr(forks, "memory_of_children", _seen)
     patch.setattr(forks, "files_of_children", _seen)
+    patch.setattr(images.Store, "sample", lambda *_: defaultdict(lambda: _FIGURE))
     patch.setattr(many_users, "mixed_load", _seen)
     patch.setattr(gateway, "conversations", _seen)
 

@@ -51,9 +51,9 @@ static void fill_share(pid_t pid, char **files, const struct piece *pieces, size
  * share it well. Processes and not threads: a thread's faults in its own mappings would wait for
  * the others' mmap. */
 static int fillers_for(uint64_t bytes) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    if (bytes < WORTH_ANOTHER || processors < 2) return 1;
-    return processors < MOST_FILLERS ? (int)processors : MOST_FILLERS;
+    cpu_set_t ours;
+    if (bytes < WORTH_ANOTHER || sched_getaffinity(0, sizeof ours, &ours)) return 1;
+    return CPU_COUNT(&ours) < MOST_FILLERS ? CPU_COUNT(&ours) : MOST_FILLERS;
 }
 
 int fill_main(int argc, char **argv) {
