@@ -132,6 +132,8 @@ class ScriptedBody:
     def walls(self) -> Mapping[str, object]:
         return {}
 
+    ancestors = 0
+
     def processor_seconds(self) -> float:
         return self.worked_seconds
 
@@ -192,6 +194,8 @@ class ScriptedFrozen:
         self.closed = False
         self.gives_way = False
         self.killed = False
+
+    faithful = True
 
     def give_way(self) -> None:
         self.gives_way = True

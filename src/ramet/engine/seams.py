@@ -112,6 +112,10 @@ class Body(Protocol):
 
     def usage(self) -> Mapping[str, int]: ...
     def walls(self) -> Mapping[str, object]: ...
+    @property
+    def ancestors(self) -> int:
+        """Processes that live and that its memory was copied from, one from the other."""
+
     def processor_seconds(self) -> float:
         """The time that the threads of the REPL have worked. Cheap."""
 
@@ -143,6 +147,10 @@ class Frozen(Protocol):
     @property
     def shadow(self) -> int:
         """Its process, in the engine's numbering; 0 when there is none any more."""
+
+    @property
+    def faithful(self) -> bool:
+        """Whether a copy has all that the sandbox had: no child process of it runs, and it is connected to nothing."""
 
     def give_way(self) -> None:
         """What it holds counts in its sandbox's memory limit, and when that is reached the kernel rather ends this."""

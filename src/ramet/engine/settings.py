@@ -67,6 +67,9 @@ class Settings:
     points_on_disk_of_a_sandbox: int = 100
     # The writer rests this many times as long as a write took, unless a sandbox has asked for a number of points.
     point_write_rest: float = 3.0
+    # A sandbox with more living ancestors than this gets a memory of its own when it has been idle for a moment
+    ancestors: int = 16
+    flatten_idle_seconds: float = 1.0
     # Tool calls of a sandbox
     tool_links: int = 64  # connections to its tool socket
     all_tool_links: int = 2048  # of all sandboxes: each costs a descriptor. Beyond this, a sandbox gets only a few

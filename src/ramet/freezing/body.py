@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Protocol
 
 from ramet.errors import ForkFailed, SandboxLost
+from ramet.freezing.ancestry import Ancestry
 from ramet.freezing.descriptors import Lines
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.live import Subject
@@ -61,6 +62,7 @@ class Life:
     lineage: frozenset[int]  # pids in their pods of all REPLs that its memory was, itself included
     death: asyncio.Future[Death]
     kills_before: int
+    ancestry: Ancestry
     killed: bool = False  # by the engine
     timed_calls: bytes = b""
     starved: bool = False  # it is being ended because it took too much memory
@@ -143,6 +145,11 @@ class Body:
     def alive(self) -> bool:
         return not self.life.death.done()
 
+    @property
+    def ancestors(self) -> int:
+        """Processes that live and that its memory was copied from, one from the other."""
+        return self.life.ancestry.living
+
     def watch(self, watch: SharedMemoryWatch) -> None:
         """Have what its processes share looked at, until it is closed."""
         self._shared_memory = watch
@@ -178,6 +185,7 @@ class Body:
         os.close(life.repl_pidfd)
         life.repl_pidfd = -1
         life.shadow_end = end_process(life.shadow_pidfd)
+        life.ancestry.ended()
         if status is None or status.si_code == os.CLD_EXITED:
             death = Death(status.si_status if status is not None else None, None, False)
         else:

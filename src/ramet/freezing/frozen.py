@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ramet.errors import RametError
 from ramet.freezing import _core
+from ramet.freezing.ancestry import Ancestry
 from ramet.freezing.calls import InjectedCall, ResourceLimit
 from ramet.freezing.memory_allowance import Claim
 from ramet.isolation.files.layers import FileImage
@@ -44,6 +45,10 @@ class Recipes(Protocol):
         ``usual``: the resource limits that follow from ``limits``.
         """
 
+    @property
+    def faithful(self) -> bool:
+        """Whether a copy has all that the sandbox had, so that it can take its place unnoticed."""
+
     def failure(self, error: _core.FreezeError) -> RametError:
         """Why no copy could be thawed."""
 
@@ -67,8 +72,10 @@ class Frozen:
         pause_seconds: float = 0.0,
         claim: Claim | None = None,
         pod: Pod | None = None,
+        ancestry: Ancestry | None = None,
     ) -> None:
         self.snapshot = snapshot
+        self.ancestry = ancestry or Ancestry()
         self.recipes = recipes
         self.template = template
         self.limits = limits
@@ -126,6 +133,10 @@ class Frozen:
                 _set_oom_score(self.shadow, _GIVES_WAY)
 
     @property
+    def faithful(self) -> bool:
+        return self.recipes.faithful
+
+    @property
     def killed(self) -> bool:
         """Whether its shadow has ended, or had before this was closed. Only the kernel does that, for memory."""
         return self._ended_before if self.closed else bool(self.shadow) and _has_ended(self.shadow)
@@ -140,6 +151,7 @@ class Frozen:
         # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
         if self._closing is None:
             self._ended_before = self.killed
+            self.ancestry.ended()
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
 

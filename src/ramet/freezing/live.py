@@ -23,7 +23,16 @@ from ramet.freezing.descriptors import (
     read_shared_maps,
     with_ranges,
 )
-from ramet.freezing.descriptors.recipes import NamedFile, NamelessFile
+from ramet.freezing.descriptors.recipes import (
+    Dead,
+    FileWatch,
+    InternetSocket,
+    NamedFile,
+    NamelessFile,
+    OtherSocket,
+    ProcessHandle,
+    TerminalRecipe,
+)
 from ramet.freezing.failures import failure
 from ramet.freezing.process_state import ProcessState, inner_pid, read_process
 from ramet.isolation.files.layers import FileImage
@@ -37,6 +46,7 @@ _PAUSE_SECONDS = 3.0  # a sandbox that does not stop by then is left alone: othe
 _RESERVED_START, _RESERVED_END = SCRATCH_START, SCRATCH_END
 _GONE = (errno.ENOENT, errno.ESRCH)  # what /proc says of a process that was killed while it was read
 _COPY_SECONDS = 5.0  # without shared memory
+_NOT_AS_BEFORE = (Dead, FileWatch, ProcessHandle, InternetSocket, OtherSocket, TerminalRecipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,14 @@ class SandboxRecipes:
     thread_ids: frozenset[int]  # but the main one's
     limits: Limits
     copy_seconds: float  # that copying its shared memory may take
+    alone: bool = False  # no other process was in its pod
+
+    @property
+    def faithful(self) -> bool:
+        """Whether a copy has all of it: no child, no connection, nothing else that the kernel does not hand over."""
+        if not self.alone or self.process.children or self.descriptors.lost:
+            return False
+        return not any(isinstance(each.thing, _NOT_AS_BEFORE) for each in self.descriptors.descriptions)
 
     @property
     def children(self) -> tuple[tuple[int, int], ...]:
@@ -168,7 +186,10 @@ def _read(subject: Subject, paused: _core.Paused) -> SandboxRecipes:
     open_files = [thing.path for thing in things if isinstance(thing, NamedFile)]
     image = FileImage.capture(subject.pod, open_files)
     others = frozenset(thread_ids[1:])
-    return SandboxRecipes(process, descriptors, maps, image, timed_calls, others, subject.pod.limits, copy_seconds)
+    alone = set(processes) <= {subject.repl, subject.init}
+    return SandboxRecipes(
+        process, descriptors, maps, image, timed_calls, others, subject.pod.limits, copy_seconds, alone
+    )
 
 
 def _read_error(error: OSError) -> RametError:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ramet.errors import LimitReached, RametError
 from ramet.freezing import _core, live
+from ramet.freezing.ancestry import Ancestry
 from ramet.freezing.body import Body, Life, PreparedPart
 from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
@@ -276,7 +277,7 @@ class Machine:
     ) -> tuple[Frozen, Batch]:
         async with body.being_frozen():
             with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
-                subject, lineage = body.subject(), body.life.lineage
+                subject, lineage, ancestry = body.subject(), body.life.lineage, body.life.ancestry
                 always.callback(subject.close)
                 claim = body.room.claim(copies)
                 undo.callback(self._serve_stragglers)
@@ -303,6 +304,7 @@ class Machine:
                 kept_pid=body.pid if keep_pid else None,
                 pause_seconds=taken.pause_seconds,
                 claim=claim,
+                ancestry=Ancestry(ancestry),
             )
             # Before ``being_frozen`` ends: a body that closes right after it must know the shadow in its groups.
             body.keep(frozen)

@@ -67,6 +67,8 @@ class TemplateRecipes:
     poured: bool = False  # from an image on disk
     image: FileImage = field(default_factory=lambda: FileImage(None, None, (), 0))
 
+    faithful = True
+
     @property
     def children(self) -> tuple[tuple[int, int], ...]:
         return ()

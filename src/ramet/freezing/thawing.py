@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ramet.errors import ForkFailed
 from ramet.freezing import _core
+from ramet.freezing.ancestry import Ancestry
 from ramet.freezing.body import Life
 from ramet.freezing.calls import InjectedCall
 from ramet.freezing.frozen import Frozen, Recipes
@@ -121,6 +122,8 @@ class Thawer:
             lineage=frozen.lineage | {plan.pid},
             death=asyncio.get_running_loop().create_future(),
             kills_before=plan.kills_before,
+            # One that takes the shadow of the snapshot itself is what that was.
+            ancestry=Ancestry(frozen.ancestry.above if plan.consume else frozen.ancestry),
         )
 
     def _kills(self, pod: Pod) -> int:

@@ -49,6 +49,7 @@ def _usage(sandbox: Sandbox, body: Body) -> dict[str, int]:
         # Those of the sandbox: its kept states are in the same group, on top of its limit.
         usage["processes"] -= sum(step.in_pod for step in kept)
     usage["spilled_bytes"] = sandbox.spilled_bytes
+    usage["ancestors"] = body.ancestors
     usage["points"] = len(kept)
     usage["points_bytes"] = sum(step.memory_bytes for step in kept)
     usage["points_on_disk"] = sum(step.state is not None and step.state.on_disk for step in kept)

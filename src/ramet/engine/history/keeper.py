@@ -10,6 +10,7 @@ from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.disk import PastOnDisk
+from ramet.engine.history.flattening import Flattener
 from ramet.engine.history.memory import machine_memory_bytes, own_memory
 from ramet.engine.history.past import KILLED, Recovered, State, Step
 from ramet.engine.history.returning import back_to_last
@@ -44,6 +45,7 @@ class HistoryKeeper:
         self._working = False
         self._unmeasured: dict[PointTaker, None] = {}  # with states that were kept since they were measured
         self._measuring = False
+        self.flattener = Flattener(workshop, settings, background, lambda retired: self.retire(retired))
         self.disk = PastOnDisk(workshop, settings, background, self._takers.values)
         self._bytes_at_most = settings.history_bytes
         if self._bytes_at_most is None:
@@ -60,8 +62,14 @@ class HistoryKeeper:
         sandbox.on_points_stopped = lambda: self._forget(sandbox)
         if _frozen(taker):
             self.took(taker)
+        self.rested(sandbox)
+
+    def rested(self, sandbox: Sandbox) -> None:
+        if sandbox.body.ancestors > self.settings.ancestors:
+            self.flattener.consider(sandbox)
 
     def _forget(self, sandbox: Sandbox) -> None:
+        self.flattener.forget(sandbox)
         self._takers.pop(sandbox, None)
 
     def release(self, state: State) -> None:

@@ -74,5 +74,7 @@ class AbsentBody:
     def processor_seconds(self) -> float:
         return 0.0
 
+    ancestors = 0
+
     def unique_bytes(self) -> int:
         return 0
