@@ -23,6 +23,7 @@ TEN_MILLION_OBJECTS = "data = [f'{number:047d}' for number in range(10_000_000)]
 PANDAS = "import pandas as pd\ndata = pd.DataFrame({'a': range(1000)})\ntotal = data['a'].sum()\n"
 
 _DEADLINE_SECONDS = 120
+_FLAT = 16  # living ancestors, above which a sandbox goes through an image
 _ASKERS = ThreadPoolExecutor(8)
 
 
@@ -92,7 +93,17 @@ def forking_generation(heap: str, generation: int, ancestors_alive: bool) -> Ite
             if not ancestors_alive:
                 current.close()
             current = child
+        if ancestors_alive:
+            fork_until_answered(current, 1)  # one that is forked is made ready for the next time
+            _wait_until_flat(current)
         yield lambda: fork_until_answered(current, 1)
+
+
+def _wait_until_flat(sandbox: Sandbox) -> None:
+    """Until it has lost its ancestors, or will not."""
+    end = time.monotonic() + _DEADLINE_SECONDS
+    while sandbox.info().usage.get("ancestors", 0) > _FLAT and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -230,6 +230,7 @@ class ScriptedMachine:
         self.changes: Sequence[FileChange] = ()
         self.point_bytes = 4096  # of each on disk
         self.based_on: list[str | None] = []
+        self.whose: list[str] = []
         self.images: dict[str, tuple[ScriptedBody, Mapping[str, object]]] = {}
 
     def gate(self, step: str) -> asyncio.Event:
@@ -297,6 +298,7 @@ class ScriptedMachine:
         self, frozen: ScriptedFrozen, whose: str, about: Mapping[str, object], base: str | None, bytes_at_most: int
     ) -> tuple[str, int]:
         self.based_on.append(base)
+        self.whose.append(whose)
         await self._pass("write_point")
         assert not frozen.closed
         name = f"past-{whose}-{len(self.based_on)}"

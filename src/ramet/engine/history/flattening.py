@@ -2,7 +2,8 @@
 
 Each copy of a process adds to lists that the kernel walks whenever one of its ancestors' pages is shared again. So a
 fork of generation 100 takes several times as long as one of generation 1, if all between them live. A process that was
-poured from an image has no ancestors.
+poured from an image has no ancestors. But it shares no memory with its relatives either: so this is done only for a
+sandbox that was forked and has no children any more, and for a bounded amount of memory in all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Turn
+from ramet.engine.history.memory import machine_memory_bytes, resident_bytes
 from ramet.engine.images import points
 from ramet.engine.images.points import DiskState
 from ramet.engine.making.carried_state import RetiredBody
@@ -28,6 +30,7 @@ from ramet.errors import ForkFailed, RametError
 _REST = 3  # times as long as one took, until the next
 _RETRY_SECONDS = 60.0  # after one that could not be done: it may have a child process, or a connection
 _LOOK_SECONDS = 0.005  # between looks whether somebody wants the sandbox
+_MEMORY_SHARE = 0.05  # of the machine's, that sandboxes which were made flat may take
 
 
 class Flattener:
@@ -39,15 +42,19 @@ class Flattener:
         settings: Settings,
         background: Callable[[Coroutine[object, object, None]], None],
         retire: Callable[[RetiredBody], object],
+        has_children: Callable[[Sandbox], bool],
     ) -> None:
         self._workshop = workshop
         self._settings = settings
         self._background = background
         self._retire = retire
+        self._has_children = has_children
         self._timers: dict[Sandbox, asyncio.TimerHandle] = {}
         self._waiting: list[Sandbox] = []
         self._working = False
         self._retry_at: dict[Sandbox, float] = {}
+        self._flat_bytes: dict[Sandbox, int] = {}  # of those that share nothing any more
+        self._bytes_at_most = int(machine_memory_bytes() * _MEMORY_SHARE)
 
     def consider(self, sandbox: Sandbox) -> None:
         """Do it when the sandbox has been idle for a moment from now on."""
@@ -61,6 +68,7 @@ class Flattener:
         if (timer := self._timers.pop(sandbox, None)) is not None:
             timer.cancel()
         self._retry_at.pop(sandbox, None)
+        self._flat_bytes.pop(sandbox, None)
         if sandbox in self._waiting:
             self._waiting.remove(sandbox)
 
@@ -92,12 +100,18 @@ class Flattener:
         # First while it runs: what is written then need not be written while it stands still.
         first = await self._freeze(machine, sandbox, in_turn=True)
         try:
+            memory_bytes = _resident(first)
+            if sum(self._flat_bytes.values()) + memory_bytes > self._bytes_at_most:
+                raise ForkFailed("sandboxes that share no memory take as much as they may")
             base = await self._write(machine, sandbox, first, None)
         finally:
             await first.let_go()
         try:
+            old = sandbox.body
             if self._wanted(sandbox):
                 await self._exchange(machine, sandbox, base)
+            if sandbox.body is not old:
+                self._flat_bytes[sandbox] = memory_bytes
         finally:
             await base.let_go()
 
@@ -107,6 +121,7 @@ class Flattener:
             and sandbox.repl.alive
             and sandbox.sleep.is_awake
             and sandbox.body.ancestors > self._settings.ancestors
+            and not self._has_children(sandbox)
         )
 
     async def _freeze(self, machine: Machine, sandbox: Sandbox, in_turn: bool) -> Snapshot:
@@ -189,3 +204,10 @@ class Flattener:
             # Nothing is awaited from here on: the sandbox has the one body, or the other.
             self._retire(sandbox.become(body, spec, snapshot.carried, woken=True))
             undo.pop_all()
+
+
+def _resident(snapshot: Snapshot) -> int:
+    try:
+        return resident_bytes(snapshot.frozen.shadow)
+    except OSError as error:
+        raise ForkFailed("its frozen process has ended") from error

@@ -45,11 +45,13 @@ class HistoryKeeper:
         self._working = False
         self._unmeasured: dict[PointTaker, None] = {}  # with states that were kept since they were measured
         self._measuring = False
-        self.flattener = Flattener(workshop, settings, background, lambda retired: self.retire(retired))
         self.disk = PastOnDisk(workshop, settings, background, self._takers.values)
         self._bytes_at_most = settings.history_bytes
         if self._bytes_at_most is None:
             self._bytes_at_most = int(machine_memory_bytes() * _MEMORY_SHARE)
+        self._flattener = Flattener(
+            workshop, settings, background, lambda retired: self.retire(retired), self._has_children
+        )
 
     def __repr__(self) -> str:
         return f"<HistoryKeeper of {len(self._takers)} sandboxes>"
@@ -62,15 +64,21 @@ class HistoryKeeper:
         sandbox.on_points_stopped = lambda: self._forget(sandbox)
         if _frozen(taker):
             self.took(taker)
-        self.rested(sandbox)
 
-    def rested(self, sandbox: Sandbox) -> None:
-        if sandbox.body.ancestors > self.settings.ancestors:
-            self.flattener.consider(sandbox)
+    def forked(self, sandbox: Sandbox) -> None:
+        """It was, and may be again: if too many ancestors of it live, it is to have none."""
+        if sandbox in self._takers and sandbox.body.ancestors > self.settings.ancestors:
+            self._flattener.consider(sandbox)
+
+    def _has_children(self, sandbox: Sandbox) -> bool:
+        return any(other.identity.parent == sandbox.id for other in self._takers)
 
     def _forget(self, sandbox: Sandbox) -> None:
-        self.flattener.forget(sandbox)
+        self._flattener.forget(sandbox)
         self._takers.pop(sandbox, None)
+        if sandbox.body.ancestors > self.settings.ancestors:
+            for parent in [other for other in self._takers if other.id == sandbox.identity.parent]:
+                self.forked(parent)  # this was its child
 
     def release(self, state: State) -> None:
         self._background(state.let_go())

@@ -46,9 +46,6 @@ class PointKeeper(Protocol):
         """A state was kept: see soon what all of them take."""
 
     async def freeze(self, sandbox: Sandbox) -> Snapshot: ...
-    def rested(self, sandbox: Sandbox) -> None:
-        """A cell has ended: look whether too many ancestors of the sandbox live."""
-
     async def back_to_last(self, sandbox: Sandbox, watch_seconds: float) -> Recovered:
         """Restore a sandbox whose REPL has ended. A state that ends by itself within that time is not taken."""
 
@@ -99,7 +96,6 @@ class PointTaker:
 
     def cell_ended(self, cell: Cell, ending: Ending) -> None:
         self.used_at = self._loop.time()
-        self._keeper.rested(self.sandbox)
         written, self._written_in_cell = self._written_in_cell, False
         if self.past.wanted == 0:
             return

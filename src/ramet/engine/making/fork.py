@@ -93,6 +93,7 @@ async def _fork(
             caller.check()  # children of a caller that disconnected would never be closed
             registry.add(sandboxes)
             undo.pop_all()
+            registry.history.forked(parent)
     assert source.forked is not None
     return _counted(sandboxes, source.forked, perf_counter() - began)
 
