@@ -211,6 +211,33 @@ class ScriptedFrozen:
         self.closed = True
 
 
+class ScriptedJournal:
+    """Implements ``ramet.engine.seams.Journal``."""
+
+    def __init__(self) -> None:
+        self.about: Mapping[str, object] = {}
+        self.cells: tuple[tuple[int, str], ...] = ()
+        self.has_ended = False
+
+    def introduce(self, about: Mapping[str, object]) -> None:
+        self.about, self.has_ended = about, False
+
+    def begun(self, cell_id: int, code: bytes) -> None:
+        self.cells += ((cell_id, code.decode()),)
+
+    def ended(self) -> None:
+        self.has_ended = True
+
+    def written(self, cells: int) -> None:
+        pass
+
+    def contents(self) -> ScriptedJournal:
+        return self
+
+    def close(self, remove: bool = False) -> None:
+        pass
+
+
 class ScriptedMachine:
     """Implements ``ramet.engine.seams.Machine``. Holds at each step whose name is in ``gates`` until that is set.
 
@@ -231,6 +258,7 @@ class ScriptedMachine:
         self.point_bytes = 4096  # of each on disk
         self.based_on: list[str | None] = []
         self.whose: list[str] = []
+        self.journal: dict[str, ScriptedJournal] = {}
         self.images: dict[str, tuple[ScriptedBody, Mapping[str, object]]] = {}
 
     def gate(self, step: str) -> asyncio.Event:
@@ -310,6 +338,12 @@ class ScriptedMachine:
 
     async def point_sizes(self) -> Mapping[str, int]:
         return {name: self.point_bytes for name in self.images if name.startswith("past-")}
+
+    async def open_journal(self, name: str) -> ScriptedJournal:
+        return self.journal.setdefault(name, ScriptedJournal())
+
+    async def journals(self) -> list[tuple[str, ScriptedJournal, bool]]:
+        return [(name, journal, True) for name, journal in self.journal.items()]
 
     async def image_names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.images if name.startswith(prefix))

@@ -32,7 +32,7 @@ from ramet.cli.sandboxes import (
     undo,
 )
 from ramet.cli.servers import gateway, keys, mcp, serve
-from ramet.cli.sleeping import hibernate
+from ramet.cli.sleeping import hibernate, resume
 from ramet.errors import RametError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ _COMMANDS = (
         undo,
         rewind,
         hibernate,
+        resume,
         fork,
         diff,
         merge,

@@ -12,7 +12,7 @@ from ramet.client.arguments import Mount
 from ramet.client.blocking.forks import Snapshot
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.options import CommandLine, options_of
+from ramet.protocol.values.options import FLAG, CommandLine, options_of
 from ramet.protocol.values.requests import SandboxOptions
 
 
@@ -26,6 +26,8 @@ def add_sandbox_options(parser: argparse.ArgumentParser, command: str) -> None:
             parser.add_argument(
                 option.flag, dest=name, action="append", default=[], metavar=option.metavar, help=option.help
             )
+        elif known[name].kind is FLAG:
+            parser.add_argument(option.flag, dest=name, action="store_true", default=None, help=option.help)
         else:
             parser.add_argument(
                 option.flag, dest=name, type=known[name].kind.parse, metavar=option.metavar, help=option.help
@@ -43,6 +45,7 @@ def make_sandbox(
     network, secrets = chosen_network(chosen)
     given: dict[str, Any] = {name: getattr(chosen, name, None) for name in _offered()}
     template = given.pop("template")
+    given["persistent"] = bool(given["persistent"])
     given["env"] = chosen_environment(given["env"]) or None
     given["mounts"] = _mounts(given["mounts"] or [], url) or None
     return Sandbox(

@@ -34,6 +34,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
     parser.add_argument("--guest", help="folder of the guest package")
     parser.add_argument("--interrupt-seconds", type=interrupt_waits, default=(1.0, 1.0, 2.0), metavar="AGAIN,HARD,KILL")
     parser.add_argument("--only-interpreter", type=json.loads, help="make sandboxes from this one; no mounts")
+    parser.add_argument("--server", default="", help="name of the server, which has its sandboxes on disk again")
     parser.add_argument("--packages", help="folder of the host in which installed packages are kept")
     parser.add_argument("--images", help="folder of the host in which images of templates are kept")
     parser.add_argument("--no-images", action="store_true", help="keep none, whatever the environment says")
@@ -59,6 +60,7 @@ def start(arguments: Sequence[str] | None = None, start_machine: StartMachine | 
         interpreter=None if only is None else Interpreter.read(only),
         packages_folder=chosen.packages,
         history_bytes=None if chosen.history_memory_mib is None else chosen.history_memory_mib << 20,
+        server=chosen.server,
     )
     if chosen.history_disk_mib is not None:
         settings = replace(settings, history_disk_bytes=chosen.history_disk_mib << 20)

@@ -6,9 +6,9 @@ import asyncio
 import re
 import sys
 import traceback
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from ramet.engine.cells.descriptions import row
@@ -26,6 +26,7 @@ from ramet.engine.making.snapshots import Snapshot, Snapshots
 from ramet.engine.making.template_names import TemplateNames
 from ramet.engine.making.workshop import StartMachine, Workshop
 from ramet.engine.settings import Settings
+from ramet.engine.sleeping.records import SandboxRecord
 from ramet.engine.sleeping.sleepers import Sleepers
 from ramet.engine.subscriptions import Subscriptions
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
@@ -62,7 +63,9 @@ class Registry:
         self.templates = TemplateNames(quotas, self.snapshots)
         self.workshop = Workshop(start_machine, settings, quotas, self.walks)
         self.history = HistoryKeeper(self.workshop, settings, self._background)
-        self.sleepers = Sleepers(self.workshop, self._perform)
+        self.sleepers = Sleepers(self.workshop, self.history.freeze, self._perform, settings.server)
+        self._endings: dict[str, asyncio.Future[None]] = {}  # of persistent ones that are being written
+        self._reopening: dict[str, asyncio.Lock] = {}
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._sandboxes)} sandboxes>"
@@ -95,6 +98,12 @@ class Registry:
         for sandbox in sandboxes:
             self._sandboxes[sandbox.id] = sandbox
             self.history.watch(sandbox)
+            sandbox.clock.sleeps(
+                sandbox.spec.hibernate_after_seconds,
+                sandbox.spec.on_idle == "hibernate",
+                partial(getattr, sandbox.sleep, "asleep"),
+                partial(self._on_sleepy, sandbox),
+            )
             sandbox.clock.start(partial(self._on_due, sandbox))
             self.subscriptions.begun(row(sandbox))
 
@@ -112,6 +121,8 @@ class Registry:
         sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is not None and owner in (None, sandbox.owner):
             await self._end(sandbox, "closed", f"sandbox {sandbox.id} was closed", keep=True)
+        elif (dormant := self.sleepers.find_dormant(sandbox_id, owner)) is not None:
+            await self.sleepers.close_dormant(dormant)
 
     def close_soon(self, sandbox_id: str, owner: str | None = None) -> None:
         """Close a sandbox without waiting: it is not found any more when this returns."""
@@ -119,6 +130,13 @@ class Registry:
         if sandbox is not None and owner in (None, sandbox.owner):
             message = f"sandbox {sandbox.id} was closed"
             self._background(self._finish(sandbox, self._take_leave(sandbox, "closed", message), message, keep=True))
+        elif (dormant := self.sleepers.find_dormant(sandbox_id, owner)) is not None:
+            self._background(self.sleepers.close_dormant(dormant))
+
+    async def let_go(self, some_id: str) -> None:
+        """Close a sandbox or a snapshot whose owner has lost its handle. What is persistent is kept."""
+        await self.close_sandbox(some_id)
+        await self.snapshots.drop(some_id)
 
     async def forget(self, some_id: str) -> None:
         """Close a sandbox or a snapshot whose id no client has learnt, and keep nothing of it."""
@@ -131,6 +149,9 @@ class Registry:
         """The winner's id is no more; calls that use it get an error that says where its state went."""
         if self._sandboxes.pop(winner.id, None) is not None:
             self._bury(winner, "merged", merged_message(winner.id, into.id))
+
+    def _on_sleepy(self, sandbox: Sandbox) -> None:
+        self._background(self.sleepers.hibernate_if_idle(sandbox))
 
     def _on_due(self, sandbox: Sandbox, cause: Cause, why: str) -> None:
         self._background(self._end(sandbox, cause, f"sandbox {sandbox.id} ended: {why}", keep=True))
@@ -146,9 +167,36 @@ class Registry:
         return self._bury(sandbox, cause, message)
 
     async def _finish(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
-        kept = False
+        over = self._endings[sandbox.id] = asyncio.get_running_loop().create_future()
         try:
-            if keep and sandbox.spec.persistent and not sandbox.sleep.asleep:
+            await self._close_and_keep(sandbox, tombstone, message, keep and sandbox.spec.persistent)
+        finally:
+            if self._endings.get(sandbox.id) is over:
+                del self._endings[sandbox.id]
+            over.set_result(None)
+
+    async def gone(self, sandbox_id: str) -> None:
+        """Wait until a sandbox that is being closed is closed, and written if it is to be kept."""
+        while (over := self._endings.get(sandbox_id)) is not None:
+            await asyncio.shield(over)
+
+    @asynccontextmanager
+    async def reopening(self, sandbox_id: str) -> AsyncIterator[None]:
+        """Inside, no other caller has the sandbox of this id come from disk."""
+        lock = self._reopening.setdefault(sandbox_id, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._reopening.pop(sandbox_id, None)
+
+    async def _close_and_keep(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
+        kept = False
+        self.sleepers.stop(sandbox)
+        try:
+            asleep = sandbox.sleep.asleep  # its image is its last state
+            if keep and not asleep:
                 try:
                     await self.kept.keep(sandbox.id, sandbox.owner, self._freeze(sandbox, message))
                     kept = True
@@ -156,16 +204,17 @@ class Registry:
                     tombstone.unkept = str(error) or type(error).__name__
                     if not isinstance(error, RametError | TimeoutError):
                         traceback.print_exc(file=sys.stderr)
+            record = SandboxRecord.of(sandbox)
             await sandbox.close(message)
         finally:
             self._leaving.discard(sandbox)
             self._idle_memory.closed_one()
-        if not (keep and sandbox.spec.persistent):
-            await self.sleepers.forget(sandbox)
-        elif kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
-            await self._write_kept(sandbox.id, sandbox.owner)
+        if kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
+            await self._write_kept(sandbox.id, sandbox.owner, record)
+        # Where it could not be frozen, its last checkpoint is what there is.
+        await self.sleepers.ended(sandbox, keep)
 
-    async def _write_kept(self, space_id: str, owner: str) -> None:
+    async def _write_kept(self, space_id: str, owner: str, record: SandboxRecord) -> None:
         """Also to disk. A failure costs nothing but the way through the next engine: `facts` tell of it."""
         space = self.kept.find(space_id, owner)
         if space is None:
@@ -173,12 +222,14 @@ class Registry:
         snapshot = space.snapshot.result()
         async with self.snapshots.held(snapshot):
             with suppress(RametError):
-                await kept_states.write(self.workshop, space_id, snapshot)
+                await kept_states.write(self.workshop, space_id, snapshot, record.header())
         if self.kept.find(space_id, owner) is None:  # discarded while it was written
             await kept_states.discard(self.workshop, space_id, owner)
 
     async def kept_snapshot(self, space_id: str, owner: str | None) -> Snapshot | None:
         """The state that a persistent sandbox left, in memory or on disk. None: nothing is kept."""
+        if self.present(space_id, owner) is not None:
+            return None  # it is alive: what is on disk is not what it is
         space = self.kept.find(space_id, owner)
         if space is None and owner is not None and _SPACE.fullmatch(space_id):
             loaded = await kept_states.load(self.workshop, space_id, owner)
@@ -188,9 +239,11 @@ class Registry:
         return None if space is None else await asyncio.shield(space.snapshot)
 
     async def discard_kept(self, space_id: str, owner: str | None) -> None:
+        """Raises RametError if another engine has the sandbox."""
         await self.kept.discard(space_id, owner)
-        if owner is not None and _SPACE.fullmatch(space_id):
-            await kept_states.discard(self.workshop, space_id, owner)
+        if owner is not None and _SPACE.fullmatch(space_id) and self.present(space_id, owner) is None:
+            await self.gone(space_id)  # one that is being written just now
+            await self.sleepers.discard(space_id, owner)
 
     async def _freeze(self, sandbox: Sandbox, why: str) -> Snapshot:
         """Freeze a sandbox in its last turn."""
@@ -231,6 +284,7 @@ class Registry:
     async def close(self) -> None:
         """In the order of use: sandboxes before snapshots, both before the machine."""
         self._closed = True
+        await self.sleepers.flush()
         self.workshop.forbid()
         self._idle_memory.stop()
         await self.workshop.packages.close()
@@ -239,7 +293,7 @@ class Registry:
         await asyncio.gather(*(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
         for task in self._tasks:
             task.cancel()  # what is left of it goes with the machine
-        await self.sleepers.close(sandboxes, server=self.settings.interpreter is not None)
+        await self.sleepers.close(sandboxes)
         await self.snapshots.close()
         await self.kept.close()
         await self.workshop.close()

@@ -164,6 +164,33 @@ class Frozen(Protocol):
     async def close(self) -> None: ...
 
 
+class JournalContents(Protocol):
+    """What the journal of a sandbox on disk says."""
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        """The row of the sandbox in lists."""
+
+    @property
+    def cells(self) -> tuple[tuple[int, str], ...]: ...
+    @property
+    def ended(self) -> bool:
+        """Its owner has closed it, or its lifetime was over."""
+
+
+class Journal(Protocol):
+    """The journal of a sandbox on disk, which this engine has and no other."""
+
+    def introduce(self, about: Mapping[str, object]) -> None: ...
+    def begun(self, cell_id: int, code: bytes) -> None: ...
+    def ended(self) -> None: ...
+    def written(self, cells: int) -> None:
+        """An image has all cells up to this number."""
+
+    def contents(self) -> JournalContents: ...
+    def close(self, remove: bool = False) -> None: ...
+
+
 class Machine(Protocol):
     """Makes templates, bodies, and bodies from bodies. A method that raises leaves nothing behind."""
 
@@ -189,6 +216,12 @@ class Machine(Protocol):
 
     async def save_image(self, frozen: Frozen, name: str, about: Mapping[str, object]) -> int:
         """Write a snapshot to disk, with plain data of the caller's own. Returns its size in bytes."""
+
+    async def open_journal(self, name: str) -> Journal:
+        """Lock the journal of a sandbox on disk, made if need be. Raises RametError if another engine has it."""
+
+    async def journals(self) -> Sequence[tuple[str, JournalContents, bool]]:
+        """All journals: name, contents, and whether an engine has it."""
 
     async def image_names(self, prefix: str) -> list[str]:
         """Of the images on disk whose names begin like this."""

@@ -145,6 +145,6 @@ class _Engine:
             self._ended.set()
         elif message.startswith(calls.FORGET):
             some_id = message[len(calls.FORGET) :].decode("ascii", "replace")
-            task = asyncio.get_running_loop().create_task(self._registry.forget(some_id))
+            task = asyncio.get_running_loop().create_task(self._registry.let_go(some_id))
             self._tasks.add(task)  # the loop holds tasks weakly: without this one could be collected
             task.add_done_callback(self._tasks.discard)

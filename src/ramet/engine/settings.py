@@ -103,6 +103,7 @@ class Settings:
     listed_entries: int = 1_000_000
     # Set in the engine of a server: all sandboxes use this interpreter, and no folder of the host is mounted.
     interpreter: Interpreter | None = None
+    server: str = ""  # its name: sandboxes on disk that an earlier engine of this server had are there again
     file_threads: int = 4
     # Free memory goes back to the host this long after the last sandbox was closed.
     trim_seconds: float = 5.0

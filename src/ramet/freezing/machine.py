@@ -23,9 +23,10 @@ from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.images.images import Images
+from ramet.freezing.images.journals import JournalFile, JournalLines
 from ramet.freezing.images.points import PointImages
 from ramet.freezing.images.sandboxes import SandboxImages
-from ramet.freezing.images.store import StoreRoom
+from ramet.freezing.images.store import ImageStore, StoreRoom
 from ramet.freezing.images.templates import TemplateImages
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
@@ -51,6 +52,7 @@ _SANDBOXES_READY = PoolBounds(
 )  # fmt: skip
 _QUIET_SECONDS = 0.01  # a caller that makes several in a row asks for the next one sooner
 _STRAGGLER_SECONDS = 0.05
+_JOURNALS_AT_MOST = 100_000
 _IMAGES_ROOM = StoreRoom(templates=4 << 30, saved=64 << 30)
 
 
@@ -406,6 +408,18 @@ class Machine:
     async def load_image(self, name: str) -> tuple[Frozen, Mapping[str, object]] | None:
         return None if self._saved is None else await self._saved.load(name)
 
+    async def open_journal(self, name: str) -> JournalFile:
+        """Lock the journal of a sandbox on disk. Raises RametError if another engine has it, or OSError."""
+        store = await self._on_disk().store()
+        return await finish(asyncio.to_thread(store.journals.open, name), JournalFile.close)
+
+    async def journals(self) -> list[tuple[str, JournalLines, bool]]:
+        """All journals: name, contents, and whether an engine has it."""
+        if self._saved is None:
+            return []
+        store = await self._saved.store()
+        return await asyncio.to_thread(_journals, store)
+
     async def image_names(self, prefix: str) -> list[str]:
         return [] if self._images is None else await self._images.names(prefix)
 
@@ -482,6 +496,15 @@ class Machine:
             "last_thaw_microseconds": list(self._thawer.last_microseconds),
             "images": self._images.facts() if self._images is not None else None,
         }
+
+
+def _journals(store: ImageStore) -> list[tuple[str, JournalLines, bool]]:
+    found = []
+    for name in store.journals.names()[:_JOURNALS_AT_MOST]:
+        looked = store.journals.look(name)
+        if looked is not None:
+            found.append((name, *looked))
+    return found
 
 
 def _shadow_of(number: int, count: int) -> tuple[bool, bool]:

@@ -77,6 +77,8 @@ UNDO = 84  # back to the state before the last cells
 REWIND = 85  # back to the state after a step
 # sandboxes on disk
 HIBERNATE = 86  # write a sandbox to disk, and give up its memory and processes until the next call
+REOPEN = 87  # a sandbox on disk goes on under its id
+KEPT = 88  # sandboxes on disk that can be reopened
 # for a server with many users
 SANDBOXES = 50  # all sandboxes of an owner
 WATCH = 51  # all sandboxes, then events as sandboxes begin and end
@@ -132,7 +134,7 @@ TOOL_CANCELLED = 59  # the code no longer waits for that call
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
 FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
 HISTORY_CALLS = frozenset((HISTORY, UNDO, REWIND))
-SLEEP_CALLS = frozenset((HIBERNATE,))
+SLEEP_CALLS = frozenset((HIBERNATE, REOPEN, KEPT))
 SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISCARD))
 TERMINAL_CALLS = frozenset(
     (TERMINAL_OPEN, TERMINAL_ATTACH, TERMINAL_INPUT, TERMINAL_RESIZE, TERMINAL_KILL, TERMINAL_LIST, TERMINAL_READ)

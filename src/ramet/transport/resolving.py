@@ -36,7 +36,6 @@ def resolve(options: SandboxOptions, interpreter: Interpreter | None = None, own
         options.env,
         Lifetime(options.timeout_seconds, options.idle_timeout_seconds),
         owner,
-        options.persistent,
         **_carried(options),
     )
     checks.check_sandbox(spec)

@@ -77,6 +77,20 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         shown = f"{what} (default: {default:g})"
         parser.add_argument(option, type=_seconds, default=default, metavar="SECONDS", help=shown)
     parser.add_argument(
+        "--on-idle",
+        choices=("end", "hibernate"),
+        default=_DEFAULTS.on_idle,
+        help="what happens to sandboxes after their idle timeout: they end, or sleep on disk until they are called "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kept-days",
+        type=_days,
+        default=_DEFAULTS.kept_days,
+        metavar="N",
+        help="with --on-idle hibernate, lifetime of a sandbox that asks for none, in days (default: %(default)g)",
+    )
+    parser.add_argument(
         "--max-connections",
         type=_count,
         default=_DEFAULTS.connections,
@@ -134,6 +148,8 @@ def run(chosen: argparse.Namespace) -> int:
         grace_seconds=chosen.grace,
         timeout_seconds=chosen.timeout,
         idle_timeout_seconds=chosen.idle_timeout,
+        on_idle=chosen.on_idle,
+        kept_days=chosen.kept_days,
         connections=chosen.max_connections,
         code_body_bytes=chosen.max_body_mib << 20,
         all_sandboxes=chosen.max_sandboxes,
@@ -219,6 +235,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 10**9:
         raise argparse.ArgumentTypeError(f"must be at least 0 seconds, got {text}")
+    return value
+
+
+def _days(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 366:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most 366 days, got {text}")
     return value
 
 

@@ -19,7 +19,7 @@ from ramet.client.drivers import blocking
 from ramet.client.drivers.blocking_bases import SandboxBase
 from ramet.client.folders import DOWNLOAD_BYTES_AT_MOST, Copied
 from ramet.client.handle import HandleOwner, SandboxHandle, SnapshotHandle, closing_after
-from ramet.client.network import NetworkArgument, Secrets
+from ramet.client.network import NetworkArgument, Secrets, network_spec, secret_specs
 from ramet.client.operations import cells, forks, sandboxes, terminals, values
 from ramet.client.operations import history as history_operations
 from ramet.client.operations import network as network_operations
@@ -74,6 +74,13 @@ class Sandbox(SandboxBase):
             cost next to nothing.
         recover: What a sandbox whose Python has died goes on with: "point", its last kept state, or "fresh", an empty
             Python and its files as they are.
+        persistent: Whether it survives the end of this program and of the machine: ``Sandbox.resume(id)`` has it again.
+        checkpoint_seconds: How long after a cell the state of a persistent sandbox is written to disk, at most.
+            Default: 10.
+        hibernate_after_seconds: Seconds without use after which it goes to sleep on disk; the next call wakes it.
+            Default: never.
+        on_idle: What happens after ``idle_timeout_seconds``: "end", or "hibernate". Default: "end", or what the server
+            says.
         tools: Functions of this program that code in the sandbox can call.
         url: URL of a server (``ramet serve``) to make the sandbox at. Default: RAMET_URL, else in this process.
         api_key: Key for that server. Default: RAMET_API_KEY.
@@ -84,6 +91,7 @@ class Sandbox(SandboxBase):
         network: Its network rules and the log of its connections; a SandboxNetwork.
         fork_info: A ForkInfo with the cost of the fork if it is a child of one, else None.
         tools: Names of the tools whose calls this object answers.
+        missing_cells: After ``resume``, the cells that are not part of its state; a tuple of MissingCell.
 
     Raises InvalidArgument for an argument that is not allowed, before anything is started; HostNotCapable where this
     machine cannot build the walls; TemplateFailed if the interpreter does not start; LimitReached if there is no
@@ -111,6 +119,10 @@ class Sandbox(SandboxBase):
         secrets: Secrets | None = None,
         history: int | None = None,
         recover: Literal["point", "fresh"] | None = None,
+        persistent: bool = False,
+        checkpoint_seconds: float | None = None,
+        hibernate_after_seconds: float | None = None,
+        on_idle: Literal["end", "hibernate"] | None = None,
         tools: Iterable[AnyTool] | None = None,
         url: str | None = None,
         api_key: str | None = None,
@@ -134,6 +146,10 @@ class Sandbox(SandboxBase):
             secrets=secrets,
             history=history,
             recover=recover,
+            persistent=persistent,
+            checkpoint_seconds=checkpoint_seconds,
+            hibernate_after_seconds=hibernate_after_seconds,
+            on_idle=on_idle,
         )
         self._begin(template, server, spec, given)
 
@@ -169,6 +185,53 @@ class Sandbox(SandboxBase):
         """
         engine = blocking.engine_at(url, api_key)
         return blocking.perform(engine, sandboxes.list_sandboxes())
+
+    @classmethod
+    def resume(
+        cls,
+        sandbox_id: str,
+        *,
+        network: NetworkArgument | None = None,
+        secrets: Secrets | None = None,
+        tools: Iterable[AnyTool] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> Sandbox:
+        """Go on with a persistent sandbox of an earlier program, under its id, in the last state that is on disk.
+
+        ``missing_cells`` names the cells that are not part of that state, and the next result says so, too. Network
+        rules are those it had unless you give others; secrets and tools are given anew. One that is alive in this
+        engine is only connected to. Raises SandboxClosed if nothing is kept under this id, RametError if another
+        program has it or its image cannot be used here, InvalidArgument for an argument that is not allowed.
+        """
+        check_id(sandbox_id)
+        given = toolset(tools)
+        rules = network_spec(network)
+        values = secret_specs(secrets, rules, {})
+        engine = blocking.engine_at(url, api_key)
+        resumed = blocking.perform(engine, sandboxes.resume(sandbox_id, rules, values))
+        handle = SandboxHandle(engine, resumed.id)
+        if tools is not None:
+            blocking.give_tools(handle, given)
+        made = cls._adopted(handle)
+        made.missing_cells = resumed.missing
+        return made
+
+    @classmethod
+    def kept(cls, *, url: str | None = None, api_key: str | None = None) -> list[SandboxRow]:
+        """The sandboxes on disk that ``resume`` can have again: those that no program has now, the oldest first."""
+        engine = blocking.engine_at(url, api_key)
+        return blocking.perform(engine, sandboxes.kept())
+
+    @classmethod
+    def discard(cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None) -> None:
+        """Remove what is kept of a persistent sandbox that has ended. Does nothing if nothing is.
+
+        Raises RametError if another program has the sandbox.
+        """
+        check_id(sandbox_id)
+        engine = blocking.engine_at(url, api_key)
+        blocking.perform(engine, sandboxes.discard(sandbox_id))
 
     def _attach(self, owner: HandleOwner) -> None:
         self.files = Files(owner)

@@ -15,6 +15,7 @@ from ramet.client.operations import sandboxes
 from ramet.client.tools.tool import Toolset
 from ramet.errors import SandboxClosed
 from ramet.protocol.values.forks import ForkInfo
+from ramet.protocol.values.history import MissingCell
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.transport.seam import Engine
@@ -35,6 +36,7 @@ class AsyncSandboxBase:
     _handle: SandboxHandle | None = None
     _creation: _Creation
     fork_info: ForkInfo | None = None
+    missing_cells: tuple[MissingCell, ...] = ()
 
     def _attach(self, owner: HandleOwner) -> None:
         """Make the attributes that use the handle of this owner. The face defines it."""

@@ -15,6 +15,7 @@ from ramet.client.operations.network import network_state
 from ramet.client.tools.tool import Toolset
 from ramet.errors import RametError, SandboxClosed
 from ramet.protocol.values.forks import ForkInfo
+from ramet.protocol.values.history import MissingCell
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.transport.seam import Engine
@@ -26,6 +27,7 @@ class SandboxBase:
     _handle: SandboxHandle | None = None  # a constructor that failed leaves nothing to close
     id: str
     fork_info: ForkInfo | None
+    missing_cells: tuple[MissingCell, ...] = ()
 
     def _attach(self, owner: HandleOwner) -> None:
         """Make the attributes that use the handle of this owner. The face defines it."""

@@ -9,6 +9,9 @@ from ramet.client.operations.steps import Operation, ask, carry_out, check_may_w
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
+from ramet.protocol.network.requests import network_request, secrets_request
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec
+from ramet.protocol.values.history import MissingCell
 from ramet.protocol.values.listing import SandboxRow
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.results import SandboxInfo
@@ -20,6 +23,13 @@ class Inventory(NamedTuple):
 
     templates: tuple[str, ...]
     snapshots: tuple[str, ...]
+
+
+class Resumed(NamedTuple):
+    """The id of a sandbox that goes on, and the cells that are not part of its state."""
+
+    id: str
+    missing: tuple[MissingCell, ...]
 
 
 def create(spec: SandboxSpec | ThawSpec | SandboxOptions) -> Operation[str]:
@@ -55,6 +65,32 @@ def hibernate(sandbox_id: str) -> Operation[int]:
     """Write a sandbox to disk, and give up its memory and processes until the next call."""
     check_may_wait(sandbox_id)
     return ask(encode(calls.HIBERNATE, {"sandbox": sandbox_id}), lambda header: fields.natural(header, "size_bytes"))
+
+
+def resume(sandbox_id: str, network: NetworkSpec | None, secrets: tuple[SecretSpec, ...]) -> Operation[Resumed]:
+    """Have a sandbox on disk go on under its id."""
+    header = {
+        "sandbox": sandbox_id,
+        "network": None if network is None else network_request(network),
+        "secrets": secrets_request(secrets),
+    }
+    return ask(encode(calls.REOPEN, header), _read_resumed)
+
+
+def _read_resumed(header: Mapping[str, object]) -> Resumed:
+    missing = [each for each in fields.array(header, "missing") if isinstance(each, dict)]
+    cells = tuple(MissingCell(fields.natural(each, "cell_id"), fields.text(each, "code")) for each in missing)
+    return Resumed(fields.text(header, "sandbox"), cells)
+
+
+def kept() -> Operation[list[SandboxRow]]:
+    """Return the sandboxes on disk that can be resumed, the oldest first."""
+    return ask(encode(calls.KEPT, {}), _read_rows)
+
+
+def discard(sandbox_id: str) -> Operation[None]:
+    """Remove what is kept of a sandbox that has ended."""
+    return carry_out(encode(calls.DISCARD, {"space": sandbox_id, "owner": ""}))
 
 
 def list_sandboxes() -> Operation[list[SandboxRow]]:

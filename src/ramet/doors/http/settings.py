@@ -32,6 +32,10 @@ class ServerSettings(ConnectionLimits):
     # A sandbox made over HTTP always has an end, even if the caller asks for none.
     timeout_seconds: float = 30 * 60.0
     idle_timeout_seconds: float = 5 * 60.0
+    # What happens to one that was idle for so long and has not said: it ends, or it sleeps on disk until it is called,
+    # for so many days after it was made.
+    on_idle: Literal["end", "hibernate"] = "end"
+    kept_days: float = 30.0
 
     body_bytes: int = 1 * _MIB
     # Code in JSON is decoded at once, which blocks the event loop. Code in frames may be as long as a cell can be.

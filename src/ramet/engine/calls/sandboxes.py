@@ -9,6 +9,7 @@ from ramet.engine.cells import descriptions
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.create import create
 from ramet.engine.registry import Registry
+from ramet.engine.sleeping.sleepers import Dormant
 from ramet.protocol import fields
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.specs import SandboxSpec
@@ -26,7 +27,10 @@ class InfoCall(TaskCall):
     """Describes a sandbox."""
 
     def work(self) -> Answer:
-        return _info(self.find_sandbox())
+        header = self.frame.header
+        sandbox_id, owner = fields.text(header, "sandbox"), fields.optional_text(header, "owner")
+        dormant = self.peer.registry.sleepers.find_dormant(sandbox_id, owner)
+        return _info(self.find_sandbox()) if dormant is None else _dormant_info(dormant)
 
 
 class FactsCall(TaskCall):
@@ -56,6 +60,11 @@ class CloseCall(ClientCall):
 async def _create(registry: Registry, spec: SandboxSpec, allowance: Allowance) -> dict[str, object]:
     sandbox = await create(registry, spec, allowance)
     return {"id": sandbox.id, "pid": sandbox.body.pid}
+
+
+async def _dormant_info(one: Dormant) -> dict[str, object]:
+    told = {name: value for name, value in one.about.items() if name not in ("allowance", "server")}
+    return {"pid": 0, "usage": {}, "walls": {}, **told}
 
 
 async def _info(sandbox: Sandbox) -> dict[str, object]:

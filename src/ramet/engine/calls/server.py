@@ -67,17 +67,21 @@ def _everything(registry: Registry, owner: str | None) -> bytes:
     """The first event of a subscription: everything that exists."""
     event = {
         "event": "all",
-        "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
+        "sandboxes": _rows(registry, owner),
         "snapshots": registry.snapshots.rows(owner),
         "spaces": registry.kept.rows(owner),
     }
     return encode(calls.NEWS, event)
 
 
+def _rows(registry: Registry, owner: str | None) -> list[dict[str, object]]:
+    return [*map(row, registry.all_of(owner)), *registry.sleepers.rows(owner)]
+
+
 def _listing(registry: Registry, owner: str | None) -> dict[str, object]:
     """Everything of an owner. Snapshots and names are bounded in number, as sandboxes are."""
     return {
-        "sandboxes": [row(sandbox) for sandbox in registry.all_of(owner)],
+        "sandboxes": _rows(registry, owner),
         "snapshots": [snapshot["id"] for snapshot in registry.snapshots.rows(owner)],
         "templates": sorted(registry.snapshots.names(owner or "")),
     }

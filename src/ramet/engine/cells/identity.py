@@ -59,6 +59,9 @@ class Identity:
             persistent=own.persistent,
             history=own.history,
             recover=own.recover,
+            checkpoint_seconds=own.checkpoint_seconds,
+            hibernate_after_seconds=own.hibernate_after_seconds,
+            on_idle=own.on_idle,
         )
         self.carried = self.carried.joined_by(carried)
 

@@ -10,6 +10,14 @@ from ramet.engine.history.past import Recovered
 from ramet.protocol.values.history import Taking
 
 
+class Keeping(Protocol):
+    """What keeps a sandbox on disk. It never fails the sandbox."""
+
+    def cell_begun(self, cell_id: int, code: bytes) -> None: ...
+    def changed(self) -> None:
+        """Its last image is not its present state any more."""
+
+
 class Points(Protocol):
     """What keeps states of a sandbox, and brings it back to the last one. It never fails the sandbox."""
 

@@ -13,7 +13,7 @@ from ramet.engine.cells.cell import Cell, Collected
 from ramet.engine.cells.folder_refresh import FolderRefresh
 from ramet.engine.cells.identity import Identity
 from ramet.engine.cells.outcomes import outcome_of
-from ramet.engine.cells.points import Points
+from ramet.engine.cells.points import Keeping, Points
 from ramet.engine.cells.queue import CellQueue
 from ramet.engine.cells.repl import Ending, Repl
 from ramet.engine.cells.turns import Turn
@@ -90,6 +90,7 @@ class Sandbox:
         self._restored_note = ""  # for the next cell, which has no other way to know
         self.past = Past(spec.history)
         self.points: Points | None = None  # of one that a list shows
+        self.keeping: Keeping | None = None  # of one that has an image, or is to have one
         self.on_points_stopped: Callable[[], None] = lambda: None
         self._closing: asyncio.Future[None] | None = None
         self.when_closed: Callable[[], None] | None = None  # called once, when all of it is gone
@@ -141,6 +142,12 @@ class Sandbox:
         """Files were changed from outside, or values in its memory."""
         if self.points is not None:
             self.points.touched(memory)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Its last image is not its present state any more."""
+        if self.keeping is not None:
+            self.keeping.changed()
 
     def check_open(self) -> None:
         """Raise SandboxClosed if it is closing."""
@@ -266,6 +273,8 @@ class Sandbox:
             return
         carried = self.identity.carried
         carried.cells += 1
+        if self.keeping is not None:
+            self.keeping.cell_begun(carried.cells, item.code)
         if self.tools is not None:
             self.tools.begin_cell(item, self.repl)
         self.repl.run(item, carried.cells)
@@ -332,6 +341,7 @@ class Sandbox:
             cell.on_outcome(outcome)
         if self.points is not None:
             self.points.cell_ended(cell, ending)
+        self._changed()
         self.replay.exited(ending.exit_code, cell.execution)
         self.queue.next()
 
@@ -392,6 +402,10 @@ class Sandbox:
         self.identity.carried.why_restarted = reason
         await recover(self)
 
+    def tell_next_cell(self, note: str) -> None:
+        """The next result has this sentence in its stderr, and ``restored``."""
+        self._restored_note = note
+
     def start_repl_again(self) -> None:
         if self._closing is not None:  # it began to close while the template was thawed
             raise SandboxClosed(f"cannot start the REPL again: {self.identity.ended}")
@@ -424,6 +438,8 @@ class Sandbox:
         self._file_calls = set()
         self._renew_tools()
         self._renew_network(None)
+        if not woken:
+            self._changed()
         return retired
 
     def fall_asleep(self) -> RetiredBody:
@@ -458,6 +474,7 @@ class Sandbox:
         self._renew_network(winner)
         self.replay.append(winner.replay)
         self._take_past(winner)
+        self._changed()
         winner._dissolve(self)
         return retired
 

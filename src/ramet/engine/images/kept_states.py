@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ramet.engine.images.records import describe, rebuild
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.workshop import Workshop
 from ramet.isolation.files.cache_folders import space_image_name
 
 
-async def write(workshop: Workshop, space_id: str, snapshot: Snapshot) -> None:
-    """Write a kept state, which the caller holds. Raises RametError where it could not be written."""
+async def write(workshop: Workshop, space_id: str, snapshot: Snapshot, record: Mapping[str, object]) -> None:
+    """Write a kept state, which the caller holds. Raises RametError where it could not be written.
+
+    ``record``: what its sandbox was besides.
+    """
     machine = await workshop.machine()
     if machine.keeps_images:
-        await machine.save_image(snapshot.frozen, space_image_name(snapshot.owner, space_id), describe(snapshot))
+        about = {**describe(snapshot), "sandbox": dict(record)}
+        await machine.save_image(snapshot.frozen, space_image_name(snapshot.owner, space_id), about)
 
 
 async def load(workshop: Workshop, space_id: str, owner: str) -> Snapshot | None:

@@ -8,6 +8,8 @@ diff      SnapshotSource   NewSandbox, in no list, closed afterwards
 restore   SnapshotSource   the sandbox itself, which gives up the body it had
 undo      PointSource      the same; also for rewind, and for a REPL that died and is restored
 fork(at)  PointSource      NewSandbox, one for each copy
+wake      SnapshotSource   the sandbox itself, which has no body
+reopen    SnapshotSource   NewSandbox, under the id that it had
 recover   _EmptiedPod      the sandbox itself, which keeps its body
 """
 

@@ -39,6 +39,8 @@ async def create(registry: Registry, spec: SandboxSpec, allowance: Allowance = _
             made = await bring_up(TemplateSource(machine, spec), [new], undo)
             made[0].past.begin(TemplateState(made[0].spec))
             registry.add(made)
+            undo.push_async_callback(registry.forget, made[0].id)
+            await registry.sleepers.watch(made[0])
             undo.pop_all()
     return made[0]
 

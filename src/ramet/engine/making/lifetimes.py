@@ -63,6 +63,10 @@ class Clock:
         self.created_ms = now_ms()
         self._created = self._used = self._loop.time()
         self._idle_seconds = lifetime.idle_timeout_seconds
+        self._sleep_seconds: float | None = None  # without use, after which it hibernates
+        self._asleep: Callable[[], bool] = lambda: False
+        self._on_sleep: Callable[[], None] = lambda: None
+        self._tried_at = 0.0  # to hibernate
         self._deadline: float | None = None
         self.expires_ms: int | None = None
         if lifetime.timeout_seconds is not None:
@@ -72,6 +76,18 @@ class Clock:
         """Start the timer. It calls ``on_due`` once, with the cause and a message."""
         self._on_due = on_due
         self._set_timer()
+
+    def sleeps(
+        self, seconds: float | None, instead: bool, asleep: Callable[[], bool], on_sleep: Callable[[], None]
+    ) -> None:
+        """Call ``on_sleep`` when it was not used for so long. ``instead``: that is what the idle timeout leads to.
+
+        While it is ``asleep``, it does not end for being idle. To be called before ``start``.
+        """
+        if instead and self._idle_seconds is not None:
+            seconds = self._idle_seconds if seconds is None else min(seconds, self._idle_seconds)
+            self._idle_seconds = None
+        self._sleep_seconds, self._asleep, self._on_sleep = seconds, asleep, on_sleep
 
     def stop(self) -> None:
         self._on_due = None
@@ -111,6 +127,8 @@ class Clock:
         moments = [] if self._deadline is None else [self._deadline]
         if self._idle_seconds is not None:
             moments.append(self._used + self._idle_seconds)
+        if self._sleep_seconds is not None:
+            moments.append(max(self._used, self._tried_at) + self._sleep_seconds)
         self._timer = self._loop.call_at(min(moments), self._ring) if moments else None
 
     def _ring(self) -> None:
@@ -120,12 +138,14 @@ class Clock:
         if self._deadline is not None and now >= self._deadline:
             self._on_due("timeout", f"its lifetime was over, {_said(now - self._created)} after it was made")
             return
-        if self._idle_seconds is not None:
-            if self._busy():
-                self._used = now
-            elif now >= self._used + self._idle_seconds:
-                self._on_due("idle", f"it was not used for {_said(self._idle_seconds)}")
-                return
+        if self._busy() or self._asleep():
+            self._used = now
+        if self._idle_seconds is not None and now >= self._used + self._idle_seconds:
+            self._on_due("idle", f"it was not used for {_said(self._idle_seconds)}")
+            return
+        if self._sleep_seconds is not None and now >= max(self._used, self._tried_at) + self._sleep_seconds:
+            self._tried_at = now
+            self._on_sleep()
         self._set_timer()
 
 

@@ -46,6 +46,14 @@ class Quotas:
         asked = Reservation(self._reserved, owner, 1, memory_bytes)
         return self._reserve(asked, self._allowances.get(owner, Allowance()))
 
+    def allowance_of(self, owner: str) -> Allowance:
+        """The last one of an owner, as far as it is known."""
+        return self._allowances.get(owner, Allowance())
+
+    def known_or(self, owner: str, otherwise: Callable[[], Allowance]) -> Allowance:
+        """The last allowance of an owner, or for one that this engine has not heard of yet, another."""
+        return self._allowances[owner] if owner in self._allowances else otherwise()
+
     def reserve_hidden(self, owner: str, memory_bytes: int) -> Reservation:
         """Reserve quota for a sandbox that no list shows; release it when that is closed. Raises LimitReached."""
         asked = Reservation(self._reserved, owner, 1, memory_bytes, hidden=True)

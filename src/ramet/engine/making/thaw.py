@@ -63,7 +63,7 @@ async def thaw(
         found = saved
     else:
         found = snapshots.find(spec.snapshot or "", owner)
-    return await _thaw(registry, found, spec, caller, allowance)
+    return await _thaw(registry, found, spec, caller, allowance, spec.persistent)
 
 
 async def resume(
@@ -121,6 +121,8 @@ async def _thaw(
                 made[0].past.begin(found, AskedOnTop(*asked, made[0].spec) if any(asked) else None)
             caller.check()  # a sandbox of a caller that disconnected would never be closed
             registry.add(made)
+            undo.push_async_callback(registry.forget, made[0].id)
+            await registry.sleepers.watch(made[0])
             undo.pop_all()
     return made[0]
 

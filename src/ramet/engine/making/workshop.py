@@ -118,6 +118,7 @@ class NewSandbox:
         parent: str | None = None,
         hidden: bool = False,
         copy_network: Callable[[], EngineNetwork] | None = None,
+        sandbox_id: str | None = None,
     ) -> None:
         self._workshop = workshop
         self._spec = spec
@@ -126,6 +127,7 @@ class NewSandbox:
         self._parent = parent
         self._hidden = hidden
         self._copy_network = copy_network
+        self._id = sandbox_id or f"sbx_{secrets.token_hex(16)}"
         self._sandbox: Sandbox | None = None
 
     def take(self, body: Body) -> Sandbox:
@@ -133,9 +135,16 @@ class NewSandbox:
         if self._copy_network is not None:
             self._network = self._copy_network()
         network = self._network
-        name = f"sbx_{secrets.token_hex(16)}"
         sandbox = self._sandbox = Sandbox(
-            name, spec, body, workshop.settings, self._carried, self._parent, workshop.shelf, network, workshop.proxy
+            self._id,
+            spec,
+            body,
+            workshop.settings,
+            self._carried,
+            self._parent,
+            workshop.shelf,
+            network,
+            workshop.proxy,
         )
         if network is not None:
             if not self._hidden:

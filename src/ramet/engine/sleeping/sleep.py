@@ -19,6 +19,7 @@ class Sleep:
     def __init__(self) -> None:
         self.asleep = False
         self.wake: Callable[[], Awaitable[None]] | None = None  # given by who put it to sleep; raises RametError
+        self._callers = 0  # that wait for it
         self._falling: asyncio.Future[None] | None = None
         self._waking: asyncio.Task[None] | None = None
 
@@ -29,6 +30,11 @@ class Sleep:
     def falling(self) -> bool:
         """Whether it is about to be asleep: nothing may be changed any more."""
         return self._falling is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether calls wait for it."""
+        return self._callers > 0
 
     @property
     def is_awake(self) -> bool:
@@ -46,14 +52,18 @@ class Sleep:
 
     async def awake(self) -> None:
         """Wait until it is awake; wake it if need be. Raises RametError, and then it sleeps on."""
-        while not self.is_awake:
-            if self._falling is not None:
-                await asyncio.shield(self._falling)
-                continue
-            if self._waking is None:
-                # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
-                self._waking = asyncio.get_running_loop().create_task(self._wake())
-            await asyncio.shield(self._waking)
+        self._callers += 1
+        try:
+            while not self.is_awake:
+                if self._falling is not None:
+                    await asyncio.shield(self._falling)
+                    continue
+                if self._waking is None:
+                    # One task for all callers, and shielded: a caller that is cancelled must not stop it half-way.
+                    self._waking = asyncio.get_running_loop().create_task(self._wake())
+                await asyncio.shield(self._waking)
+        finally:
+            self._callers -= 1
 
     async def _wake(self) -> None:
         try:

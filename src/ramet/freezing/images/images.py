@@ -222,8 +222,13 @@ class Images:
             self._giving_way = writer if source.gives_way else None
             work = asyncio.create_task(asyncio.to_thread(self._write, store, writer, source, *states))
             try:
+                size = await asyncio.shield(work)
+            except asyncio.CancelledError:
+                writer.stop()
                 # A caller that is cancelled waits for the thread, which reads memory of a process that is ended next.
-                size = await finish(work, lambda _: None)
+                await asyncio.wait([work])
+                work.exception()
+                raise
             finally:
                 self._giving_way = None
             self.written += 1

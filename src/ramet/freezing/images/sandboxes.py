@@ -21,7 +21,7 @@ from ramet.freezing.images.images import FAILURES, Images, ImageSource
 from ramet.freezing.images.manifest import ImageRefused
 from ramet.freezing.images.memory import Area, mapped_inode
 from ramet.freezing.images.processor import check_processor
-from ramet.freezing.images.store import NewImage, OpenImage
+from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
 from ramet.freezing.process_state import ProcessState
 from ramet.freezing.resource_limits import BOOT_LIMITS
@@ -59,6 +59,14 @@ class SandboxImages:
         self._maker = maker
         self._tracer = tracer
         self._began = time.time()
+
+    async def store(self) -> ImageStore:
+        """Raises RametError where the folder cannot be used."""
+        try:
+            return await self._images.store()
+        except FAILURES as error:
+            why = self._images.note("the folder of images was not opened", error)
+            raise RametError(f"the folder of images cannot be used: {why}") from error
 
     async def save(
         self, frozen: Frozen, name: str, about: Mapping[str, object], point: WritingPoint | None = None

@@ -4,6 +4,7 @@
     FOLDER/key                32 random bytes: whoever has them can write images that this store trusts
     FOLDER/names/NAME         the id of the image that has this name
     FOLDER/images/ID/         manifest.json, manifest.mac, threads, loaded, pages, hashes; pages.1, pages.2, ...
+    FOLDER/sandboxes/NAME     the journal of a sandbox that is on disk
     FOLDER/images/.new-ID/    an image that is being written; its writer holds a lock on the folder
 
 An image appears by one rename of its folder, after everything in it has reached the disk, and gets its name by another
@@ -25,6 +26,7 @@ import shutil
 import time
 from collections.abc import Iterator
 
+from ramet.freezing.images.journals import Journals
 from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, ImageRefused, Manifest
 from ramet.protocol.lazy_dataclasses import dataclass
 
@@ -67,9 +69,11 @@ class ImageStore:
             self._images = _subfolder(folder, "images")
             undo.callback(os.close, self._images)
             self._key = self._read_key()
+            self.journals = Journals(folder)
             undo.pop_all()
 
     def close(self) -> None:
+        self.journals.close()
         for descriptor in (self._images, self._names, self._folder):
             os.close(descriptor)
 

@@ -107,6 +107,14 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingCell:
+    """A cell that had begun when its engine ended, after the last state that is on disk."""
+
+    cell_id: int
+    code: str  # its first 200 characters
+
+
+@dataclass(frozen=True, slots=True)
 class Undone:
     """A step back: the point that the sandbox is at now, and what happened since that could not be undone.
 

@@ -83,7 +83,13 @@ def _check_recover(name: str, value: object) -> None:
         raise must(name, f"be {' or '.join(map(repr, RECOVER))}", value)
 
 
+def _check_on_idle(name: str, value: object) -> None:
+    if value not in ON_IDLE:
+        raise must(name, f"be {' or '.join(map(repr, ON_IDLE))}", value)
+
+
 HISTORY_AT_MOST = 1000
+ON_IDLE = ("end", "hibernate")
 RECOVER = ("point", "fresh")
 _HISTORY = Kind(
     _read_history,
@@ -138,6 +144,38 @@ class CarriedOptions:
         schema={"enum": list(RECOVER)},
         http_help="What it goes on with when its Python has died: point, its last kept state; fresh, an empty Python "
         "and its files as they are.",
+    )
+
+    persistent: bool = option(
+        FLAG,
+        "Whether it survives the end of this program and of the machine: ``Sandbox.resume(id)`` has it again.",
+        False,
+        said_each_time=True,
+        http_help="Its state is kept on disk, while it runs and when it ends: the next call after a crash has it "
+        "again, and so has POST /v1/spaces/{space_id}/resume after its end.",
+        command_line=CommandLine(
+            "--persistent", "keep its state on disk, also when it ends: ramet resume", "", commands=("create",)
+        ),
+    )
+    checkpoint_seconds: float | None = option(
+        SECONDS,
+        "How long after a cell the state of a persistent sandbox is written to disk, at most. Default: 10.",
+        http_help="How long after a cell the state of a persistent sandbox is written to disk, at most. Default: 10.",
+    )
+    hibernate_after_seconds: float | None = option(
+        SECONDS,
+        "Seconds without use after which it goes to sleep on disk; the next call wakes it. Default: never.",
+        http_help="Seconds without use after which it goes to sleep on disk; the next call wakes it. Default: never.",
+        command_line=CommandLine(
+            "--hibernate-after", "put it to sleep on disk after this time without use", "SECONDS", commands=("create",)
+        ),
+    )
+    on_idle: str | None = option(
+        TEXT,
+        'What happens after ``idle_timeout_seconds``: "end", or "hibernate". Default: "end", or what the server says.',
+        check=_check_on_idle,
+        schema={"enum": list(ON_IDLE)},
+        http_help="What happens after idle_timeout_seconds: end, or hibernate. Default: what the server says.",
     )
 
     def check_carried(self) -> None:
@@ -243,13 +281,6 @@ class SandboxOptions(CarriedOptions):
             "SECONDS",
             commands=("create",),
         ),
-    )
-    persistent: bool = option(
-        FLAG,
-        "Whether its state is kept when it ends.",
-        False,
-        keyword=False,
-        http_help="Its state is kept when it ends: POST /v1/spaces/{space_id}/resume.",
     )
 
     def __repr__(self) -> str:

@@ -139,7 +139,6 @@ class SandboxSpec(CarriedOptions):
     environment: tuple[tuple[str, str], ...] = ()
     lifetime: Lifetime = Lifetime()
     owner: str = ""  # whose it is, where an engine serves several; its forks and snapshots are too
-    persistent: bool = False  # its state is kept when it ends
 
     def __repr__(self) -> str:
         return f"<SandboxSpec {self.template.name}, {len(self.mounts)} mounts, {len(self.environment)} variables>"
@@ -152,7 +151,6 @@ class SandboxSpec(CarriedOptions):
             "environment": dict(self.environment),
             "lifetime": asdict(self.lifetime),
             "owner": self.owner,
-            "persistent": self.persistent,
             **write_options(CarriedOptions, self),
         }
 
@@ -165,7 +163,6 @@ class SandboxSpec(CarriedOptions):
             environment=tuple(fields.text_mapping(header, "environment").items()),
             lifetime=Lifetime.read(fields.mapping(header, "lifetime")),
             owner=fields.text(header, "owner"),
-            persistent=fields.flag(header, "persistent"),
             **read_options(CarriedOptions, header, strict=False),
         )
 

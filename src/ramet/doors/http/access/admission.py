@@ -94,6 +94,8 @@ class Creation:
     def __init__(self, settings: ServerSettings, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
         self._lifetime = Lifetime(settings.timeout_seconds, settings.idle_timeout_seconds)
+        self._on_idle: str = settings.on_idle
+        self._kept_seconds = settings.kept_days * 86400
 
     def create(self, options: SandboxOptions, owner: str) -> tuple[int, dict[str, object]]:
         """Kind and header of the engine's call. The name of a saved snapshot is thawed."""
@@ -115,10 +117,12 @@ class Creation:
         for name, option in options_of(SandboxOptions).items():
             if option.embedded_only and getattr(options, name) not in (None, ()):
                 raise _only_embedded(name)
-        lifetime = self._lifetime_of(options.timeout_seconds, options.idle_timeout_seconds)
+        on_idle = options.on_idle or self._on_idle
+        lifetime = self._lifetime_of(options.timeout_seconds, options.idle_timeout_seconds, on_idle)
         return replace(
             options,
             mounts=None,
+            on_idle=on_idle,
             timeout_seconds=lifetime.timeout_seconds,
             idle_timeout_seconds=lifetime.idle_timeout_seconds,
         )
@@ -131,14 +135,14 @@ class Creation:
         if spec.memory_bytes is not None:
             check_memory_mib(spec.memory_bytes // checks.MIB)
         _check_network(spec.network, spec.secrets)
-        wanted = spec.lifetime or Lifetime()
-        lifetime = self._lifetime_of(wanted.timeout_seconds, wanted.idle_timeout_seconds)
-        return {**replace(spec, mounts=None, lifetime=lifetime).header(), "owner": owner}
+        wanted, on_idle = spec.lifetime or Lifetime(), spec.on_idle or self._on_idle
+        lifetime = self._lifetime_of(wanted.timeout_seconds, wanted.idle_timeout_seconds, on_idle)
+        return {**replace(spec, mounts=None, lifetime=lifetime, on_idle=on_idle).header(), "owner": owner}
 
     def resume_header(self, header: Mapping[str, object], owner: str) -> dict[str, object]:
         wanted = fields.optional_mapping(header, "lifetime")
         lifetime = Lifetime() if wanted is None else Lifetime.read(wanted)
-        whole = self._lifetime_of(lifetime.timeout_seconds, lifetime.idle_timeout_seconds)
+        whole = self._lifetime_of(lifetime.timeout_seconds, lifetime.idle_timeout_seconds, self._on_idle)
         network, secrets = network_in(header), secrets_in(header)
         _check_network(network, secrets)
         return {
@@ -150,13 +154,17 @@ class Creation:
             "owner": owner,
         }
 
-    def _lifetime_of(self, timeout_seconds: float | None, idle_timeout_seconds: float | None) -> Lifetime:
+    def _lifetime_of(self, timeout_seconds: float | None, idle_timeout_seconds: float | None, on_idle: str) -> Lifetime:
         checks.check_timeout(timeout_seconds, "timeout_seconds")
         checks.check_timeout(idle_timeout_seconds, "idle_timeout_seconds")
         return Lifetime(
-            self._lifetime.timeout_seconds if timeout_seconds is None else timeout_seconds,
+            self._usual_seconds(on_idle) if timeout_seconds is None else timeout_seconds,
             self._lifetime.idle_timeout_seconds if idle_timeout_seconds is None else idle_timeout_seconds,
         )
+
+    def _usual_seconds(self, on_idle: str) -> float | None:
+        """How long a sandbox lives that asks for no end. One that sleeps when it is idle costs nothing but disk."""
+        return self._kept_seconds if on_idle == "hibernate" else self._lifetime.timeout_seconds
 
 
 def _check_network(network: NetworkSpec | None, secrets: Iterable[SecretSpec]) -> None:

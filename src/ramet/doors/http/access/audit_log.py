@@ -68,6 +68,7 @@ CALL_ACTIONS: Mapping[int, str] = {
     calls.RESTORE: "restore",
     calls.UNDO: "undo",
     calls.HIBERNATE: "hibernate",
+    calls.REOPEN: "resume",
     calls.REWIND: "rewind",
     calls.SAVE: "save template",
     calls.DROP: "drop snapshot",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -96,7 +97,7 @@ class Keeper:
             primary, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 with theirs:
-                    engine = start_engine(theirs, [*_sealed(), *self._options])
+                    engine = start_engine(theirs, [*_sealed(), "--server", _name(self._state), *self._options])
             except RametError as error:
                 self._tell_error(error)
                 return ENGINE_ENDED
@@ -285,6 +286,11 @@ class Keeper:
                 os.write(self._ready, json.dumps(news).encode() + b"\n")
             os.close(self._ready)
             self._ready = None
+
+
+def _name(state: Path) -> str:
+    """Of this server, among those of the same user: its sandboxes on disk are its own."""
+    return hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:16]
 
 
 def _sealed() -> list[str]:

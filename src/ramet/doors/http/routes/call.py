@@ -115,7 +115,7 @@ async def call(exchange: RequestExchange) -> None:
             await _operate(exchange, frame)
             return
         header = exchange.activity.header(exchange, frame.header)
-        if kind == calls.NETWORK_CHANGE:
+        if kind in (calls.NETWORK_CHANGE, calls.REOPEN):
             header = creation.allowed(exchange, header)
         async with exchange.link.call() as engine:
             engine.send_nowait(encode(kind, header, frame.blob))

@@ -1,0 +1,150 @@
+"""Checkpoints of a persistent sandbox: its state is written to disk in the background, some time after a cell."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.making.snapshots import Snapshot
+from ramet.engine.making.workshop import Workshop
+from ramet.engine.seams import Body, Journal
+from ramet.engine.sleeping.hibernation import write
+from ramet.errors import RametError
+
+CHECKPOINT_SECONDS = 10.0
+_WORKED_SECONDS = 0.001  # of its threads, which are noticed
+_RETRY_SECONDS = 30.0  # after one that failed
+
+Perform = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
+Freeze = Callable[[Sandbox], Awaitable[Snapshot]]
+
+
+class Checkpoints:
+    """Writes the states of one sandbox, and the journal of cells that are in none of them. Never fails the sandbox."""
+
+    def __init__(
+        self, sandbox: Sandbox, journal: Journal, workshop: Workshop, freeze: Freeze, perform: Perform
+    ) -> None:
+        self.journal = journal
+        self.last_error = ""
+        self._sandbox = sandbox
+        self._workshop = workshop
+        self._freeze = freeze
+        self._perform = perform
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._changes = 0
+        # What the newest image has: changes, the body, and the time that its threads had worked.
+        self._written: tuple[int, Body, float] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints of {self._sandbox.id}>"
+
+    @property
+    def _seconds(self) -> float:
+        wanted = self._sandbox.spec.checkpoint_seconds
+        return CHECKPOINT_SECONDS if wanted is None else wanted
+
+    # What happens to the sandbox
+
+    def cell_begun(self, cell_id: int, code: bytes) -> None:
+        self.journal.begun(cell_id, code)
+
+    def changed(self) -> None:
+        self._changes += 1
+        self._arm(self._seconds)
+
+    def begin(self) -> None:
+        """Write the first one soon: a sandbox without an image would not survive anything."""
+        self._arm(0.0)
+
+    async def flush(self) -> None:
+        """The engine ends: write the present state now if it is not on disk. Raises RametError."""
+        if self._stopped:
+            return  # it is being closed, and written by who closes it
+        if self._working is not None:
+            await asyncio.wait([self._working])
+        self.stop()
+        if self._sandbox.spec.persistent and not self._sandbox.sleep.asleep and self._differs():
+            await self._write()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._working is not None:
+            self._working.cancel()
+
+    # Writing
+
+    def _arm(self, seconds: float) -> None:
+        # One timer, which later changes do not put off: a sandbox that is always busy is written as well.
+        if self._timer is None and not self._stopped and self._sandbox.spec.persistent:
+            self._timer = self._loop.call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._working is None:
+            self._working = self._perform(self._checkpoint())
+
+    async def _checkpoint(self) -> None:
+        try:
+            if not self._stopped and not self._sandbox.sleep.asleep and self._differs():
+                await self._write()
+                self.last_error = ""
+        except Exception as error:
+            if not isinstance(error, RametError):
+                traceback.print_exc(file=sys.stderr)
+            self.last_error = str(error) or type(error).__name__
+            self._arm(max(self._seconds, _RETRY_SECONDS))
+        finally:
+            self._working = None
+        if not self.last_error and self._differs():
+            self._arm(self._seconds)  # it was changed while it was written
+
+    def _differs(self) -> bool:
+        """Whether the newest image is not its present state, as far as can be seen without a freeze."""
+        if self._written is None:
+            return True
+        changes, body, worked = self._written
+        if self._sandbox.sleep.asleep:
+            return False
+        present = self._sandbox.body
+        return changes != self._changes or body is not present or present.processor_seconds() - worked > _WORKED_SECONDS
+
+    async def _write(self) -> None:
+        machine = await self._workshop.machine()
+        snapshot = self._newest_point()
+        changes, body = self._changes, self._sandbox.body
+        worked = body.processor_seconds()
+        if snapshot is None:
+            turn = self._sandbox.queue.turn(needs_repl=True, quiet=True)
+            try:
+                await turn.begun
+                changes, body = self._changes, self._sandbox.body
+                worked = body.processor_seconds()
+                snapshot = await self._freeze(self._sandbox)
+                turn.check()
+            finally:
+                turn.release()
+        try:
+            await write(machine, self._sandbox, snapshot)
+        finally:
+            await snapshot.let_go()
+        self._written = changes, body, worked
+        self.journal.written(snapshot.carried.cells)
+
+    def _newest_point(self) -> Snapshot | None:
+        """The present state, held, if the history keeps it: then the sandbox need not be stopped."""
+        last = self._sandbox.past.last
+        if last is None or not last.exact or not isinstance(last.state, Snapshot) or last.asked is not None:
+            return None
+        if self._sandbox.queue.busy or not self._sandbox.repl.alive:
+            return None
+        last.state.hold()
+        return last.state

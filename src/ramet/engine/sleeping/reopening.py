@@ -1,0 +1,144 @@
+"""Reopening: a sandbox on disk goes on in this engine, under its id."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.images.records import rebuild
+from ramet.engine.making.bring_up import bring_up
+from ramet.engine.making.create import check_shown
+from ramet.engine.making.lifetimes import now_ms
+from ramet.engine.making.sources import SnapshotSource
+from ramet.engine.making.workshop import NewSandbox
+from ramet.engine.network.permissions import check_allowed
+from ramet.engine.registry import Registry
+from ramet.engine.seams import Journal
+from ramet.engine.sleeping.records import SandboxRecord
+from ramet.errors import SandboxClosed
+from ramet.isolation.files.cache_folders import space_image_name
+from ramet.protocol import fields
+from ramet.protocol.network.specs import NetworkSpec, SecretSpec
+from ramet.protocol.values.allowances import Allowance
+from ramet.protocol.values.specs import Lifetime, SandboxSpec
+
+_TOLD_CELLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAnew:
+    """What is given to a sandbox that goes on. ``network`` None: the rules that it had."""
+
+    network: NetworkSpec | None = None
+    secrets: tuple[SecretSpec, ...] = ()
+    lifetime: Lifetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A sandbox, and the cells that were begun after its state was written: number and code."""
+
+    sandbox: Sandbox
+    missing: tuple[tuple[int, str], ...] = ()
+
+
+async def reopen(
+    registry: Registry, sandbox_id: str, owner: str, given: GivenAnew, allowance: Allowance | None = None
+) -> Reopened:
+    """The sandbox of this id: as it is, if this engine has it; else as its last image on disk has it.
+
+    Raises SandboxClosed if there is none, LimitReached, or RametError if another engine has it or its image cannot be
+    used.
+    """
+    async with registry.reopening(sandbox_id):
+        present = registry.present(sandbox_id, owner)
+        if present is not None:
+            return Reopened(present)
+        await registry.gone(sandbox_id)  # one that is being closed is written first
+        machine = await registry.workshop.machine()
+        name = space_image_name(owner, sandbox_id)
+        if name not in await machine.image_names(name):
+            raise SandboxClosed(
+                f"there is no sandbox {sandbox_id!r:.80} on disk: it was not persistent, or was discarded",
+                hint="Sandbox.kept() lists those that can be resumed",
+            )
+        async with AsyncExitStack() as undo:
+            journal = await machine.open_journal(name)
+            undo.callback(journal.close)
+            reopened = await _from_disk(registry, name, owner, journal, given, allowance)
+            undo.pop_all()
+        registry.sleepers.adopt(reopened.sandbox, journal)
+        await registry.kept.discard(sandbox_id, owner)
+        return reopened
+
+
+async def _from_disk(
+    registry: Registry, name: str, owner: str, journal: Journal, given: GivenAnew, allowance: Allowance | None
+) -> Reopened:
+    workshop = registry.workshop
+    contents = journal.contents()
+    if allowance is None:
+        allowance = workshop.quotas.known_or(owner, lambda: Allowance.read(contents.about))
+    machine = await workshop.machine()
+    found = await machine.load_image(name)
+    if found is None:
+        raise SandboxClosed(f"the image of sandbox {name!r} is not on disk any more")
+    frozen, about = found
+    snapshot = await rebuild(frozen, about, owner)
+    try:
+        record = SandboxRecord.read(fields.mapping(about, "sandbox"))
+        spec = _spec(snapshot.spec, record, given)
+        check_shown(registry.settings, spec)
+        check_allowed(spec.network, allowance)
+        async with AsyncExitStack() as undo:
+            undo.enter_context(workshop.quotas.reserve(owner, allowance, 1, spec.limits.memory_bytes))
+            network = await workshop.new_network(spec, snapshot.carried)
+            new = NewSandbox(workshop, spec, network, snapshot.carried, record.parent, sandbox_id=record.id)
+            source = SnapshotSource(machine, snapshot, spec.limits, spec.mounts, network is not None)
+            (sandbox,) = await bring_up(source, [new], undo)
+            sandbox.past = record.past(spec.history)
+            missing = tuple(cell for cell in contents.cells if cell[0] > snapshot.carried.cells)
+            if missing:
+                # Their numbers are not given again: they name cells that have run.
+                sandbox.identity.carried.cells = max(cell_id for cell_id, _ in missing)
+            if note := _note(record, missing, given, snapshot.carried.cells):
+                sandbox.tell_next_cell(note)
+            sandbox.clock.created_ms = record.created_ms
+            registry.add([sandbox])
+            undo.pop_all()
+    finally:
+        await snapshot.let_go()
+    return Reopened(sandbox, missing)
+
+
+def _spec(frozen: SandboxSpec, record: SandboxRecord, given: GivenAnew) -> SandboxSpec:
+    lifetime = given.lifetime or frozen.lifetime
+    if given.lifetime is None and record.expires_ms is not None and not record.persistent:
+        lifetime = replace(lifetime, timeout_seconds=max((record.expires_ms - now_ms()) / 1000, 1.0))
+    network = record.network if given.network is None else given.network
+    return replace(frozen, persistent=record.persistent, network=network, secrets=given.secrets, lifetime=lifetime)
+
+
+def _note(record: SandboxRecord, missing: tuple[tuple[int, str], ...], given: GivenAnew, cells: int) -> str:
+    parts = []
+    if missing:
+        numbers = ", ".join(str(cell_id) for cell_id, _ in missing[:_TOLD_CELLS])
+        more = f" and {len(missing) - _TOLD_CELLS} more" if len(missing) > _TOLD_CELLS else ""
+        what = f"the work of cell {numbers} is" if len(missing) == 1 else f"the work of cells {numbers}{more} is"
+        where = f"after cell {cells}" if cells else "that it began with"
+        parts.append(f"the engine of this sandbox ended; it is back at the state {where}, and {what} missing")
+    lost = sorted(set(record.secrets) - {secret.name for secret in given.secrets})
+    if lost:
+        parts.append(f"its secrets {', '.join(lost)} were not given again, and are placeholders only")
+    return "; ".join(parts)
+
+
+async def revive(registry: Registry, sandbox_id: str, owner: str | None) -> None:
+    """Have a sandbox again that an earlier engine of this server had, if there is one. Raises RametError."""
+    await registry.sleepers.find()
+    one = registry.sleepers.find_dormant(sandbox_id, owner)
+    if one is not None:
+        # Shielded: one of the callers being cancelled must not stop what the others wait for.
+        await asyncio.shield(asyncio.ensure_future(reopen(registry, one.id, one.owner, GivenAnew())))

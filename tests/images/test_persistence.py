@@ -1,0 +1,208 @@
+"""Persistent sandboxes: they survive the end of their program, told which cells are missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from ramet import InvalidArgument, Sandbox, SandboxClosed
+from tests.images.states import LOOK, SEEN, STATE
+from tests.images.stores import SECONDS, ImageFolder
+
+# Waits until the checkpoint of all cells so far is on disk.
+_WRITTEN = """
+import glob, json, os, time
+def images():
+    return sorted(os.readlink(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}") + open(path).read()
+                  for path in glob.glob(os.environ["XDG_CACHE_HOME"] + "/ramet/images/names/space-*"))
+def written(before):
+    end = time.monotonic() + 60
+    while images() == before:
+        assert time.monotonic() < end, "no checkpoint was written"
+        time.sleep(0.01)
+"""
+
+_BEGIN = (
+    _WRITTEN
+    + """
+import sys
+from ramet import Sandbox
+s = Sandbox(persistent=True, checkpoint_seconds=0.1)
+written([])
+before = images()
+assert s.run_code(sys.argv[1]).ok
+written(before)
+s.extend(timeout_seconds=100000)
+"""
+)
+
+
+def begin(store: ImageFolder, code: str, then: str) -> str:
+    """Run a program that makes a sandbox, waits until a cell is on disk, goes on, and is killed. Returns its id."""
+    source = _BEGIN + textwrap.dedent(then) + "\nprint(s.id, flush=True)\nos.kill(os.getpid(), 9)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", source, code],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(store.cache)},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+_RESUME = """
+import json, sys
+from ramet import Sandbox
+s = Sandbox.resume(sys.argv[1])
+results = [s.run_code(code) for code in json.loads(sys.argv[2])]
+print(json.dumps({
+    "id": s.id, "texts": [r.text for r in results], "stderr": results[0].stderr, "restored": results[0].restored,
+    "missing": [[cell.cell_id, cell.code] for cell in s.missing_cells],
+    "steps": [point.cell_id for point in s.history()],
+}))
+s.close()
+"""
+
+
+def resume(store: ImageFolder, sandbox_id: str, *cells: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(store.program(_RESUME, sandbox_id, json.dumps(cells)))
+    return found
+
+
+def test_a_killed_program_costs_the_cells_since_the_last_checkpoint(warm_store: ImageFolder) -> None:
+    sandbox_id = begin(warm_store, STATE, "s.run_code('numbers.clear()'); s.run_code('numbers = 5')")
+    found = resume(warm_store, sandbox_id, *LOOK)
+    assert found["id"] == sandbox_id
+    # The last cells may have been written as well, or not: what is there and what is missing agree.
+    missing = [cell_id for cell_id, _ in found["missing"]]
+    assert missing in ([], [3], [2, 3])
+    if missing == [2, 3]:
+        assert "back at the state after cell 1" in found["stderr"]
+        assert "cells 2, 3" in found["stderr"]
+        assert found["restored"] is True
+        assert found["texts"][1:] == SEEN[1:]
+
+
+def test_closing_keeps_its_state_until_it_is_discarded(warm_store: ImageFolder) -> None:
+    made = warm_store.program(
+        """
+        from ramet import Sandbox
+        with Sandbox(persistent=True) as s:
+            s.run_code("x = 41; open('/root/note', 'w').write('kept')")
+            print(s.id)
+        """
+    ).strip()
+    for number in range(2):
+        found = resume(warm_store, made, "x + 1, open('/root/note').read()")
+        assert (found["texts"], found["missing"]) == (["(42, 'kept')"], []), number
+    said = warm_store.program(
+        """
+        import sys
+        from ramet import Sandbox, SandboxClosed
+        print([row.id for row in Sandbox.kept()])
+        Sandbox.discard(sys.argv[1])
+        print(Sandbox.kept())
+        try:
+            Sandbox.resume(sys.argv[1])
+        except SandboxClosed as error:
+            print(error.hint)
+        """,
+        made,
+    )
+    assert said.splitlines() == [f"['{made}']", "[]", "Sandbox.kept() lists those that can be resumed"]
+    assert [name for name in warm_store.names() if name.startswith("space-")] == []
+
+
+def test_one_that_is_alive_in_another_program_is_refused(warm_store: ImageFolder) -> None:
+    said = warm_store.program(
+        """
+        import os, subprocess, sys
+        from ramet import Sandbox
+        other = "import sys; from ramet import Sandbox\\ntry: Sandbox.resume(sys.argv[1])\\n" \
+            "except Exception as error: print(error.message)"
+        with Sandbox(persistent=True) as s:
+            s.run_code("x = 1"); s.hibernate()
+            done = subprocess.run([sys.executable, "-c", other, s.id], capture_output=True, text=True)
+            print(done.stdout.strip())
+            here = Sandbox.resume(s.id)
+            print(here.run_code("x").value)
+            here.close()
+        """
+    )
+    assert said.splitlines() == ["the sandbox is alive in another engine", "1"]
+
+
+@pytest.mark.deep("load")
+def test_a_hibernated_sandbox_survives_a_killed_program(warm_store: ImageFolder) -> None:
+    sandbox_id = begin(warm_store, STATE, "s.hibernate()")
+    found = resume(warm_store, sandbox_id, *LOOK)
+    assert (found["texts"], found["missing"]) == (SEEN, [])
+
+
+def test_an_id_that_is_not_kept_is_told_so() -> None:
+    with pytest.raises(SandboxClosed, match="not persistent, or was discarded"):
+        Sandbox.resume("sbx_" + "0" * 32)
+    with pytest.raises(InvalidArgument):
+        Sandbox.resume("")
+
+
+@pytest.mark.deep("load")
+def test_an_engine_that_is_killed_costs_the_cells_since_the_last_checkpoint(warm_store: ImageFolder) -> None:
+    """The program lives on, and resumes its sandbox in its next engine."""
+    said = warm_store.program(
+        _BEGIN
+        + """
+import signal
+from ramet import RametError
+from tests.processes import descendants
+s.run_code("y = 1")
+for pid in descendants(os.getpid()):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+try:
+    s.run_code("1")
+except RametError as error:
+    print(type(error).__name__)
+again = Sandbox.resume(s.id)
+print(again.run_code("x").value, again.run_code("'y' in globals()").value == str(not again.missing_cells))
+again.close()
+""",
+        "x = 7",
+    )
+    assert said.split() == ["EngineLost", "7", "True"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(warm_store: ImageFolder) -> None:
+    """What cannot be written does not harm the sandbox, nor what was written before."""
+    said = warm_store.program(
+        _BEGIN
+        + """
+import resource
+print(s.id)
+folder = os.environ["XDG_CACHE_HOME"] + "/ramet/images/images"
+os.rename(folder, folder + ".away")
+open(folder, "w").close()
+try:
+    s.hibernate()
+except Exception as error:
+    print(type(error).__name__)
+print(s.run_code("x").value, s.info().state)
+os.unlink(folder); os.rename(folder + ".away", folder)
+s.close()
+print(Sandbox.resume(s.id).run_code("x").value)
+""",
+        "x = 7",
+    )
+    lines = said.split()
+    assert lines[-2:] == ["idle", "7"] or lines[-1] == "7", said
