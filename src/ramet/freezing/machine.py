@@ -23,11 +23,11 @@ from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.images.images import Images
-from ramet.freezing.images.journals import JournalFile, JournalLines
 from ramet.freezing.images.points import PointImages
 from ramet.freezing.images.sandboxes import SandboxImages
 from ramet.freezing.images.store import ImageStore, StoreRoom
 from ramet.freezing.images.templates import TemplateImages
+from ramet.freezing.journals import JournalFile, JournalLines
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
 from ramet.freezing.shared_memory import SharedMemoryWatch

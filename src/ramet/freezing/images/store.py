@@ -26,8 +26,8 @@ import shutil
 import time
 from collections.abc import Iterator
 
-from ramet.freezing.images.journals import Journals
 from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, ImageRefused, Manifest
+from ramet.freezing.journals import Journals
 from ramet.protocol.lazy_dataclasses import dataclass
 
 FORMAT_LINE = b"ramet images 1\n"
