@@ -27,7 +27,6 @@ from ramet.freezing.images.points import PointImages
 from ramet.freezing.images.sandboxes import SandboxImages
 from ramet.freezing.images.store import ImageStore, StoreRoom
 from ramet.freezing.images.templates import TemplateImages
-from ramet.freezing.journals import JournalFile, JournalLines
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim
 from ramet.freezing.shared_memory import SharedMemoryWatch
@@ -35,6 +34,7 @@ from ramet.freezing.template import Templates, template_image_name
 from ramet.freezing.thawing import Plan, Thawer, end_thawed
 from ramet.isolation import hints
 from ramet.isolation.files.differences import diff_files
+from ramet.isolation.files.journals import JournalFile, JournalLines
 from ramet.isolation.files.walks import Walks
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.kernel import cgroups, syscalls

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 
 from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, ImageRefused, Manifest
-from ramet.freezing.journals import Journals
+from ramet.isolation.files.journals import Journals
 from ramet.protocol.lazy_dataclasses import dataclass
 
 FORMAT_LINE = b"ramet images 1\n"
