@@ -20,8 +20,6 @@ from tests.mutants.copies import CHECKOUT, Environment
 
 # What is shown is that the quick tests are enough.
 TIER = ("--tier=fast",)
-# Of others, and of no use here: loading them takes longer than most of these tests.
-_WITHOUT = ("langsmith_plugin", "schemathesis", "anyio", "cacheprovider")
 _LEAVE_SECONDS = 3.0  # for those who end by themselves when their owner has
 _LOOK_SECONDS = 0.02
 _DESCRIPTORS = 1024  # the usual limit of a person's session
@@ -90,8 +88,7 @@ def run_tests(environment: Environment, tests: Sequence[str], seconds: float, *o
     place = Path(tempfile.mkdtemp(prefix="m-"))
     try:
         with open(place / "output", "w+", encoding="utf-8", errors="replace") as output:
-            command = [str(environment.python), "-m", "pytest", "-q", "--tb=short"]
-            command += [word for plugin in _WITHOUT for word in ("-p", f"no:{plugin}")]
+            command = [str(environment.python), "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
             pytest = subprocess.Popen(
                 [*command, f"--basetemp={place / 't'}", *TIER, *options, *(f"tests/{test}" for test in tests)],
                 cwd=CHECKOUT,
