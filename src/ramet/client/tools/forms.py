@@ -44,12 +44,17 @@ def _is(*kinds: type) -> Callable[[object], bool]:
     return lambda value: type(value) in allowed
 
 
+def _is_integer(value: object) -> bool:
+    """As JSON has them: 3.0 is one, true is none."""
+    return type(value) is int or (type(value) is float and value.is_integer())
+
+
 ANYTHING = JsonForm({}, "Any", _always)
 PLAIN: Mapping[object, JsonForm] = {
     Any: ANYTHING,
     object: ANYTHING,
     str: JsonForm({"type": "string"}, "str", _is(str)),
-    int: JsonForm({"type": "integer"}, "int", _is(int), int),  # 3.0 is an integer in JSON
+    int: JsonForm({"type": "integer"}, "int", _is_integer, int),
     float: JsonForm({"type": "number"}, "float", _is(float, int), float),
     bool: JsonForm({"type": "boolean"}, "bool", _is(bool)),
     None: JsonForm({"type": "null"}, "None", _is(type(None))),
