@@ -25,8 +25,10 @@ for _number, _usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.
         signal.signal(_number, _usual)
 
 # Of a machine that others use too, the time that an example takes says nothing.
-hypothesis.settings.register_profile("ramet", deadline=None)
-hypothesis.settings.load_profile("ramet")
+_UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("random", _UNHURRIED)
+# What every change waits for passes or fails by the change, not by chance: the same examples each time.
+hypothesis.settings.register_profile("repeatable", _UNHURRIED, derandomize=True, database=None)
 
 # Tests are of the engine here, whatever server the person who runs them works with.
 for _name in ("RAMET_URL", "RAMET_API_KEY"):
@@ -39,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers.Tiers(config), "tiers")
+    hypothesis.settings.load_profile("repeatable" if config.getoption("--tier") == "fast" else "random")
 
 
 @pytest.fixture(scope="session", autouse=True)
