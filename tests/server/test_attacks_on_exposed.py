@@ -24,22 +24,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def owner(server: Server) -> Iterator[Client]:
-    client = Client(server.port, server.create_key("owner"))
+def owner_key(server: Server) -> str:
+    return server.create_key("owner")
+
+
+@pytest.fixture
+def owner(server: Server, owner_key: str) -> Iterator[Client]:
+    client = Client(server.port, owner_key)
     yield client
     client.close()
 
 
 @pytest.fixture(scope="module")
-def sandbox_id(owner: Client) -> str:
-    made = owner.create()
-    assert owner.stdout(made, TALKATIVE) == "listening"
-    return made
+def exposed(server: Server, owner_key: str) -> tuple[str, str]:
+    """A sandbox with a server, and the token that leads to it."""
+    client = Client(server.port, owner_key)
+    made = client.create()
+    assert client.stdout(made, TALKATIVE) == "listening"
+    told = client.ask("POST", f"/v1/sandboxes/{made}/ports", {"port": PORT}).json
+    client.close()
+    return made, str(told["token"])
 
 
-@pytest.fixture(scope="module")
-def token(owner: Client, sandbox_id: str) -> str:
-    return str(owner.ask("POST", f"/v1/sandboxes/{sandbox_id}/ports", {"port": PORT}).json["token"])
+@pytest.fixture
+def sandbox_id(exposed: tuple[str, str]) -> str:
+    return exposed[0]
+
+
+@pytest.fixture
+def token(exposed: tuple[str, str]) -> str:
+    return exposed[1]
 
 
 def said(server: Server, *lines: str, body: bytes = b"") -> bytes:
