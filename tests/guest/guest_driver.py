@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ramet_guest
+from tests.guest.nursery import nursery
 
 ENTRY = Path(ramet_guest.__file__).with_name("__main__.py")  # the installed one, as a sandbox would have it
 PREFIX = struct.Struct("<IBBI")
@@ -91,13 +92,18 @@ class Guest:
         }
         options = json.dumps({"preload": preload, "warm_up": warm_up, "builtin": builtin, "commands": commands})
         targets = ((null, 0), (out_end, 1), (err_end, 2), (theirs.fileno(), 1000), (out_end, 1001), (err_end, 1002))
-        self.pid = os.posix_spawn(
-            python,
-            [python, "-P", "-X", "utf8", str(ENTRY), options],
-            environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for source, target in targets],
-            setpgroup=0,
-        )
+        # Only what differs from others in its interpreter or in what it loads has to start an interpreter.
+        self._nursery = nursery(ENTRY) if python == sys.executable and not (preload or warm_up or env) else None
+        if self._nursery is not None:
+            self.pid = self._nursery.start(options, environment, targets)
+        else:
+            self.pid = os.posix_spawn(
+                python,
+                [python, "-P", "-X", "utf8", str(ENTRY), options],
+                environment,
+                file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for source, target in targets],
+                setpgroup=0,
+            )
         theirs.close()
         for descriptor in (null, out_end, err_end):
             os.close(descriptor)
@@ -210,7 +216,7 @@ class Guest:
                     raise TookTooLong("the guest did not end")
             finally:
                 os.close(descriptor)
-            self._status = os.waitpid(self.pid, 0)[1]
+            self._status = os.waitpid(self.pid, 0)[1] if self._nursery is None else self._nursery.status(self.pid)
         return os.waitstatus_to_exitcode(self._status)
 
     def close(self) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,21 @@ FILES = sorted(TESTS.rglob("test_*.py"))
 _MOST_ON_EVERY_FACE = 75
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTest:
+    """What is looked at of one; trees of all files would fill hundreds of megabytes."""
+
+    name: str
+    asserts: bool
+    marks: frozenset[str]
+
+
+@cache
+def written_in(file: Path) -> tuple[WrittenTest, ...]:
+    found = collected_in(ast.parse(file.read_text(encoding="utf-8")))
+    return tuple(WrittenTest(function.name, asserts(function), marks_of(function)) for function in found)
 
 
 def collected_in(tree: ast.Module) -> Iterator[Function]:
@@ -47,22 +65,20 @@ def called(call: ast.Call) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TESTS)))
 def test_every_test_asserts_something(file: Path) -> None:
-    found = collected_in(ast.parse(file.read_text(encoding="utf-8")))
-    assert [function.name for function in found if not asserts(function)] == []
+    assert [test.name for test in written_in(file) if not test.asserts] == []
 
 
-def marked(function: Function) -> set[str]:
+def marks_of(function: Function) -> frozenset[str]:
     """The names of its own markers, without their arguments."""
     found = (node.func if isinstance(node, ast.Call) else node for node in function.decorator_list)
-    return {name.rpartition(".")[2] for name in map(ast.unparse, found) if name.startswith("pytest.mark.")}
+    return frozenset(name.rpartition(".")[2] for name in map(ast.unparse, found) if name.startswith("pytest.mark."))
 
 
 def test_few_tests_run_on_every_face_and_none_of_them_is_deep() -> None:
     """Each of them costs the fast tier three to five runs."""
-    functions = [function for file in FILES for function in collected_in(ast.parse(file.read_text(encoding="utf-8")))]
-    chosen = [function for function in functions if "every_face" in marked(function)]
+    chosen = [test for file in FILES for test in written_in(file) if "every_face" in test.marks]
     assert 0 < len(chosen) <= _MOST_ON_EVERY_FACE
-    assert [function.name for function in chosen if "deep" in marked(function)] == []
+    assert [test.name for test in chosen if "deep" in test.marks] == []
 
 
 def test_helpers_of_several_tests_do_not_lie_in_a_test_file() -> None:
@@ -75,8 +91,10 @@ def test_helpers_of_several_tests_do_not_lie_in_a_test_file() -> None:
 
 
 def imported(file: Path) -> list[str]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    text = file.read_text(encoding="utf-8")
+    if not re.search(r"^ *from tests\.[\w.]*test_", text, re.MULTILINE):  # quicker than to parse all files
+        return []
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     helpers = [node for node in nodes if not all(name.name.startswith("test_") for name in node.names)]
     return [node.module for node in helpers if node.module is not None]
 
