@@ -19,8 +19,8 @@ KINDS = {
     "libraries": "libraries and clients of others, installed by `make test-all` only",
     "load": "many of something, something large, or waits that cannot be made short",
 }
-# Fixtures that give a test one face after another, of the SDK or of MCP, and the face that the fast tier has.
-_FACES = {"make_any_sandbox": "sync", "make_local_sandbox": "sync", "connect": "http"}
+# Fixtures that give a test one face after another, of the SDK, of MCP or of `ramet run`, and that of the fast tier.
+_FACES = {"make_any_sandbox": "sync", "make_local_sandbox": "sync", "connect": "http", "ramet_run": "server"}
 _OTHER_FACES = "faces: other faces of tests that have no code of their own on each"
 # Longer than this, and the summary of the fast tier names the test: a candidate for work, not a failure.
 _LONG_SECONDS = 4.0

@@ -19,41 +19,41 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(params=["embedded", "server"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """`ramet run`, the same with both."""
+def ramet_run(request: pytest.FixtureRequest) -> Run:
+    """The same with both."""
     url = request.getfixturevalue("server").url if request.param == "server" else None
     return lambda *arguments, **more: ramet("run", *arguments, url=url, **more)
 
 
-def test_a_script_gets_its_arguments_and_its_exit_code_is_ours(run: Run, tmp_path: Path) -> None:
+def test_a_script_gets_its_arguments_and_its_exit_code_is_ours(ramet_run: Run, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sys.argv[1:])\nprint('e', file=sys.stderr)\nsys.exit(7)\n")
-    done = run(str(script), "--timeout", "ä", "-c")
+    done = ramet_run(str(script), "--timeout", "ä", "-c")
     assert (done.returncode, done.stdout, done.stderr) == (7, "['--timeout', 'ä', '-c']\n", "e\n")
 
 
-def test_code_from_the_command_line_prints_its_value(run: Run) -> None:
-    assert run("-c", "print('a'); 6 * 7").stdout == "a\n42\n"
+def test_code_from_the_command_line_prints_its_value(ramet_run: Run) -> None:
+    assert ramet_run("-c", "print('a'); 6 * 7").stdout == "a\n42\n"
 
 
-def test_code_from_standard_input(run: Run) -> None:
-    done = run("-", "argument", given="import sys; print(sys.argv); 'not printed'")
+def test_code_from_standard_input(ramet_run: Run) -> None:
+    done = ramet_run("-", "argument", given="import sys; print(sys.argv); 'not printed'")
     assert (done.returncode, done.stdout) == (0, "['-', 'argument']\n")
 
 
-def test_bash_has_its_arguments_and_its_code(run: Run) -> None:
-    done = run("--language", "bash", "-c", "echo $2; exit 3", "a b", "$HOME")
+def test_bash_has_its_arguments_and_its_code(ramet_run: Run) -> None:
+    done = ramet_run("--language", "bash", "-c", "echo $2; exit 3", "a b", "$HOME")
     assert (done.returncode, done.stdout) == (3, "$HOME\n")
 
 
-def test_an_exception_is_shown_and_is_exit_code_1(run: Run) -> None:
-    done = run("-c", "1 / 0")
+def test_an_exception_is_shown_and_is_exit_code_1(ramet_run: Run) -> None:
+    done = ramet_run("-c", "1 / 0")
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_a_failed_command_of_a_shell_is_the_exit_code(run: Run) -> None:
-    done = run("-c", "!exit 5\nprint('goes on')")
+def test_a_failed_command_of_a_shell_is_the_exit_code(ramet_run: Run) -> None:
+    done = ramet_run("-c", "!exit 5\nprint('goes on')")
     assert (done.returncode, done.stdout) == (5, "goes on\n")
 
 
@@ -64,29 +64,29 @@ def test_a_failed_command_of_a_shell_is_the_exit_code(run: Run) -> None:
         ("bash", "echo begun; sleep 60", ""),
     ],
 )
-def test_a_timeout_is_exit_code_124_and_one_line(run: Run, language: str, code: str, place: str) -> None:
-    done = run("--timeout", "0.5", "--language", language, "-c", code)
+def test_a_timeout_is_exit_code_124_and_one_line(ramet_run: Run, language: str, code: str, place: str) -> None:
+    done = ramet_run("--timeout", "0.5", "--language", language, "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (124, "begun\n", f"ramet: timed out after 0.5 s{place}\n")
 
 
-def test_a_repl_that_dies_is_told_and_its_code_is_ours(run: Run) -> None:
-    done = run("-c", "import os; os._exit(3)")
+def test_a_repl_that_dies_is_told_and_its_code_is_ours(ramet_run: Run) -> None:
+    done = ramet_run("-c", "import os; os._exit(3)")
     assert done.returncode == 3
     assert "Python ended" in done.stderr
 
 
-def test_json_is_the_whole_result(run: Run) -> None:
-    done = run("--json", "-c", "print('a'); import sys; print('b', file=sys.stderr); [1, 2]")
+def test_json_is_the_whole_result(ramet_run: Run) -> None:
+    done = ramet_run("--json", "-c", "print('a'); import sys; print('b', file=sys.stderr); [1, 2]")
     told = json.loads(done.stdout)
     assert (told["exit_code"], told["stdout"], told["stderr"], told["value"]) == (0, "a\n", "b\n", "[1, 2]")
     assert told["results"] == [{"what": "value", "data": {"text/plain": "[1, 2]"}}]
 
 
-def test_files_are_uploaded_first(run: Run, tmp_path: Path) -> None:
+def test_files_are_uploaded_first(ramet_run: Run, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(b"1,2\n" * 1_000_000)
     upload = f"{tmp_path / 'data.csv'}"
     code = "import os; print(os.path.getsize('data.csv'), os.path.getsize('/tmp/there'))"
-    done = run("--upload", upload, "--upload", f"{upload}:/tmp/there", "-c", code)
+    done = ramet_run("--upload", upload, "--upload", f"{upload}:/tmp/there", "-c", code)
     assert done.stdout == "4000000 4000000\n", done.stderr
 
 
@@ -99,15 +99,17 @@ def test_files_are_uploaded_first(run: Run, tmp_path: Path) -> None:
         (("--template", "no-such", "-c", "1"), "no-such"),
     ],
 )
-def test_what_is_not_the_scripts_failure_is_exit_code_125(run: Run, arguments: tuple[str, ...], told: str) -> None:
-    done = run(*arguments)
+def test_what_is_not_the_scripts_failure_is_exit_code_125(
+    ramet_run: Run, arguments: tuple[str, ...], told: str
+) -> None:
+    done = ramet_run(*arguments)
     assert done.returncode == 125
     assert told in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_without_a_script_is_misuse(run: Run) -> None:
-    done = run()
+def test_a_command_without_a_script_is_misuse(ramet_run: Run) -> None:
+    done = ramet_run()
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing to run" in done.stderr
 
@@ -160,7 +162,7 @@ def test_a_signal_ends_the_run_and_the_sandbox(
         assert ramet("ps", "--quiet", url=url).stdout == ""
 
 
-def test_output_that_nobody_reads_any_more_is_no_complaint(run: Run) -> None:
+def test_output_that_nobody_reads_any_more_is_no_complaint() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:

@@ -80,6 +80,8 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
+    _check(chosen)  # before the import, which takes a second
+    keys = _keys(chosen.api_key_env)
     try:
         from ramet.doors.mcp.http import HttpSettings, serve_http
         from ramet.doors.mcp.sessions import SandboxSettings
@@ -90,7 +92,6 @@ def run(chosen: argparse.Namespace) -> int:
         raise RametError(
             "this command needs the package mcp, 2.3 or newer", hint="pip install '.[mcp]', in a checkout of Ramet"
         ) from error
-    _check(chosen)
     network, secrets = chosen_network(chosen)
     sandboxes = SandboxSettings(
         chosen.template, chosen.memory_mib, chosen_url(chosen), chosen.idle_timeout, network, secrets
@@ -98,9 +99,7 @@ def run(chosen: argparse.Namespace) -> int:
     if not chosen.http:
         serve_stdio(sandboxes)
         return 0
-    settings = HttpSettings(
-        chosen.host, chosen.port, _keys(chosen.api_key_env), tuple(chosen.allow_host), chosen.idle_timeout
-    )
+    settings = HttpSettings(chosen.host, chosen.port, keys, tuple(chosen.allow_host), chosen.idle_timeout)
     serve_http(settings, sandboxes, lambda url: print(f"Ramet serves MCP at {url}", flush=True))
     return 0
 
