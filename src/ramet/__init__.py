@@ -43,6 +43,7 @@ from ramet.errors import (
     HostNotCapable,
     InvalidArgument,
     LimitReached,
+    MergeConflict,
     NameUnknown,
     NotPermitted,
     OutcomeUnknown,
@@ -78,6 +79,7 @@ from ramet.protocol.values.results import (
     Truncated,
 )
 from ramet.protocol.values.specs import Limits
+from ramet.protocol.values.takes import Taken
 from ramet.protocol.values.terminals import TerminalInfo
 from ramet.transport.embedded import close_engine
 
@@ -120,6 +122,7 @@ __all__ = [
     "InvalidArgument",
     "Language",
     "LimitReached",
+    "MergeConflict",
     "Limits",
     "Mount",
     "NameChange",
@@ -146,6 +149,7 @@ __all__ = [
     "Secret",
     "Snapshot",
     "Template",
+    "Taken",
     "TemplateFailed",
     "Terminal",
     "TerminalInfo",

@@ -10,6 +10,7 @@
     ├── SandboxClosed         the sandbox was closed, or its lifetime is over; details["cause"] says which
     ├── SandboxLost           the sandbox can run no more cells
     ├── ForkFailed            a sandbox could not be frozen, or its copy not thawed; the sandbox itself continues
+    ├── MergeConflict         two sandboxes have changed the same names or files; nothing was taken
     ├── ExecutionCancelled    the call was given up before it had a result
     ├── ExecutionUnknown      no execution has this id, or its result is no longer kept
     ├── PointUnknown          the history of the sandbox has no such point, or its state is no longer kept
@@ -148,6 +149,25 @@ class ForkFailed(RametError):
     """
 
     code = "fork_failed"
+
+
+class MergeConflict(RametError):
+    """Two sandboxes have changed the same names or files since they were one. Nothing was taken.
+
+    ``names`` and ``files`` list them, up to 200 of each; ``details["count"]`` counts all. Or ask with ``prefer``.
+    """
+
+    code = "merge_conflict"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that both have changed."""
+        return _texts(self.details.get("names"))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths that both have changed."""
+        return _texts(self.details.get("files"))
 
 
 class ExecutionCancelled(RametError):
@@ -303,6 +323,10 @@ def file_error(tried: str, path: str, number: int, *, hint: str | None = None) -
     kind = _BY_ERRNO.get(number, FileError)
     message = f"cannot {tried} {path!r} in the sandbox: {os.strerror(number)}"
     return kind(message, hint=hint, details={"errno": number, "path": path})
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, list | tuple) else ()
 
 
 def _all_below(kind: type[RametError]) -> list[type[RametError]]:

@@ -42,7 +42,15 @@ _getpid = os.getpid
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
 _CO_COROUTINE = 0x80
-_VALUE_KINDS = (wire.VALUE_GET, wire.VALUE_NEXT, wire.VALUE_SET, wire.VALUE_DROP)
+_VALUE_KINDS = (
+    wire.VALUE_GET,
+    wire.VALUE_NEXT,
+    wire.VALUE_SET,
+    wire.VALUE_DROP,
+    wire.VALUES_PACK,
+    wire.VALUES_UNPACK,
+    wire.VALUES_KEEP,
+)
 _INTERRUPTED_CODE = 130
 _COMMAND_CHARACTERS = 200
 # Python itself exits with 255 when `sys.exit` gets a number that does not fit a C long.

@@ -22,6 +22,10 @@ VALUE_SET = 11  # give a name a value, which is in the frame or in a file; answe
 VALUE_DROP = 12  # the caller does not want the rest of the value; no answer
 TAKEN = 13  # sent behind the RUN of a cell: the engine has taken the result with this number; no answer
 
+VALUES_PACK = 14  # the values of several names, for another sandbox; answered with VALUE, as VALUE_GET
+VALUES_UNPACK = 15  # make the values in a file that another sandbox has packed, aside; answered with VALUE
+VALUES_KEEP = 16  # give their names the values that are aside; answered with VALUE
+
 # Frames from the guest to the engine.
 READY = 1  # the guest has booted; only templates send it
 CONFIGURED = 2

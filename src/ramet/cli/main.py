@@ -14,6 +14,7 @@ from ramet.cli import completion, doctor
 from ramet.cli.local import images, run, shell
 from ramet.cli.output import print_error
 from ramet.cli.parsing import CommandParser
+from ramet.cli.relatives import merge, take
 from ramet.cli.sandboxes import (
     cp,
     create,
@@ -22,7 +23,6 @@ from ramet.cli.sandboxes import (
     fork,
     log,
     logs,
-    merge,
     ps,
     rewind,
     rm,
@@ -44,7 +44,7 @@ examples:
   ramet run --output out analysis.py     its plots and files come out
   ramet shell             a REPL in a sandbox
   ramet serve             sandboxes over HTTP; then in another terminal:
-  ramet create            a sandbox that stays; then: ramet cp, exec, shell, undo, fork, diff, merge, rm
+  ramet create            a sandbox that stays; then: ramet cp, exec, shell, undo, fork, diff, merge, take, rm
   ramet ps                what is running there
   ramet gateway --upstream URL    Claude's code execution for programs that speak the Messages API
   ramet mcp               sandboxes for MCP clients
@@ -72,6 +72,7 @@ _COMMANDS = (
         fork,
         diff,
         merge,
+        take,
         snapshot,
         templates,
         images,

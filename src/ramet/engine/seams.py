@@ -6,6 +6,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ramet.isolation.files.three_way import FilePlan
+from ramet.isolation.files.walks import Stop
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
@@ -191,6 +193,23 @@ class Journal(Protocol):
     def close(self, remove: bool = False) -> None: ...
 
 
+class FilesToTake(Protocol):
+    """Files of one body that are brought into another. ``stage`` and ``commit`` block."""
+
+    @property
+    def plan(self) -> FilePlan: ...
+    @property
+    def copied_bytes(self) -> int: ...
+    def stage(self, stop: Stop) -> None:
+        """Copy them aside, where they change nothing yet."""
+
+    def commit(self) -> None:
+        """Put them in their places. After an error the files are in between."""
+
+    def close(self) -> None:
+        """Remove copies that are still aside. Blocks, never fails."""
+
+
 class Machine(Protocol):
     """Makes templates, bodies, and bodies from bodies. A method that raises leaves nothing behind."""
 
@@ -260,6 +279,11 @@ class Machine(Protocol):
         self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str
     ) -> Sequence[FileChange]:
         """The changes that lead from the files of one to those of the other, by path. Ends soon when cancelled."""
+
+    async def plan_files(
+        self, ours: Body, theirs: Body, wanted: Sequence[str] | None, prefer: str | None, owner: str
+    ) -> FilesToTake:
+        """What one would take of the files of another, compared with their common ancestor."""
 
     async def open_folder(self, path: str, writable: bool) -> int:
         """A folder of the host as a detached mount; the descriptor is the caller's."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ramet.freezing import live
-from ramet.freezing.live import SandboxRecipes, Subject, Taken
+from ramet.freezing.live import FrozenCopy, SandboxRecipes, Subject
 from ramet.freezing.thawing import Plan, Thawed
 
 _PLAN_SECONDS = 0.5  # a busier loop thaws its copies later: the tracer's thread has other sandboxes to serve
@@ -21,7 +21,7 @@ _PLAN_SECONDS = 0.5  # a busier loop thaws its copies later: the tracer's thread
 class Batch(NamedTuple):
     """A freeze, and what was thawed in one go with it: the first plans in their order, up to one that failed."""
 
-    taken: Taken
+    taken: FrozenCopy
     made: list[Thawed]
     error: Exception | None
 

@@ -131,7 +131,7 @@ class SandboxRecipes:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FrozenCopy:
     """The result of a freeze."""
 
     snapshot: _core.Snapshot
@@ -140,7 +140,7 @@ class Taken:
     stragglers: int  # tasks that could not be let go yet
 
 
-def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None]) -> Taken:
+def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None]) -> FrozenCopy:
     """Runs in the tracer's thread: ptrace binds what is stopped to it.
 
     Calls `on_read` with what was read before the memory is copied: the event loop plans the copies in that time.
@@ -167,7 +167,7 @@ def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None]) -> Taken
     finally:
         _core.resume(paused)
     pause_seconds = perf_counter() - began
-    return Taken(snapshot, recipes, pause_seconds, _core.serve_stragglers())
+    return FrozenCopy(snapshot, recipes, pause_seconds, _core.serve_stragglers())
 
 
 def _read(subject: Subject, paused: _core.Paused) -> SandboxRecipes:
@@ -207,7 +207,7 @@ def _check_reserved(maps: Sequence[SharedMap]) -> None:
         )
 
 
-def discard(taken: Taken) -> None:
+def discard(taken: FrozenCopy) -> None:
     """End a snapshot whose caller was cancelled. Runs in the tracer's thread, like the freeze."""
     _core.end_snapshot(taken.snapshot)
     taken.recipes.image.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -33,8 +33,12 @@ from ramet.freezing.shared_memory import SharedMemoryWatch
 from ramet.freezing.template import Templates, template_image_name
 from ramet.freezing.thawing import Plan, Thawer, end_thawed
 from ramet.isolation import hints
+from ramet.isolation.files.ancestors import common_ancestor
 from ramet.isolation.files.differences import diff_files
 from ramet.isolation.files.journals import JournalFile, JournalLines
+from ramet.isolation.files.layers import FileImage
+from ramet.isolation.files.taking import FileTaking
+from ramet.isolation.files.three_way import plan_files
 from ramet.isolation.files.walks import Walks
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.kernel import cgroups, syscalls
@@ -220,6 +224,7 @@ class Machine:
         chosen = frozen.mounts if mounts is None else tuple(mounts)
         interpreter, image = frozen.template.interpreter, frozen.recipes.image
         pod = await self._maker.take(interpreter, frozen.limits if limits is None else limits, chosen, image)
+        pod.files.descend_from(image)
         with frozen.being_thawed():
             return await self._inhabit(pod, frozen.template, chosen, self._thawer.thaw_into(frozen, pod), frozen.claim)
 
@@ -354,6 +359,7 @@ class Machine:
         bodies: list[Body] = []
 
         def add(pod: Pod, life: Life) -> None:
+            pod.files.descend_from(frozen.recipes.image)
             bodies.append(self._body(pod, frozen.template, frozen.mounts, life, frozen.claim))
 
         async with contextlib.AsyncExitStack() as undo:
@@ -462,6 +468,31 @@ class Machine:
         self, one: Body, other: Body, paths: tuple[str, ...] | None, owner: str
     ) -> Sequence[FileChange]:
         return await self._walks.run(owner, lambda stop: diff_files(one.pod, other.pod, paths, stop))
+
+    async def plan_files(
+        self, ours: Body, theirs: Body, wanted: Sequence[str] | None, prefer: str | None, owner: str
+    ) -> FileTaking:
+        """What one would take of the files of another. Ends soon when cancelled."""
+        async with self._ancestor(ours, theirs) as base:
+            plan = await self._walks.run(
+                owner, lambda stop: plan_files(base, ours.pod, theirs.pod, wanted, prefer, stop)
+            )
+        return FileTaking(plan, ours.pod, theirs.pod)
+
+    @contextlib.asynccontextmanager
+    async def _ancestor(self, one: Body, other: Body) -> AsyncIterator[Pod]:
+        """A pod without a REPL, with the files that both have descended from. If those are not known any more, it has
+        the files of a fresh sandbox: all that differs then counts as changed by both.
+        """
+        found = common_ancestor(one.pod.files, other.pod.files)
+        image = found if isinstance(found, FileImage) else None
+        with image.in_use() if image is not None else contextlib.nullcontext(False) as there:
+            interpreter, limits = one.template.interpreter, one.pod.limits
+            pod = await self._maker.take(interpreter, limits, (), image if there else None)
+            try:
+                yield pod
+            finally:
+                await pod.close()
 
     async def open_folder(self, path: str, writable: bool) -> int:
         """A folder of the host as a detached mount; the descriptor is the caller's."""

@@ -4,7 +4,7 @@ A connection carries one call at a time: a request, then answers up to a final o
 
     RUN, FETCH ->  [OUTPUT, RICH, CLEARED ...] RESULT READ   ->  CHUNK ... ANSWER
     GET_VALUE  ->  CHUNK ... ANSWER
-    DIFF       ->  CHANGES ... ANSWER                 WRITE, CHUNK ... END  ->  ANSWER
+    DIFF, TAKE ->  CHANGES ... ANSWER                 WRITE, CHUNK ... END  ->  ANSWER
     REPLAY     ->  [OUTPUT, EXITED ...] ANSWER        WRITE, CHUNK ... ABORT  ->  ERROR
     WATCH      ->  NEWS ... for ever                  LIST   ->  ENTRIES ... ANSWER
     TERMINAL_ATTACH, TERMINAL_READ  ->  TERMINAL_DATA ... ANSWER
@@ -71,6 +71,7 @@ MERGE = 44
 DIFF = 45
 SAVE = 46  # a snapshot becomes a template
 DROP = 47  # a snapshot
+TAKE = 23  # names and files of another sandbox or of a snapshot come into one
 # the past of a sandbox
 HISTORY = 83  # its steps, and which of their states are kept
 UNDO = 84  # back to the state before the last cells
@@ -132,7 +133,7 @@ CLEARED = 82  # in a stream: `clear_output()`; with "wait", clear when something
 TOOL_CANCELLED = 59  # the code no longer waits for that call
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
-FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP))
+FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP, TAKE))
 HISTORY_CALLS = frozenset((HISTORY, UNDO, REWIND))
 SLEEP_CALLS = frozenset((HIBERNATE, REOPEN, KEPT))
 SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISCARD))

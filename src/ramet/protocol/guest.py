@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ramet.errors import ProtocolError
@@ -27,6 +27,9 @@ VALUE_GET = wire.VALUE_GET
 VALUE_NEXT = wire.VALUE_NEXT
 VALUE_SET = wire.VALUE_SET
 VALUE_DROP = wire.VALUE_DROP
+VALUES_PACK = wire.VALUES_PACK
+VALUES_UNPACK = wire.VALUES_UNPACK
+VALUES_KEEP = wire.VALUES_KEEP
 TAKEN = wire.TAKEN
 # From the guest to the engine:
 READY = wire.READY
@@ -190,6 +193,20 @@ def drop_value() -> bytes:
 
 def set_value(name: str, path: str | None, data: bytes) -> bytes:
     return encode(VALUE_SET, {"name": name, "path": path}, data)
+
+
+def pack_values(names: Sequence[str]) -> bytes:
+    """Have values sent for another sandbox, as a pickle that only a sandbox may read."""
+    return encode(VALUES_PACK, {"names": list(names)})
+
+
+def unpack_values(names: Sequence[str], path: str) -> bytes:
+    """Have such values made from a file of the sandbox, and kept aside until ``keep_values`` or ``drop_value``."""
+    return encode(VALUES_UNPACK, {"names": list(names), "path": path})
+
+
+def keep_values() -> bytes:
+    return encode(VALUES_KEEP, {})
 
 
 def tools(socket_name: str, encoded: bytes, anew: bool = False) -> bytes:

@@ -50,15 +50,25 @@ class Values:
     def __init__(self, repl: Repl) -> None:
         self._repl = repl
         self._left: deque[memoryview] = deque()
+        self._aside: dict[str, Any] = {}  # values from another sandbox, until the owner says that they are to be kept
 
     def answer(self, frame: frames.GuestFrame) -> None:
         """Answers one frame: get, next part, set or drop."""
         if frame.kind == wire.VALUE_DROP:
             self._left.clear()
+            aside, self._aside = self._aside, {}
+            # Through the gate: this may run finalizers of the user.
+            self._repl.gate.run(aside.clear)
         elif frame.kind == wire.VALUE_NEXT:
             self._send_part()
         elif frame.kind == wire.VALUE_GET:
             self._run(self._get, frame.header["name"])
+        elif frame.kind == wire.VALUES_PACK:
+            self._run(self._pack, "cannot take", frame.header["names"])
+        elif frame.kind == wire.VALUES_UNPACK:
+            self._run(self._unpack, "the values", frame.header["path"], frame.header["names"])
+        elif frame.kind == wire.VALUES_KEEP:
+            self._run(self._keep, "the values")
         else:
             self._run(self._set, frame.header["name"], frame.header["path"], frame.blob)
 
@@ -101,6 +111,20 @@ class Values:
         if name not in namespace:
             raise ValueRefused("unknown", "is not defined in the sandbox")
         self._left.extend(memoryview(part) for part in encode(namespace[name]) if len(part))
+
+    def _pack(self, _: str, names: list[str]) -> None:
+        from ramet_guest.values import travelling  # most sandboxes do without
+
+        self._left.extend(memoryview(part) for part in travelling.pack(self._repl.namespace, names) if len(part))
+
+    def _unpack(self, _: str, path: str, names: list[str]) -> None:
+        from ramet_guest.values import travelling
+
+        self._aside = travelling.unpack(taken(path), names)
+
+    def _keep(self, _: str) -> None:
+        values, self._aside = self._aside, {}
+        self._repl.namespace.update(values)
 
     def _set(self, name: str, path: str | None, blob: bytes) -> None:
         from ramet_guest.tools import returned_values  # most sandboxes do without

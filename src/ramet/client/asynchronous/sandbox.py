@@ -34,6 +34,7 @@ from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import Event, Result, SandboxInfo
+from ramet.protocol.values.takes import Taken, TakeSpec
 from ramet.protocol.values.terminals import TerminalInfo
 
 if TYPE_CHECKING:
@@ -591,6 +592,28 @@ class AsyncSandbox(AsyncSandboxBase):
         sandbox_id, other = handle.open(), handle.related(winner, "winner")
         await asynchronous.perform(handle.engine, forks.merge(sandbox_id, other.open()))
         other.merged(into=handle)
+
+    async def take(
+        self,
+        source: Sandbox | AsyncSandbox | Snapshot | AsyncSnapshot,
+        names: Collection[str] | bool | None = None,
+        files: Collection[str] | bool | None = None,
+        prefer: Literal["ours", "theirs"] | None = None,
+    ) -> Taken:
+        """Bring what another sandbox or a snapshot has changed into this one: variables by name, files by path.
+
+        Paths may be folders and patterns; True takes all that was changed. All of it is taken or nothing. ``prefer``
+        decides where both have changed the same since they were one. Values are pickled there and unpickled here,
+        inside the sandboxes. ``undo`` takes it back. Waits for the turn of both. Raises MergeConflict, ValueUnsupported
+        for values that cannot travel, NameUnknown, FileNotFound, LimitReached if they do not fit.
+        """
+        handle = self._created()
+        sandbox_id, asked = handle.open(), TakeSpec.of(names, files, prefer)
+        if hasattr(source, "_snapshot"):
+            taking = forks.take_from_snapshot(sandbox_id, handle.restorable(source, "source"), asked)
+        else:
+            taking = forks.take(sandbox_id, handle.related(source, "source").open(), asked)
+        return await asynchronous.perform(handle.engine, taking)
 
     async def diff(
         self, other: Sandbox | AsyncSandbox | Snapshot | AsyncSnapshot, paths: Collection[str] | None = None

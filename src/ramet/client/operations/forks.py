@@ -1,4 +1,4 @@
-"""Operations that copy and compare sandboxes: fork, snapshot, restore, merge, diff."""
+"""Operations that copy and compare sandboxes: fork, snapshot, restore, merge, take, diff."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ramet.protocol.frames import encode
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
 from ramet.protocol.values.history import point_id
+from ramet.protocol.values.takes import Taken, TakeSpec, read_taken
 
 
 class ForkedChildren(NamedTuple):
@@ -86,6 +87,29 @@ def merge(sandbox_id: str, winner_id: str) -> Operation[None]:
     for waited_for in (sandbox_id, winner_id):
         check_may_wait(waited_for)
     return carry_out(encode(calls.MERGE, {"sandbox": sandbox_id, "winner": winner_id}))
+
+
+def take(sandbox_id: str, source_id: str, asked: TakeSpec) -> Operation[Taken]:
+    """Bring names and files of another sandbox into this one."""
+    if source_id == sandbox_id:
+        raise wrong_argument("source", "source must be another sandbox, got the sandbox itself")
+    for waited_for in (sandbox_id, source_id):
+        check_may_wait(waited_for)
+    return _take({"sandbox": sandbox_id, "source": source_id, **asked.header()})
+
+
+def take_from_snapshot(sandbox_id: str, snapshot_id: str, asked: TakeSpec) -> Operation[Taken]:
+    """Bring names and files of a snapshot into a sandbox."""
+    check_may_wait(sandbox_id)
+    return _take({"sandbox": sandbox_id, "snapshot": snapshot_id, **asked.header()})
+
+
+def _take(header: Mapping[str, object]) -> Operation[Taken]:
+    files: list[FileChange] = []
+    yield encode(calls.TAKE, header)
+    while (frame := (yield from next_frame())).kind == calls.CHANGES:
+        files.extend(read_file_change(change) for change in fields.array(frame.header, "files"))
+    return read_taken(final(frame).header, tuple(files))
 
 
 def diff(sandbox_id: str, other_id: str, paths: Collection[str] | None) -> Operation[Diff]:

@@ -16,6 +16,7 @@ from ramet.engine.making.fork import ForkResult, fork
 from ramet.engine.making.merge import merge
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.thaw import restore, snapshot, thaw
+from ramet.engine.merging.take import take, take_from_snapshot
 from ramet.engine.registry import Registry
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
@@ -23,6 +24,7 @@ from ramet.protocol.frames import Frame, encode
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.forks import Diff
 from ramet.protocol.values.specs import ThawSpec
+from ramet.protocol.values.takes import Taken, TakeSpec
 
 Send = Callable[[bytes], None]
 
@@ -61,6 +63,13 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.MERGE:
         winner = registry.find(fields.text(header, "winner"), owner)
         return empty_answer(merge(registry, sandbox, winner, caller))
+    if frame.kind == calls.TAKE:
+        asked = TakeSpec.read(header)
+        if header.get("snapshot") is not None:
+            found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
+            return _take(take_from_snapshot(registry, sandbox, found, asked, caller), send)
+        giver = registry.find(fields.text(header, "source"), owner)
+        return _take(take(registry, sandbox, giver, asked, caller), send)
     if frame.kind == calls.DIFF:
         paths = None if header.get("paths") is None else checks.check_compared_paths(fields.texts(header, "paths"))
         if header.get("snapshot") is not None:
@@ -107,6 +116,12 @@ async def _diff(work: Awaitable[Diff], send: Send) -> dict[str, object]:
     found = await work
     _send_changes(found, send)
     return {"uncompared": list(found.uncompared)}
+
+
+async def _take(work: Awaitable[Taken], send: Send) -> dict[str, object]:
+    taken = await work
+    _send_changes(Diff(taken.files), send)
+    return {"names": list(taken.names), "size_bytes": taken.size_bytes}
 
 
 def _send_changes(found: Diff, send: Send) -> None:

@@ -33,6 +33,9 @@ class Points(Protocol):
     def moved(self) -> None:
         """The sandbox has another body."""
 
+    def stepped(self) -> None:
+        """A step was added to the past that is no cell."""
+
     def taking(self) -> tuple[Taking, str]:
         """Whether states are kept, and why they are not."""
 

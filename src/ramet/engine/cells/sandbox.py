@@ -120,6 +120,7 @@ class Sandbox:
     @property
     def carried(self) -> CarriedState:
         """A copy of the state that a copy of this sandbox begins with."""
+        self.identity.carried.copied()
         return replace(self.identity.carried, secrets=self.network.traces() if self.network is not None else ())
 
     def whole_spec(self) -> SandboxSpec:
@@ -140,6 +141,8 @@ class Sandbox:
 
     def touched(self, memory: bool = False) -> None:
         """Files were changed from outside, or values in its memory."""
+        if memory:
+            self.identity.carried.changed()
         if self.points is not None:
             self.points.touched(memory)
         self._changed()
@@ -275,6 +278,7 @@ class Sandbox:
         carried.cells += 1
         if self.keeping is not None:
             self.keeping.cell_begun(carried.cells, item.code)
+        carried.changed()
         if self.tools is not None:
             self.tools.begin_cell(item, self.repl)
         self.repl.run(item, carried.cells)
@@ -414,6 +418,7 @@ class Sandbox:
         carried = self.identity.carried
         carried.restarted = True
         carried.variables, carried.commands = {}, None
+        carried.changed()
         self._outdated = self._variables() != carried.variables
 
     def give_up_repl(self) -> None:

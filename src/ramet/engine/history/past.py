@@ -63,7 +63,7 @@ class AskedOnTop:
     spec: SandboxSpec
 
 
-Kind = Literal["start", "cell", "restore", "restart"]
+Kind = Literal["start", "cell", "restore", "restart", "take"]
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +109,8 @@ class Step:
             return f"the state after cell {self.cell_id}"
         if self.kind == "restart":
             return "the state after its Python was started again"
+        if self.kind == "take":
+            return "the state after it took from another sandbox"
         return (
             "the state that it began with" if self.kind == "start" else "the state of the snapshot it was restored to"
         )
@@ -228,6 +230,12 @@ class Past:
             Step(self._number, "restore", time_ms=now_ms(), state=state, attempts=attempts, order=self._next_order())
         )
         self.thin()
+
+    def add_take(self, told: str, attempts: int) -> None:
+        """The sandbox has taken names or files from another."""
+        if self.wanted != 0:
+            code = told.encode("utf-8", "backslashreplace")[:_CODE_BYTES]
+            self._add(Step(self._number, "take", code=code, outcome="ok", time_ms=now_ms(), attempts=attempts))
 
     def add_restart(self, attempts: int) -> None:
         """The REPL ended and was started again: its memory is empty, its files are as they were."""

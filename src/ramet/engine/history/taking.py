@@ -132,6 +132,11 @@ class PointTaker:
         if self._timer is not None:
             self._timer.cancel()
 
+    def stepped(self) -> None:
+        """A step was added to the past that is no cell."""
+        self.used_at = self._loop.time()
+        self._arm(self._settings.point_idle_seconds)
+
     # In the idle moment
 
     def _arm(self, seconds: float) -> None:

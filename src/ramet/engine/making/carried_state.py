@@ -12,6 +12,8 @@ from ramet.engine.terminals.terminals import Terminals
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.tools.specs import GivenTools
 
+_MEMORIES_AT_MOST = 64
+
 
 @dataclass(slots=True)
 class CarriedState:
@@ -27,6 +29,17 @@ class CarriedState:
     secrets: tuple[Trace, ...] = ()  # whose placeholders its memory may hold
     spilled_bytes: int = 0  # of its output that lies in its files, at most
     loss_told: bool = False  # the REPL was lost in a cell whose result says so
+    memory: object = field(default_factory=object)  # stands for the variables as they are: each cell makes another
+    memories: tuple[object, ...] = ()  # of which there are copies, or which it was copied with
+
+    def copied(self) -> None:
+        """There is a copy of it, which has the same variables as yet."""
+        if self.memory not in self.memories[-1:]:
+            self.memories = (*self.memories[1 - _MEMORIES_AT_MOST :], self.memory)
+
+    def changed(self) -> None:
+        """Its variables may be others from now on."""
+        self.memory = object()
 
     def joined_by(self, other: CarriedState) -> CarriedState:
         """The state of a sandbox that goes on with the other's body. Numbers used in either are not used again.
@@ -47,6 +60,8 @@ class CarriedState:
             other.secrets,
             other.spilled_bytes,
             other.loss_told,
+            other.memory,
+            other.memories,
         )
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import itertools
 import os
 import stat
 import threading
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from ramet.isolation.files.ancestors import MOST_GENERATIONS, KeptAncestors
 from ramet.isolation.files.copies import Copy, folder, names_in, used
 from ramet.isolation.files.walks import Walks
 from ramet.isolation.kernel import syscalls
@@ -27,6 +29,8 @@ _SMALL_FOLDERS = 300  # copying with inode numbers holds two descriptors of each
 MOST_LAYERS = 8  # each layer adds microseconds to every lookup of a missing name
 
 _OVERLAY_ATTRIBUTES = "user.overlay."
+_kept_ancestors = KeptAncestors()
+_numbers = itertools.count()
 
 
 class Attacher(Protocol):
@@ -135,6 +139,8 @@ class PodFiles:
         self.overlays = overlays  # (name of the upper folder, path in the pod)
         # Owner whose turn in `Walks` is used for work on these files; empty while the pod is in the pool.
         self.owner = ""
+        self.identity = object()
+        self.begun_with: FileImage | None = None  # the files that the sandbox began with, if it is a copy of another
         self.layers: tuple[Layer, ...] = tuple(layer.keep() for layer in image.layers) if image is not None else ()
         # No mark for a pod that started with copies: it has files to copy even if it never wrote any.
         self._upper_mark = _Mark.of(upper, self.names) if image is None or image.files is None else None
@@ -181,12 +187,18 @@ class PodFiles:
                 found.append(WrittenFile(name, relative, about.st_ino, about.st_blocks * 512, about.st_nlink))
         return found
 
+    def descend_from(self, image: FileImage) -> None:
+        """Remember the files that a copy of a sandbox began with, for as long as there is room for them."""
+        self.begun_with = image.keep()
+
     def close(self) -> None:
         for layer in self.layers:
             layer.drop()
         self.layers = ()
         os.close(self.upper)
         os.close(self.shm)
+        if self.begun_with is not None:
+            self.begun_with.drop()
 
 
 class _HasFiles(Protocol):
@@ -195,15 +207,29 @@ class _HasFiles(Protocol):
 
 
 class FileImage:
-    """The files of a snapshot. The snapshot owns it; pods made from it do not need it afterwards."""
+    """The files of a snapshot, which owns it.
+
+    Pods made from it do not need it. They keep it as what they began with, for a comparison of three: `KeptAncestors`
+    gives up its copies when they are too many.
+    """
 
     def __init__(self, files: int | None, shm: int | None, layers: tuple[Layer, ...], file_bytes: int) -> None:
         self.files = files  # a tmpfs with the upper folders and the list "numbers"
         self.shm = shm  # a tmpfs with a folder "shm"
         self.layers = layers  # sealed, topmost first
         self.file_bytes = file_bytes  # bytes copied at capture, once for all pods
+        self.number = next(_numbers)
+        self.generation = 0
+        self.copied_bytes = 0  # of these, what is not in a layer
         self.owner = ""
+        self.source: object = object()  # the identity of the PodFiles it was taken from; of an image from disk nobody's
+        self.before: FileImage | None = None  # what those began with
+        self.gone = False  # its files are not there any more
         self._merging: asyncio.Task[None] | None = None
+        self._users = 1
+        self._closed = False
+        # Guards the count: the tracer's thread drops images of callers that were cancelled.
+        self._lock = threading.Lock()
 
     @property
     def is_empty(self) -> bool:
@@ -235,7 +261,11 @@ class FileImage:
             copied += sealed.size_bytes
             layers = (sealed, *layers)
         image = cls(files.mount if files is not None else None, shm, layers, copied)
+        image.copied_bytes = copied - (sealed.size_bytes if sealed is not None else 0)
         image.owner = source.owner
+        image.source = source.identity
+        if (before := source.begun_with) is not None and before.generation < MOST_GENERATIONS:
+            image.before, image.generation = before.keep(), before.generation + 1
         return image
 
     async def attach(self, attacher: Attacher, walks: Walks) -> tuple[int, ...]:
@@ -271,9 +301,41 @@ class FileImage:
         for layer in replaced:
             layer.drop()
         if not replaced:  # the image was closed during the merge: release the merged layer too
-            self.close()
+            self.give_up()
+
+    def keep(self) -> FileImage:
+        """Take a reference. The caller's other one keeps it there meanwhile."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def in_use(self) -> contextlib.AbstractContextManager[bool]:
+        """Inside, its files are not given up. The value is False if they are gone."""
+        return _kept_ancestors.using(self)
+
+    def drop(self) -> None:
+        """Drop a reference. The last one releases the files, and those before them."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if not last:
+            return
+        _kept_ancestors.remove(self)
+        self.give_up()
+        if self.before is not None:
+            self.before.drop()
 
     def close(self) -> None:
+        """The snapshot has ended. Again is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        _kept_ancestors.add(self)  # before its own reference goes: the last user may drop it at any moment
+        self.drop()
+
+    def give_up(self) -> None:
+        """Release the files."""
+        self.gone = True
         for descriptor in (self.files, self.shm):
             if descriptor is not None:
                 os.close(descriptor)

@@ -16,8 +16,8 @@ CODE_CHARACTERS = 200  # kept of the code of a cell
 UNDO_AT_MOST = 1000
 _POINT_ID = re.compile(r"p[0-9]{1,12}")
 
-PointKind = Literal["start", "cell", "restore", "restart"]
-_KINDS: Mapping[str, PointKind] = {"cell": "cell", "restore": "restore", "restart": "restart"}
+PointKind = Literal["start", "cell", "restore", "restart", "take"]
+_KINDS: Mapping[str, PointKind] = {"cell": "cell", "restore": "restore", "restart": "restart", "take": "take"}
 Taking = Literal["on", "suspended", "off"]
 KeptIn = Literal["memory", "disk", "template", ""]
 _PLACES: Mapping[str, KeptIn] = {"memory": "memory", "disk": "disk", "template": "template"}
@@ -34,7 +34,7 @@ class Point:
     id: str
     kind: PointKind  # "restart": its Python died and was started again, empty
     cell_id: int  # as in its Result; 0 for a step that is no cell
-    code: str  # its first 200 characters
+    code: str  # its first 200 characters; of a "take" what was taken
     outcome: str  # "ok", "error", "interrupted" or "died"; empty for a step that is no cell
     kept: bool
     lost: bool
@@ -172,7 +172,9 @@ def _point(value: object) -> Point:
 
 
 def _line(point: Point) -> str:
-    code = " ".join(point.code.split()) if point.kind == "cell" else f"({point.kind})"
+    code = " ".join(point.code.split())
+    if point.kind != "cell":
+        code = f"({point.kind}) {code}".rstrip()
     shown = code if code.isprintable() else ascii(code)
     state = "kept on disk" if point.kept_in == "disk" else "kept" if point.kept else point.note or "not kept"
     outcome = f" {point.outcome}" if point.outcome else ""

@@ -87,7 +87,7 @@ _RULES = {
 
 _POINT_FIELDS: dict[str, api.Schema] = {
     "id": api.text(),
-    "kind": api.choice("start", "cell", "restore", "restart"),
+    "kind": api.choice("start", "cell", "restore", "restart", "take"),
     "cell_id": api.whole("0 for a step that is no cell."),
     "code": api.text("The first 200 characters of the cell."),
     "outcome": api.choice("", "ok", "error", "interrupted", "died"),
@@ -100,6 +100,19 @@ _POINT_FIELDS: dict[str, api.Schema] = {
     "kept_in": api.choice("memory", "disk", "template", "", help="Where the state is; empty if it is not kept."),
     "kept_bytes": api.whole("What it takes there, as far as it was measured."),
 }
+
+_FILE_CHANGES = api.array(
+    api.record(
+        {
+            "path": api.text(),
+            "change": api.choice("added", "removed", "modified"),
+            "before": api.mapping(null=True),
+            "after": api.mapping(null=True),
+            "approximate": api.flag("Both have a file of that size there, with more content than is compared."),
+        },
+        required=("path", "change", "before", "after"),
+    )
+)
 
 SCHEMAS: Mapping[str, api.Schema] = {
     "Error": api.record(
@@ -296,20 +309,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
     ),
     "Diff": api.record(
         {
-            "files": api.array(
-                api.record(
-                    {
-                        "path": api.text(),
-                        "change": api.choice("added", "removed", "modified"),
-                        "before": api.mapping(null=True),
-                        "after": api.mapping(null=True),
-                        "approximate": api.flag(
-                            "Both have a file of that size there, with more content than is compared."
-                        ),
-                    },
-                    required=("path", "change", "before", "after"),
-                )
-            ),
+            "files": _FILE_CHANGES,
             "names": api.array(
                 api.record(
                     {
@@ -323,6 +323,13 @@ SCHEMAS: Mapping[str, api.Schema] = {
                 )
             ),
             "uncompared": api.array(api.text(), "Names that look alike, and of which no more could be learnt."),
+        }
+    ),
+    "Taken": api.record(
+        {
+            "names": api.array(api.text(), "Variables that were taken."),
+            "files": _FILE_CHANGES,
+            "size_bytes": api.whole("Of values and contents that were copied."),
         }
     ),
     "Terminal": api.record(

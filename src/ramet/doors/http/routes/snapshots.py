@@ -1,4 +1,4 @@
-"""Snapshots over HTTP: take, list, restore, save as a template, drop; and the difference of two sandboxes."""
+"""Snapshots over HTTP: take, list, restore, save, drop; how sandboxes differ, and what one takes from another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from ramet.doors.http.requests.queries import QueryFields
 from ramet.doors.http.routes import creation
 from ramet.errors import SandboxClosed
 from ramet.protocol import calls, checks, fields
+from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
+from ramet.protocol.values.takes import NAMES_AT_MOST, PATHS_AT_MOST, PREFERENCES, TakeSpec
+
+_ADDED_FILE = {
+    "path": "/root/a.txt",
+    "change": "added",
+    "before": None,
+    "after": {"type": "file", "size_bytes": 3, "mode": 420, "digest": None, "target": None},
+}
 
 
 @api.operation(
@@ -143,14 +152,7 @@ async def remove_saved(exchange: RequestExchange, template: str) -> None:
             "What would have to change here to make it the other.",
             api.ref("Diff"),
             {
-                "files": [
-                    {
-                        "path": "/root/a.txt",
-                        "change": "added",
-                        "before": None,
-                        "after": {"type": "file", "size_bytes": 3, "mode": 420, "digest": None, "target": None},
-                    }
-                ],
+                "files": [_ADDED_FILE],
                 "names": [],
                 "uncompared": [],
             },
@@ -198,6 +200,73 @@ async def diff(exchange: RequestExchange, sandbox_id: str, other_id: str) -> Non
     await answer_long_json(exchange, {"files": files, "names": names, "uncompared": uncompared}, files, names)
 
 
+_CHOSEN = "or true for all that the other has changed since the two were one. Default: none."
+
+
+@api.operation(
+    "take",
+    "forks",
+    "Variables and files of another sandbox, or of a snapshot, come into this one: all of them or none",
+    {
+        200: api.answer(
+            "What has come.", api.ref("Taken"), {"names": ["score"], "files": [_ADDED_FILE], "size_bytes": 131}
+        )
+    },
+    help="409 with `merge_conflict` where both have changed the same, and nothing is taken; `details` lists what. "
+    "`undo` takes it back.",
+    body=api.body(
+        api.record(
+            {
+                "names": api.any_of(
+                    api.array(api.text(), maxItems=NAMES_AT_MOST), {"const": True}, help=f"Variables, {_CHOSEN}"
+                ),
+                "files": api.any_of(
+                    api.array(api.text(minLength=1, maxLength=4095), maxItems=PATHS_AT_MOST),
+                    {"const": True},
+                    help=f"Paths, folders and patterns, {_CHOSEN}",
+                ),
+                "prefer": api.choice(*PREFERENCES, help="Whose to keep where both have changed the same.", null=True),
+            },
+            required=(),
+        ),
+        {"names": ["score"], "files": ["report.md", "plots/*.png"]},
+    ),
+    parameters=[
+        api.query(
+            "source_id",
+            "The sandbox, or the snapshot, that has them.",
+            api.text(pattern="^(sbx|snp)_[0-9a-f]{32}$"),
+            place="path",
+            required=True,
+            example="sbx_fedcba9876543210fedcba9876543210",
+        )
+    ],
+    errors=(400, 401, 403, 404, 409, 413, 422, 429, 503),
+)
+async def take_from(exchange: RequestExchange, sandbox_id: str, source_id: str) -> None:
+    body = await exchange.read_fields()
+    names, files, prefer = body.given("names"), body.given("files"), body.optional_text("prefer")
+    body.done()
+    asked = TakeSpec.of(names, files, prefer)
+    if sandbox_id == source_id:
+        raise wrong_argument("source", "source must be another sandbox, got the sandbox itself")
+    source = "snapshot" if source_id.startswith("snp_") else "source"
+    header = {"sandbox": sandbox_id, source: source_id, "owner": exchange.owner, **asked.header()}
+    changes: list[object] = []
+    async with exchange.link.call() as call:
+        await call.send(encode(calls.TAKE, header))
+        with ends_with_client(exchange, call):
+            async for frame in call.frames():
+                if frame.kind == calls.ERROR:
+                    raise calls.read_error(frame.header)
+                if frame.kind == calls.CHANGES:
+                    some = fields.array(frame.header, "files")
+                    exchange.hold(ENTRY_BYTES * len(some))
+                    changes += some
+    taken = {"names": frame.header["names"], "files": changes, "size_bytes": frame.header["size_bytes"]}
+    await answer_long_json(exchange, taken, changes)
+
+
 @contextmanager
 def _telling_of(snapshot_id: str) -> Iterator[None]:
     """Turn the engine's error about an unknown snapshot into one that is not about an unknown sandbox."""
@@ -215,6 +284,7 @@ ROUTES: list[Route] = [
     ("POST", f"{_SANDBOX}/snapshots", take),
     ("POST", f"{_SANDBOX}/restore", restore),
     ("GET", f"{_SANDBOX}/diff/{{other_id}}", diff),
+    ("POST", f"{_SANDBOX}/take/{{source_id}}", take_from),
     ("GET", "/v1/snapshots", list_snapshots),
     ("POST", "/v1/snapshots/{snapshot_id}/save", save),
     ("DELETE", "/v1/snapshots/{snapshot_id}", drop),

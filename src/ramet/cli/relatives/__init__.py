@@ -1,0 +1,1 @@
+"""Commands that bring what one sandbox has into another, one file each."""
