@@ -78,7 +78,7 @@ with Server(("0.0.0.0", 80), Answer) as server:
 def main() -> None:
     answers: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder, other_machine() as machine:
-        know_names(Path(folder) / "hosts")
+        know_names(Path(folder))
         with Sandbox(network="open") as sandbox:
             answers["fetched"] = {host: fetch(sandbox, f"http://{host}/") for host in HOSTS}
             answers["raw"] = {
@@ -123,12 +123,21 @@ def other_machine() -> Iterator[subprocess.Popen[str]]:
             machine.terminate()
 
 
-def know_names(hosts: Path) -> None:
+def know_names(folder: Path) -> None:
     """Names lead to addresses for this process and those it starts, without anybody to ask."""
-    lines = ["127.0.0.1 localhost"] + [f"{address} {name}" for name, some in NAMES.items() for address in some]
-    hosts.write_text("\n".join(lines) + "\n")
-    hosts.chmod(0o644)
-    _run("mount", "--bind", str(hosts), "/etc/hosts")
+    folder.chmod(0o755)
+    known = [f"{address} {name}" for name, some in NAMES.items() for address in some]
+    _put("/etc/hosts", folder / "hosts", "127.0.0.1 localhost", *known)
+    # Nobody listens there, which is known at once: a server that cannot be reached would be waited for.
+    _put("/etc/resolv.conf", folder / "resolv.conf", "nameserver 127.0.0.1")
+
+
+def _put(path: str, file: Path, *lines: str) -> None:
+    """Have a file of these lines at the path."""
+    file.write_text("\n".join(lines) + "\n")
+    file.chmod(0o644)
+    if os.path.exists(path):
+        _run("mount", "--bind", str(file), os.path.realpath(path))
 
 
 def fetch(sandbox: Sandbox, url: str) -> list[object]:
