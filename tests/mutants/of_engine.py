@@ -161,8 +161,8 @@ ENGINE = (
     Breakage(
         "busy-sandbox-counts-as-idle",
         "ramet/engine/making/lifetimes.py",
-        "            if self._busy():\n                self._used = now\n            elif",
-        "            if",
+        "        if self._busy() or self._asleep():\n",
+        "        if self._asleep():\n",
         ("unit/test_lifetimes.py::test_a_sandbox_that_runs_a_cell_is_used",),
     ),
     Breakage(
