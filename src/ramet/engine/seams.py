@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ramet.isolation.files.three_way import FilePlan
 from ramet.isolation.files.walks import Stop
 from ramet.protocol.values.differences import FileChange
+from ramet.protocol.values.import_terms import ImportTerms
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 
@@ -241,6 +242,12 @@ class Machine(Protocol):
 
     async def journals(self) -> Sequence[tuple[str, JournalContents, bool]]:
         """All journals: name, contents, and whether an engine has it."""
+
+    def export_image(self, name: str) -> AsyncGenerator[bytes, None]:
+        """The image of this name as one file, piece by piece. The name is gone when the first one comes."""
+
+    async def import_image(self, receive: Callable[[], Awaitable[bytes | None]], terms: ImportTerms) -> None:
+        """Keep an image that comes as one file, under the name of the terms. Raises RametError."""
 
     async def image_names(self, prefix: str) -> list[str]:
         """Of the images on disk whose names begin like this."""

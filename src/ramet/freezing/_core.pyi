@@ -26,6 +26,7 @@ def thaw(
     main_pid: int,
     cgroups: int,
     calls: Calls,
+    powerless_calls: Calls,
     children: tuple[tuple[int, int], ...],
     consume: bool,
     more: bool,

@@ -54,6 +54,21 @@ def set_limits(limits: Iterable[ResourceLimit]) -> list[InjectedCall]:
     ]
 
 
+def lowered_limits(wanted: Iterable[ResourceLimit], usual: Iterable[ResourceLimit]) -> list[InjectedCall]:
+    """Resource limits of a task without capabilities: none of them above the usual ones."""
+    asked = {kind: (soft % (1 << 64), hard % (1 << 64)) for kind, soft, hard in wanted}  # -1 is infinity
+    known = {kind: (soft, hard) for kind, soft, hard in usual}
+    # The widest table, above, is narrowed again in any case.
+    chosen = [
+        (kind, min(asked.get(kind, usual_pair)[0], hard), hard)
+        for kind, usual_pair in known.items()
+        for hard in (min(asked.get(kind, usual_pair)[1], usual_pair[1]),)
+    ]
+    # Those that no sandbox is given a limit for: the kernel refuses to raise them, and they stay as they were.
+    others = set_limits((kind, *pair) for kind, pair in asked.items() if kind not in known)
+    return [*set_limits(chosen), *(each._replace(must_work=False) for each in others)]
+
+
 def widest_table() -> list[InjectedCall]:
     """Allow the highest descriptor number that the engine may use; the sandbox's own limit follows afterwards."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -49,6 +49,9 @@ class Recipes(Protocol):
     def faithful(self) -> bool:
         """Whether a copy has all that the sandbox had, so that it can take its place unnoticed."""
 
+    def powerless_calls(self, main_pid: int, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
+        """Calls that a copy makes when it has dropped its capabilities: those of an image from elsewhere."""
+
     def failure(self, error: _core.FreezeError) -> RametError:
         """Why no copy could be thawed."""
 

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ramet.errors import ForkFailed, RametError
 from ramet.freezing import _core
-from ramet.freezing.calls import InjectedCall, ResourceLimit, set_limits, widest_table
+from ramet.freezing.calls import InjectedCall, ResourceLimit, lowered_limits, set_limits, widest_table
 from ramet.freezing.descriptors import (
     Lines,
     OpenDescriptors,
@@ -92,6 +92,7 @@ class SandboxRecipes:
     limits: Limits
     copy_seconds: float  # that copying its shared memory may take
     alone: bool = False  # no other process was in its pod
+    imported: bool = False  # from an image that another store wrote: it decides on nothing that takes a capability
 
     @property
     def faithful(self) -> bool:
@@ -116,10 +117,21 @@ class SandboxRecipes:
         return failure("a copy of the sandbox could not be thawed", error)
 
     def calls(self, main_pid: int, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
+        if self.imported:
+            # All else is what the image asks for, and comes when the capabilities are gone.
+            return tuple(widest_table())
+        resources = set_limits(self._resource_limits(limits, usual))
+        return (*widest_table(), *self._made(main_pid), *resources, *self.process.timer_calls())
+
+    def powerless_calls(self, main_pid: int, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
+        if not self.imported:
+            return ()
+        return (*self._made(main_pid), *lowered_limits(self.process.limits, usual), *self.process.timer_calls())
+
+    def _made(self, main_pid: int) -> list[InjectedCall]:
         children = {pid: pid for pid, _ in self.process.children}  # they stand there, dead, under the ids they had
         made = compile_calls(self.descriptors, self.maps, main_pid, children)
-        resources = set_limits(self._resource_limits(limits, usual))
-        return (*widest_table(), *made, *self.process.calls(), *resources, *self.process.timer_calls())
+        return [*made, *self.process.calls()]
 
     def _resource_limits(self, limits: Limits, usual: tuple[ResourceLimit, ...]) -> tuple[ResourceLimit, ...]:
         """As they were; where a copy is given other limits than the sandbox had, those that follow from them."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from ramet.freezing.failures import failure
 from ramet.freezing.forking import Batch, Handover
 from ramet.freezing.frozen import Frozen
 from ramet.freezing.images.images import Images
+from ramet.freezing.images.moving.carrier import Receive
 from ramet.freezing.images.points import PointImages
 from ramet.freezing.images.sandboxes import SandboxImages
 from ramet.freezing.images.store import ImageStore, StoreRoom
@@ -47,6 +48,7 @@ from ramet.isolation.pool import Pool, PoolBounds
 from ramet.isolation.thread_work import finish
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.differences import FileChange
+from ramet.protocol.values.import_terms import ImportTerms
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and for the ones below
@@ -425,6 +427,12 @@ class Machine:
             return []
         store = await self._saved.store()
         return await asyncio.to_thread(_journals, store)
+
+    def export_image(self, name: str) -> AsyncGenerator[bytes, None]:
+        return self._on_disk().export(name)
+
+    async def import_image(self, receive: Receive, terms: ImportTerms) -> None:
+        await self._on_disk().take_in(receive, terms)
 
     async def image_names(self, prefix: str) -> list[str]:
         return [] if self._images is None else await self._images.names(prefix)

@@ -81,6 +81,9 @@ class TemplateRecipes:
         home = call("go home", "chdir", b"/root", must_work=False)  # a pod that was used before may have lost it
         return (*standard_lines(), home, call("umask", "umask", 0o022), *self.file_calls, *set_limits(usual))
 
+    def powerless_calls(self, main_pid: int, usual: tuple[ResourceLimit, ...]) -> tuple[InjectedCall, ...]:
+        return ()
+
     def failure(self, error: _core.FreezeError) -> RametError:
         return failure(f"cannot make a sandbox from template {self.template.name!r}", error, RametError)
 

@@ -39,6 +39,7 @@ class Plan(NamedTuple):
     pod: Pod
     pid: int
     calls: tuple[InjectedCall, ...]
+    powerless_calls: tuple[InjectedCall, ...]  # when its capabilities are dropped
     children: tuple[tuple[int, int], ...]
     groups: int
     consume: bool  # the copy takes the shadow of the snapshot itself, which has none afterwards
@@ -53,7 +54,7 @@ class Plan(NamedTuple):
         return Thawed(
             *_core.thaw(
                 snapshot, self.pod.handle.init_pid, self.pod.root, self.pod.namespaces, self.pid, self.groups,
-                self.calls, self.children, self.consume, self.more, _THAW_SECONDS,
+                self.calls, self.powerless_calls, self.children, self.consume, self.more, _THAW_SECONDS,
             )
         )  # fmt: skip
 
@@ -84,10 +85,12 @@ class Thawer:
     ) -> Plan:
         taken = recipes.taken_pids | lineage
         pid = kept_pid or next(number for number in self._pids if number not in taken)
+        usual = resource_limits(pod.limits, self._delegation)
         return Plan(
             pod=pod,
             pid=pid,
-            calls=recipes.calls(pid, pod.limits, resource_limits(pod.limits, self._delegation)),
+            calls=recipes.calls(pid, pod.limits, usual),
+            powerless_calls=recipes.powerless_calls(pid, usual),
             children=recipes.children,
             groups=len(self._delegation.paths()),
             consume=consume,

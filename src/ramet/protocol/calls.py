@@ -4,6 +4,7 @@ A connection carries one call at a time: a request, then answers up to a final o
 
     RUN, FETCH ->  [OUTPUT, RICH, CLEARED ...] RESULT READ   ->  CHUNK ... ANSWER
     GET_VALUE  ->  CHUNK ... ANSWER
+    EXPORT     ->  CHUNK ... ANSWER                   IMPORT, CHUNK ... END  ->  ANSWER
     DIFF, TAKE ->  CHANGES ... ANSWER                 WRITE, CHUNK ... END  ->  ANSWER
     REPLAY     ->  [OUTPUT, EXITED ...] ANSWER        WRITE, CHUNK ... ABORT  ->  ERROR
     WATCH      ->  NEWS ... for ever                  LIST   ->  ENTRIES ... ANSWER
@@ -72,6 +73,9 @@ DIFF = 45
 SAVE = 46  # a snapshot becomes a template
 DROP = 47  # a snapshot
 TAKE = 23  # names and files of another sandbox or of a snapshot come into one
+# snapshots as files
+EXPORT = 93  # a snapshot, as one file
+IMPORT = 94  # such a file, to be a snapshot again
 # the past of a sandbox
 HISTORY = 83  # its steps, and which of their states are kept
 UNDO = 84  # back to the state before the last cells
@@ -134,6 +138,7 @@ TOOL_CANCELLED = 59  # the code no longer waits for that call
 
 FILE_CALLS = frozenset((READ, WRITE, LIST, STAT, MKDIR, REMOVE, RENAME))
 FORK_CALLS = frozenset((FORK, SNAPSHOT, THAW, RESTORE, MERGE, DIFF, SAVE, DROP, TAKE))
+IMAGE_CALLS = frozenset((EXPORT, IMPORT))
 HISTORY_CALLS = frozenset((HISTORY, UNDO, REWIND))
 SLEEP_CALLS = frozenset((HIBERNATE, REOPEN, KEPT))
 SERVER_CALLS = frozenset((SANDBOXES, EXTEND, STATS, REPLAY, CANCEL, RESUME, DISCARD))
@@ -144,6 +149,8 @@ VALUE_CALLS = frozenset((GET_VALUE, SET_VALUE))
 NETWORK_CALLS = frozenset((NETWORK, NETWORK_CHANGE, EXPOSE, UNEXPOSE, DIAL))
 # Calls whose result the caller has to close, such as the sandboxes of CREATE and FORK.
 MAKING = frozenset((CREATE, FORK, SNAPSHOT, THAW, RESUME))
+# Those, and one that cannot be repeated: its answer is claimed all the same.
+CLAIMED = MAKING | {IMPORT}
 KIND_AT = 5  # offset of the kind in a frame
 # A frame of these kinds ends the call.
 FINAL = frozenset((ANSWER, RESULT, ERROR))

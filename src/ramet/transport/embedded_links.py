@@ -50,7 +50,7 @@ class _Claim:
 
     def before(self, data: bytes) -> bytes:
         """Return the bytes to send for a frame."""
-        if data[calls.KIND_AT] not in calls.MAKING:
+        if data[calls.KIND_AT] not in calls.CLAIMED:
             return data
         self.open = True
         return _CLAIM + data

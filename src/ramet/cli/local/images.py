@@ -1,4 +1,4 @@
-"""ramet images: list, check and remove what is kept on disk: templates, and snapshots that you saved."""
+"""ramet images: list, check, move and remove what is kept on disk: templates, and snapshots that you saved."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from ramet.cli.local import image_files
 from ramet.cli.output import print_table, progress, size
 from ramet.errors import RametError
 from ramet.freezing.images.store import TEMPLATE_PREFIX, ImageStore
@@ -22,6 +23,10 @@ examples:
   ramet images                 what is there
   ramet images verify          read everything, and compare it with its hashes
   ramet images verify loaded
+  ramet images export loaded loaded.ramet
+                               one file, which only you can read
+  ramet images import loaded.ramet again
+                               such a file as a snapshot: Sandbox("again")
   ramet images rm loaded       a snapshot that was saved by this name
   ramet images rm --templates  they are written again when they are needed
 
@@ -41,15 +46,25 @@ class _Listed(NamedTuple):
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "images",
-        help="list, check and remove templates and snapshots on disk",
+        help="list, check, move and remove templates and snapshots on disk",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", nargs="?", choices=("ls", "rm", "verify"), default="ls", help="ls unless given")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="snapshots, by the names they were saved as")
+    parser.add_argument(
+        "action", nargs="?", choices=("ls", "rm", "verify", "export", "import"), default="ls", help="ls unless given"
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="snapshots, by the names they were saved as; export: NAME FILE; import: FILE [NAME]",
+    )
     parser.add_argument("--templates", action="store_true", help="with rm: the images of all templates")
     parser.add_argument("--json", action="store_true", help="with ls: print a JSON array")
+    parser.add_argument("--python", help="with import: the interpreter that the image was made with, unless ours")
+    parser.add_argument("--memory-mib", type=int, help="with import: the limit of its sandboxes, and of what it holds")
+    parser.add_argument("--disk-mib", type=int, help="with import: the same for its files")
     parser.set_defaults(run=run)
 
 
@@ -63,6 +78,10 @@ def run(chosen: argparse.Namespace) -> int:
             return _remove(store, chosen)
         if chosen.action == "verify":
             return _verify(store, chosen)
+        if chosen.action == "export":
+            return image_files.export(store, chosen)
+        if chosen.action == "import":
+            return image_files.take_in(store, chosen)
         return _list(store, chosen)
     finally:
         store.close()

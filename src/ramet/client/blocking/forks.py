@@ -4,18 +4,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from ramet.client.arguments import check_image_name, check_new_name
+from ramet.client.arguments import check_image_name, check_new_name, sandbox_spec, server_for
 from ramet.client.drivers import blocking
+from ramet.client.folders import CountedFile
 from ramet.client.handle import SnapshotHandle, closing_after
+from ramet.client.image_files import NewImageFile
 from ramet.client.operations import forks
 from ramet.client.usual_names import no_member_of_list
 from ramet.errors import EngineClosed, EngineLost
+from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.values.forks import ForkInfo
+from ramet.protocol.values.specs import ThawSpec
 
 if TYPE_CHECKING:
     from ramet.client.blocking.sandbox import Sandbox
@@ -91,6 +97,56 @@ class Snapshot:
         size = blocking.perform(handle.engine, forks.save_on_disk(snapshot_id, name))
         handle.engine.saved_templates.add(name)
         return size
+
+    def export(self, path: str | PathLike[str]) -> int:
+        """Write it to one file, which ``Snapshot.load`` reads, here or on another machine like this one.
+
+        The file holds the memory of the sandbox: only you can read it. A file at that path is replaced when the new one
+        is complete. Returns its bytes. Raises SandboxClosed if the snapshot is closed, RametError if it cannot be
+        written, OSError for the path.
+        """
+        handle = self._snapshot
+        snapshot_id = handle.open()
+        file = NewImageFile(path)
+        try:
+            with closing(blocking.iterate(handle.engine, forks.export_snapshot(snapshot_id))) as pieces:
+                for piece in pieces:
+                    blocking.write_piece(file.write, piece)
+            file.finish()
+        finally:
+            file.leave()
+        return file.size_bytes
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        python: str | None = None,
+        memory_mib: int | None = None,
+        disk_mib: int | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> Snapshot:
+        """Read a file that ``export`` wrote: ``Sandbox(snapshot)`` goes on where it stood.
+
+        The file is not trusted: limits, network, mounts and secrets are those that you give. ``memory_mib`` and
+        ``disk_mib`` bound what it may bring along, and are the limits of its sandboxes. It fits only an interpreter and
+        libraries that are the same as where it was made, and this version of Ramet.
+
+        Raises RametError with what does not fit or is wrong with the file, OSError for the path.
+        """
+        server = server_for(None, url, api_key)
+        spec = sandbox_spec("default", server, python=python, memory_mib=memory_mib, disk_mib=disk_mib)
+        assert not isinstance(spec, ThawSpec)
+        engine = blocking.engine_at(url, api_key)
+        with CountedFile(os.fspath(path)) as source:
+            return blocking.make(
+                engine,
+                forks.import_snapshot(spec),
+                lambda made: cls(SnapshotHandle(engine, made)),
+                source.pieces(CHUNK_BYTES),
+            )
 
     def close(self) -> None:
         """Free the snapshot. Sandboxes that were made from it stay. Closing it twice is allowed."""

@@ -56,12 +56,14 @@ async def perform(
         run.leave()
 
 
-async def make(engine: Engine, operation: Operation[Made], keep: Callable[[Made], Kept]) -> Kept:
+async def make(
+    engine: Engine, operation: Operation[Made], keep: Callable[[Made], Kept], source: Source | None = None
+) -> Kept:
     """Carry out an operation that makes something; ``keep`` stores it where it will be closed from.
 
     A task that is cancelled leaves nothing behind: until ``taken`` is sent the engine closes what was made.
     """
-    run = _OperationRun(engine, operation, None, None)
+    run = _OperationRun(engine, operation, source, None)
     try:
         while True:
             await run.advance()

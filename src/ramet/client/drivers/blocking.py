@@ -58,7 +58,12 @@ def perform(
         link.leave()
 
 
-def make(engine: Engine, operation: Operation[Made], keep: Callable[[Made], Kept]) -> Kept:
+def make(
+    engine: Engine,
+    operation: Operation[Made],
+    keep: Callable[[Made], Kept],
+    source: Iterator[bytes] | None = None,
+) -> Kept:
     """Carry out an operation that makes something; ``keep`` stores it where it will be closed from.
 
     An exception at any moment, such as a signal handler's, leaves nothing behind: until ``taken`` is sent the engine
@@ -68,7 +73,7 @@ def make(engine: Engine, operation: Operation[Made], keep: Callable[[Made], Kept
     try:
         step = next(operation)
         while True:
-            step = _take(step, link, operation, None, None)
+            step = _take(step, link, operation, source, None)
     except StopIteration as stop:
         kept = keep(stop.value)
         link.taken()

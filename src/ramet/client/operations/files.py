@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.client.operations.steps import PULL, Emit, Operation, ask, carry_out, final, next_frame
+from ramet.client.operations.steps import Emit, Operation, ask, carry_out, final, next_frame, send_pulled
 from ramet.client.sources import SMALL_BYTES, as_bytes
 from ramet.errors import FileNotFolder, FileNotFound, LimitReached, ProtocolError
 from ramet.protocol import calls, checks, fields
@@ -62,17 +62,7 @@ def write(sandbox_id: str, path: str, data: object) -> Operation[None]:
 
 def _write_stream(request: bytes) -> Operation[None]:
     yield request
-    try:
-        while (piece := (yield PULL)) is not None:
-            if not isinstance(piece, bytes):
-                raise TypeError("the driver sent something that is not bytes")
-            for start in range(0, len(piece), calls.CHUNK_BYTES):
-                yield encode(calls.CHUNK, {}, piece[start : start + calls.CHUNK_BYTES])
-    except Exception:
-        # The source failed. Wait until the engine has released the file: the caller may write it again at once.
-        yield encode(calls.ABORT, {})
-        yield from next_frame()
-        raise
+    yield from send_pulled()
     yield from carry_out(encode(calls.END, {}))
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from ramet.client.operations.steps import Operation, ask, carry_out, check_may_wait, final, next_frame
+from ramet.client.operations.steps import (
+    Emit,
+    Operation,
+    ask,
+    carry_out,
+    check_may_wait,
+    final,
+    next_frame,
+    send_pulled,
+)
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import wrong_argument
@@ -13,6 +22,8 @@ from ramet.protocol.frames import encode
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
 from ramet.protocol.values.history import point_id
+from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.values.specs import SandboxSpec
 from ramet.protocol.values.takes import Taken, TakeSpec, read_taken
 
 
@@ -67,6 +78,21 @@ def save_on_disk(snapshot_id: str, name: str) -> Operation[int]:
     """Write a snapshot to disk. Returns its size in bytes."""
     header = {"snapshot": snapshot_id, "name": name, "disk": True}
     return ask(encode(calls.SAVE, header), lambda answer: fields.natural(answer, "size_bytes"))
+
+
+def export_snapshot(snapshot_id: str) -> Operation[None]:
+    """Emit the bytes of a snapshot as one file."""
+    yield encode(calls.EXPORT, {"snapshot": snapshot_id})
+    while (frame := (yield from next_frame())).kind == calls.CHUNK:
+        yield Emit(frame.blob)
+    final(frame)
+
+
+def import_snapshot(spec: SandboxSpec | SandboxOptions) -> Operation[str]:
+    """Send a file that is pulled in pieces, and return the id of the snapshot that it becomes."""
+    yield encode(calls.IMPORT, {**spec.header(), "more": True})
+    yield from send_pulled()
+    return (yield from ask(encode(calls.END, {}), lambda header: fields.text(header, "id")))
 
 
 def drop_snapshot(snapshot_id: str) -> Operation[None]:

@@ -19,7 +19,7 @@ from ramet.client.open_streams import check_no_unread_stream
 from ramet.client.tools.current_call import check_not_called_by_cell
 from ramet.errors import ProtocolError
 from ramet.protocol import calls
-from ramet.protocol.frames import Frame
+from ramet.protocol.frames import Frame, encode
 from ramet.protocol.lazy_dataclasses import dataclass
 
 Returned = TypeVar("Returned")
@@ -73,6 +73,21 @@ def carry_out(request: bytes) -> Operation[None]:
     """Send a request and wait until the engine has carried it out."""
     yield request
     final((yield from next_frame()))
+
+
+def send_pulled() -> Operation[None]:
+    """Send the data to upload, piece by piece. Its end is the caller's to send."""
+    try:
+        while (piece := (yield PULL)) is not None:
+            if not isinstance(piece, bytes):
+                raise TypeError("the driver sent something that is not bytes")
+            for start in range(0, len(piece), calls.CHUNK_BYTES):
+                yield encode(calls.CHUNK, {}, piece[start : start + calls.CHUNK_BYTES])
+    except Exception:
+        # The source failed. Wait until the engine has let go of it: the caller may try again at once.
+        yield encode(calls.ABORT, {})
+        yield from next_frame()
+        raise
 
 
 def next_frame() -> Operation[Frame]:

@@ -133,7 +133,7 @@ class RefusedUpload(ClientCall):
 
 
 def is_upload(frame: Frame) -> bool:
-    return frame.kind in (calls.WRITE, calls.TOOL_ANSWER) and frame.header.get("more") is True
+    return frame.kind in (calls.WRITE, calls.TOOL_ANSWER, calls.IMPORT) and frame.header.get("more") is True
 
 
 def _made(answer: Mapping[str, Any]) -> list[str]:

@@ -12,13 +12,16 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from ramet.freezing.images.manifest import ImageRefused
 from ramet.isolation import _files
 from ramet.isolation.files.layers import FileImage, Layer
 from ramet.protocol.lazy_dataclasses import dataclass
+
+# Looks at the header of a file before it is made: kind of its tree, path, header.
+Clean = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 
 _HEADER_AT_MOST = 16 << 20
 _EXTENTS_AT_MOST = 100_000
@@ -54,14 +57,16 @@ def write_files(image: FileImage, out: IO[bytes]) -> dict[str, Any]:
     return {"trees": trees, "file_bytes": image.file_bytes, "sha256": hashing.digest()}
 
 
-def read_files(about: dict[str, Any], source: IO[bytes]) -> FileImage:
-    """The image of files, the caller's. Blocks; raises OSError or ImageRefused."""
+def read_files(
+    about: dict[str, Any], source: IO[bytes], clean: Clean = lambda _kind, _path, header: header
+) -> FileImage:
+    """The image of files, the caller's. ``clean`` checks each. Blocks; raises OSError or ImageRefused."""
     image = FileImage(None, None, (), int(about["file_bytes"]))
     hashing = _Hashing(source)
     layers: list[Layer] = []
     try:
         for tree in about["trees"]:
-            mount = _read_tree(tree, hashing)
+            mount = _read_tree(tree, hashing, clean)
             if tree["kind"] == "files":
                 image.files = mount
             elif tree["kind"] == "shm":
@@ -198,7 +203,7 @@ def _copy_out(descriptor: int, begin: int, end: int, out: _Hashing) -> int:
 # Reading
 
 
-def _read_tree(tree: dict[str, Any], source: _Hashing) -> int:
+def _read_tree(tree: dict[str, Any], source: _Hashing, clean: Clean) -> int:
     entries, size = int(tree["entries"]), int(tree["bytes"])
     if not 0 <= entries <= _ENTRIES_AT_MOST or size < 0:
         raise ImageRefused(f"the image has {entries} files")
@@ -208,12 +213,13 @@ def _read_tree(tree: dict[str, Any], source: _Hashing) -> int:
         for _ in range(entries):
             header = _read_header(source)
             path = _path(header["path"])
+            header = clean(tree["kind"], path, header)
             _make(mount, path, header, source)
             if stat.S_ISDIR(header["mode"]):
                 folders.append((path, header))
         for path, header in reversed(folders):  # only now: creating something in a folder changes its times
             _set_attributes(mount, path, header)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         os.close(mount)
         raise ImageRefused(f"the files of the image cannot be read: {error!r:.80}") from error
     except BaseException:

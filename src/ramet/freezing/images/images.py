@@ -68,6 +68,7 @@ class ImageSource:
     # Whether a mapped file is one that only this process had, although every pod shows something there.
     own_files: Callable[[Area], bool] = lambda _: False
     open_files: tuple[FileRecipe, ...] = ()
+    imported: bool = False  # it came from elsewhere, and nobody has run it since: what it says is not trusted
     # Called when the memory is written, with the files that it maps. Returns the other files of the image, by name.
     parts: Callable[[NewImage, Sequence[str]], Mapping[str, bytes]] = field(default=lambda _new, _files: {})
 
@@ -303,10 +304,16 @@ class Images:
                 actions=actions,
                 open_files=source.open_files,
                 digests=tuple(new.write(name, data) for name, data in parts.items()),
+                imported=source.imported,
             )
             manifest.check()
             store.commit(new, manifest, source.name)
             return store.size(new.id)
+
+    def room_for(self, store: ImageStore, name: str) -> int:
+        """Bytes that an image of this name may take that comes from elsewhere. Blocks."""
+        store.sweep()
+        return store.room_for(name, self._room)
 
     def stop_writing(self) -> None:
         if self._writer is not None:

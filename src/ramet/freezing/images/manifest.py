@@ -29,6 +29,7 @@ MEMORY_LIMITS = (
     "start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack",
     "arg_start", "arg_end", "env_start", "env_end",
 )  # fmt: skip
+_LATEST = 1 << 33  # seconds, some 270 years: clocks count nanoseconds in 63 bits
 _KERNELS_AREA = re.compile(r"\[(vvar|vvar_[a-z0-9_]{1,24}|vdso)\]")  # Linux 6.13 has split the first
 _KERNELS_AREAS_AT_MOST = 8
 _SHIFT_AT_MOST = 1 << 32  # seconds
@@ -94,6 +95,7 @@ class Manifest:
     actions: bytes
     open_files: tuple[tuple[int, int, int, bytes], ...]  # number, flags, offset, path
     digests: tuple[tuple[str, str], ...]  # of the other files of the image: name, SHA-256
+    imported: bool = False  # another store wrote it: whatever it says is treated as hostile
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -117,6 +119,7 @@ class Manifest:
                 "actions": self.actions.hex(),
                 "open_files": [[number, flags, offset, path.hex()] for number, flags, offset, path in self.open_files],
                 "digests": dict(self.digests),
+                "imported": self.imported,
             },
             separators=(",", ":"),
         ).encode("ascii")
@@ -160,6 +163,7 @@ class Manifest:
                 for number, flags, offset, path in _rows(header["open_files"], 4)
             ),
             digests=tuple(fields.text_mapping(header, "digests").items()),
+            imported="imported" in header and fields.flag(header, "imported"),
         )
 
     def check(self) -> None:
@@ -171,13 +175,20 @@ class Manifest:
         ):
             if count > most:
                 raise ImageRefused(f"the image has {count} {what}, allowed are {most}")
-        before = 0
+        before = Segment(FILE, 0, 0, 0, 0, (), 0, 0)
         for segment in self.segments:
             self._check_segment(segment)
-            if segment.kind != FILLED:
-                if segment.start < before:
-                    raise ImageRefused("two mappings of the image overlap, or are out of order")
-                before = segment.end
+            if segment.kind == FILLED:
+                if before.kind != MEMORY or not before.start <= segment.start < segment.end <= before.end:
+                    raise ImageRefused("the image fills memory that it does not have")
+                continue
+            if segment.start < before.end:
+                raise ImageRefused("two mappings of the image overlap, or are out of order")
+            if any(start < segment.end and segment.start < end for _, start, end in self.kernels_areas):
+                raise ImageRefused("a mapping of the image lies over one of the kernel's own areas")
+            before = segment
+        if not abs(self.monotonic) <= _LATEST or not abs(self.boottime) <= _LATEST:
+            raise ImageRefused("the clock of the image is of another age")
         names = [name for name, _, _ in self.kernels_areas]
         if (
             len(set(names)) != len(names)
@@ -187,7 +198,7 @@ class Manifest:
         ):
             raise ImageRefused("the image does not say where the kernel's own areas lie")
         for name, start, end in self.kernels_areas:
-            if not _is_place(start, end) or end - start > 1 << 20:
+            if not is_place(start, end) or end - start > 1 << 20:
                 raise ImageRefused(f"{name} of the image lies outside the memory of a process")
         if len(self.memory_limits) != len(MEMORY_LIMITS) or not all(0 <= at <= TOP for at in self.memory_limits):
             raise ImageRefused("the image does not say where code, heap and stack lie")
@@ -202,7 +213,7 @@ class Manifest:
 
     def _check_segment(self, segment: Segment) -> None:
         length = segment.end - segment.start
-        if not _is_place(segment.start, segment.end) or segment.offset < 0 or segment.offset % PAGE:
+        if not is_place(segment.start, segment.end) or segment.offset < 0 or segment.offset % PAGE:
             raise ImageRefused("a mapping of the image lies outside the memory of a process")
         if (
             segment.protection & ~(READ | WRITE | EXECUTE)
@@ -224,7 +235,7 @@ class Manifest:
             raise ImageRefused("a mapping of the image is shared, and not a file's")
 
 
-def _is_place(start: int, end: int) -> bool:
+def is_place(start: int, end: int) -> bool:
     aligned = start % PAGE == 0 and end % PAGE == 0
     return aligned and _LOWEST <= start < end <= TOP and (end <= SCRATCH_START or start >= ASIDE_END)
 

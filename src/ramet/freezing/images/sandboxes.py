@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import dataclasses
+import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from ramet.errors import RametError
-from ramet.freezing.descriptors import OpenDescriptors, SharedMap
 from ramet.freezing.frozen import Frozen
-from ramet.freezing.images import identity, plain_data
+from ramet.freezing.images import identity
 from ramet.freezing.images.file_trees import read_files, write_files
 from ramet.freezing.images.images import FAILURES, Images, ImageSource
 from ramet.freezing.images.manifest import ImageRefused
 from ramet.freezing.images.memory import Area, mapped_inode
+from ramet.freezing.images.moving import mapped_files
+from ramet.freezing.images.moving.carrier import Receive, packed, parts_of, unpacked
+from ramet.freezing.images.moving.file_checks import clean
+from ramet.freezing.images.moving.landing import commit_unpacked
+from ramet.freezing.images.moving.saved_state import SavedState, read_state
+from ramet.freezing.images.moving.state import check_state
 from ramet.freezing.images.processor import check_processor
 from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
-from ramet.freezing.process_state import ProcessState
 from ramet.freezing.resource_limits import BOOT_LIMITS
 from ramet.isolation.files.layers import FileImage
 from ramet.isolation.kernel import syscalls
 from ramet.isolation.pods import PodMaker
 from ramet.isolation.thread_work import finish
 from ramet.protocol.lazy_dataclasses import dataclass
-from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
+from ramet.protocol.values.import_terms import ImportTerms
+from ramet.protocol.values.specs import TemplateSpec
 
 _FILES = "files"
 _SLACK_BYTES = 1 << 30  # template and libraries
@@ -97,6 +103,7 @@ class SandboxImages:
             file_bytes=frozen.recipes.image.file_bytes,
             own_files=_OwnFiles(frozen.recipes.image, pod.root, self._began),
             parts=partial(_parts, frozen, frozen.recipes, {**about, "guest": guest}, pod.root, name, time.time()),
+            imported=frozen.recipes.imported,
         )
         try:
             return await self._images.write(source)
@@ -134,26 +141,27 @@ class SandboxImages:
     async def _load(self, opened: OpenImage, name: str) -> tuple[Frozen, dict[str, Any]]:
         manifest = opened.manifest
         check_processor(manifest.processor)
-        state, loaded = await asyncio.to_thread(lambda: (opened.part("state"), opened.part("loaded")))
-        read = await asyncio.to_thread(_read_state, state, name)
-        if read["about"].pop("guest", None) != await asyncio.to_thread(identity.guest_digest, self._images.guest):
+        read = await asyncio.to_thread(_read, opened, name)
+        if read.about.pop("guest", None) != await asyncio.to_thread(identity.guest_digest, self._images.guest):
             raise ImageRefused("the image was made with another version of Ramet", hint="make it again with this one")
         async with contextlib.AsyncExitStack() as undo:
-            image = await finish(asyncio.to_thread(_read_files, opened, read["files"]), FileImage.close)
+            image = await finish(asyncio.to_thread(_read_files, opened, read.files), FileImage.close)
             undo.callback(image.close)
             pod = await self._maker.make(manifest.template.interpreter, BOOT_LIMITS, (), boot=True)
             undo.push_async_callback(pod.close)
+            loaded = await asyncio.to_thread(_loaded, opened, pod.root)
             snapshot = await self._images.pour(opened, pod, loaded)
             undo.pop_all()
         recipes = SandboxRecipes(
-            process=read["process"],
-            descriptors=read["descriptors"],
-            maps=read["maps"],
+            process=read.process,
+            descriptors=read.descriptors,
+            maps=read.maps,
             image=image,
             timed_calls=b"",
-            thread_ids=read["thread_ids"],
-            limits=read["limits"],
-            copy_seconds=read["copy_seconds"],
+            thread_ids=read.thread_ids,
+            limits=read.limits,
+            copy_seconds=read.copy_seconds,
+            imported=manifest.imported,
         )
         frozen = Frozen(
             snapshot,
@@ -161,12 +169,54 @@ class SandboxImages:
             manifest.template,
             recipes.limits,
             self._tracer,
-            mounts=read["mounts"],
-            lineage=read["lineage"],
-            kept_pid=read["kept_pid"],
+            mounts=read.mounts,
+            lineage=read.lineage,
+            kept_pid=read.kept_pid,
             pod=pod,
         )
-        return frozen, {**read["about"], "image_id": manifest.id}
+        return frozen, {**read.about, "image_id": manifest.id}
+
+    # As one file
+
+    async def export(self, name: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of the image of this name as one file. The name is forgotten when they begin to come.
+
+        Raises ImageRefused.
+        """
+        try:
+            opened = await self._images.open(name)
+            if opened is None:
+                raise ImageRefused("the image is gone")
+            # Opened before the name goes: nothing of it stays on disk, however slow its reader is.
+            with opened, parts_of(opened) as parts:
+                pod = await self._maker.make(opened.manifest.template.interpreter, BOOT_LIMITS, (), boot=True)
+                try:
+                    await self._images.forget(name)
+                    async for piece in packed(opened, parts, pod.root):
+                        yield piece
+                finally:
+                    await pod.close()
+        except FAILURES as error:
+            why = self._images.note(f"the image {name!r} was not exported", error)
+            raise ImageRefused(
+                f"the snapshot could not be exported: {why}", hint=getattr(error, "hint", None)
+            ) from error
+
+    async def take_in(self, receive: Receive, asked: ImportTerms) -> None:
+        """Write an image that comes as one file under the name that the terms say.
+
+        Raises ImageRefused with what is wrong with the file, and what ``receive`` raises.
+        """
+        try:
+            store = await self._images.store()
+            room_bytes = await asyncio.to_thread(self._images.room_for, store, asked.name)
+            with store.new() as new:
+                terms = dataclasses.replace(asked, id=new.id, room_bytes=min(asked.room_bytes, room_bytes))
+                manifest = await unpacked(receive, new.folder, terms)
+                await asyncio.to_thread(commit_unpacked, store, new, manifest, asked.name)
+        except FAILURES as error:
+            why = self._images.note("an image was not imported", error)
+            raise ImageRefused(f"the image was not imported: {why}", hint=getattr(error, "hint", None)) from error
 
 
 def _parts(
@@ -186,21 +236,21 @@ def _parts(
         os.fdatasync(out.fileno())
     # Files that were written to later are not among them, unless that happened just now.
     loaded = identity.loaded_list(root, mapped, began)
-    state = {
-        "name": name,
-        "about": dict(about),
-        "files": files,
-        "process": plain_data.encode(recipes.process),
-        "descriptors": plain_data.encode(recipes.descriptors),
-        "maps": plain_data.encode(recipes.maps),
-        "thread_ids": plain_data.encode(recipes.thread_ids),
-        "limits": plain_data.encode(recipes.limits),
-        "copy_seconds": recipes.copy_seconds,
-        "mounts": plain_data.encode(frozen.mounts),
-        "lineage": plain_data.encode(frozen.lineage),
-        "kept_pid": frozen.kept_pid,
-    }
-    return {"state": json.dumps(state).encode("ascii"), "loaded": loaded}
+    state = SavedState(
+        name=name,
+        about=dict(about),
+        files=files,
+        process=recipes.process,
+        descriptors=recipes.descriptors,
+        maps=recipes.maps,
+        thread_ids=recipes.thread_ids,
+        limits=recipes.limits,
+        copy_seconds=recipes.copy_seconds,
+        mounts=frozen.mounts,
+        lineage=frozen.lineage,
+        kept_pid=frozen.kept_pid,
+    )
+    return {"state": state.encode(), "loaded": loaded}
 
 
 class _OwnFiles:
@@ -252,31 +302,24 @@ class _OwnFiles:
         return False
 
 
+def _read(opened: OpenImage, name: str) -> SavedState:
+    found = read_state(opened.part("state"), name)
+    return check_state(found, opened.manifest, found.limits) if opened.manifest.imported else found
+
+
 def _read_files(opened: OpenImage, about: dict[str, Any]) -> FileImage:
     with os.fdopen(opened.open(_FILES), "rb") as source:
+        if opened.manifest.imported:
+            return read_files(about, source, clean)
         return read_files(about, source)
 
 
-def _read_state(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        state = json.loads(data)
-        if state["name"] != name:
-            raise ImageRefused(f"the image was saved as {state['name']!r:.60}, not as {name!r:.60}")
-        found = {
-            "process": plain_data.decode(state["process"], ProcessState),
-            "descriptors": plain_data.decode(state["descriptors"], OpenDescriptors),
-            "maps": plain_data.decode(state["maps"], tuple[SharedMap, ...]),
-            "thread_ids": plain_data.decode(state["thread_ids"], frozenset[int]),
-            "limits": plain_data.decode(state["limits"], Limits),
-            "mounts": plain_data.decode(state["mounts"], tuple[MountSpec, ...]),
-            "lineage": plain_data.decode(state["lineage"], frozenset[int]),
-            "kept_pid": plain_data.decode(state["kept_pid"], int | None),
-            "copy_seconds": float(state["copy_seconds"]),
-            "files": state["files"],
-            "about": state["about"],
-        }
-        if not isinstance(found["files"], dict) or not isinstance(found["about"], dict):
-            raise ImageRefused("the state of the image cannot be read")
-        return found
-    except (ValueError, TypeError, KeyError) as error:
-        raise ImageRefused(f"the state of the image cannot be read: {error!r:.80}") from error
+def _loaded(opened: OpenImage, root: int) -> bytes:
+    """What the image was made of, as the tree of a pod must show it."""
+    manifest = opened.manifest
+    if not manifest.imported or "sources" not in dict(manifest.digests):
+        return opened.part("loaded")
+    # Times and inodes are those of another machine: the contents must be the same.
+    mapped_files.check_paths(manifest.files, manifest.template.interpreter)
+    mapped_files.compare(root, manifest.files, opened.part("sources"))
+    return identity.loaded_list(root, manifest.files, math.inf)

@@ -39,6 +39,8 @@ _ID = re.compile(r"img_[0-9a-f]{32}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE_PREFIX = "template-"
 PAST_PREFIX = "past-"  # of points, which have a budget of their own
+PASSING_PREFIX = "passing-"
+_PASSING_SECONDS = 3600.0
 _PAGES = re.compile(r"pages(\.[0-9])?")
 _KEY_BYTES = 32
 _SMALL = 4096
@@ -63,6 +65,7 @@ class ImageStore:
         self._folder = folder
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, folder)
+            _check_own(folder, "the folder of images")
             self._prepare_format()
             self._names = _subfolder(folder, "names")
             undo.callback(os.close, self._names)
@@ -234,6 +237,11 @@ class ImageStore:
             # A minute, because another engine may be about to give it its name.
             if not image.names and image.used < time.time() - 60:
                 self.remove(image.id)
+            # On its way out or in, when an engine was killed: what has begun to come out has no name any more.
+            if image.names and image.used < time.time() - _PASSING_SECONDS:
+                for name in image.names:
+                    if name.startswith(PASSING_PREFIX):
+                        self.forget(name)
 
     def _is_left(self, name: str) -> bool:
         try:
@@ -272,6 +280,11 @@ class ImageStore:
             missing -= self._remove_oldest(self._by_kind()[0], missing)
         if missing > 0:
             raise OSError(f"it may take {needed} bytes, which would leave less than a tenth of the disk")
+
+    def room_for(self, name: str, room: StoreRoom) -> int:
+        """How many bytes an image of this name may take, without what the one takes that it replaces."""
+        held = sum(image.size_bytes for image in self._by_kind()[1] if name not in image.names)
+        return max(0, min(room.saved - held, self._free()))
 
     def _by_kind(self) -> tuple[list[ImageFacts], list[ImageFacts]]:
         """Images of templates, and all others but points, and those that another engine is about to name."""
@@ -388,12 +401,29 @@ def _checked_name(name: str) -> str:
 def _subfolder(folder: int, name: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
-    return os.open(name, _FOLDER, dir_fd=folder)
+    # NOFOLLOW: a link could lead to a folder that others write to.
+    found = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        _check_own(found, f"{name} in the folder of images")
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _check_own(descriptor: int, what: str) -> None:
+    """Raise ImageRefused for what others could write to, or own: they could give sandboxes another memory."""
+    about = os.fstat(descriptor)
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise ImageRefused(
+            f"{what} belongs to another user, or others can write to it", hint="chown it to you, and chmod go-w"
+        )
 
 
 def _read(folder: int, name: str, most: int) -> bytes:
     descriptor = os.open(name, _READ, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
+        _check_own(descriptor, f"{name} of the image")
         data = file.read(most + 1)
     if len(data) > most:
         raise ImageRefused(f"{name} of the image has more than {most} bytes")

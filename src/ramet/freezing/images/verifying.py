@@ -8,7 +8,7 @@ import os
 import struct
 import subprocess
 
-from ramet.freezing.images.manifest import FILLED, PAGES, ImageRefused
+from ramet.freezing.images.manifest import FILLED, PAGES, ImageRefused, Manifest
 from ramet.freezing.images.store import ImageStore, OpenImage
 from ramet.isolation.launch import HELPER
 
@@ -38,20 +38,28 @@ def _verify_pages(store: ImageStore, opened: OpenImage) -> None:
 
 
 def _verify_page_file(store: ImageStore, opened: OpenImage, number: int) -> None:
-    mapped = sorted(
-        (segment.start, segment.end, segment.offset)
-        for segment in opened.manifest.segments
-        if segment.kind in (PAGES, FILLED) and segment.source == number
-    )
     table = opened.open("hashes")
     try:
-        numbers = (opened.pages[number], table)
-        done = subprocess.run(
-            [str(HELPER), "verify-pages", *map(str, numbers)],
-            input=store.hash_key + b"".join(_MAPPED.pack(*each) for each in mapped),
-            pass_fds=numbers, env={}, capture_output=True, check=False,
-        )  # fmt: skip
+        _run("verify-pages", store, opened.manifest, number, (opened.pages[number], table))
     finally:
         os.close(table)
+
+
+def hash_pages(store: ImageStore, manifest: Manifest, pages: int, table: int) -> None:
+    """Write the hashes of an image that has one page file. Raises ImageRefused. Blocks."""
+    _run("hash-pages", store, manifest, 0, (pages, table))
+
+
+def _run(action: str, store: ImageStore, manifest: Manifest, number: int, descriptors: tuple[int, int]) -> None:
+    mapped = sorted(
+        (segment.start, segment.end, segment.offset)
+        for segment in manifest.segments
+        if segment.kind in (PAGES, FILLED) and segment.source == number
+    )
+    done = subprocess.run(
+        [str(HELPER), action, *map(str, descriptors)],
+        input=store.hash_key + b"".join(_MAPPED.pack(*each) for each in mapped),
+        pass_fds=descriptors, env={}, capture_output=True, check=False,
+    )  # fmt: skip
     if done.returncode:
         raise ImageRefused(done.stderr.decode("utf-8", "replace").strip() or "the helper program was ended")

@@ -142,34 +142,37 @@ static int read_namespaces(PyObject *namespaces, thaw_plan *plan) {
 }
 
 static PyObject *core_thaw(PyObject *self, PyObject *arguments) {
-    PyObject *capsule, *calls, *children, *namespaces;
+    PyObject *capsule, *calls, *powerless, *children, *namespaces;
     thaw_plan plan = {0};
     thawed made;
     failure why = {0};
     double seconds;
     int result;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OiiO!iiO!O!ppd", &capsule, &plan.pod_init, &plan.pod_root,
+    if (!PyArg_ParseTuple(arguments, "OiiO!iiO!O!O!ppd", &capsule, &plan.pod_init, &plan.pod_root,
                           &PyTuple_Type, &namespaces, &plan.main_pid, &plan.cgroup_count,
-                          &PyTuple_Type, &calls, &PyTuple_Type, &children, &plan.consume,
-                          &plan.more, &seconds))
+                          &PyTuple_Type, &calls, &PyTuple_Type, &powerless, &PyTuple_Type,
+                          &children, &plan.consume, &plan.more, &seconds))
         return NULL;
     snapshot *from = held_snapshot(capsule);
     if (!from || read_namespaces(namespaces, &plan)) return NULL;
     given_call *given = read_given(calls, &plan.given_count);
-    if (!given) return NULL;
-    dead_child *dead = read_children(children, &plan.child_count);
+    given_call *later = given ? read_given(powerless, &plan.powerless_count) : NULL;
+    dead_child *dead = later ? read_children(children, &plan.child_count) : NULL;
     if (!dead) {
         PyMem_Free(given);
+        PyMem_Free(later);
         return NULL;
     }
     plan.given = given;
+    plan.powerless = later;
     plan.children = dead;
     Py_BEGIN_ALLOW_THREADS;
     result = deadline_begin(seconds, &why) || thaw(from, &plan, &made, &why);
     deadline_end();
     Py_END_ALLOW_THREADS;
     PyMem_Free(given);
+    PyMem_Free(later);
     PyMem_Free(dead);
     if (result) return raise_failure(&why);
     return Py_BuildValue("(iiii(dddd))", made.shadow, made.shadow_pidfd, made.repl, made.repl_pidfd,
@@ -538,8 +541,8 @@ static PyMethodDef methods[] = {
     {"freeze_template", core_freeze_template, METH_VARARGS,
      "freeze_template(pid, control_descriptor, seconds) -> snapshot"},
     {"thaw", core_thaw, METH_VARARGS,
-     "thaw(snapshot, pod_init, pod_root, namespaces, main_pid, cgroups, calls, children, consume, "
-     "more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
+     "thaw(snapshot, pod_init, pod_root, namespaces, main_pid, cgroups, calls, powerless calls, "
+     "children, consume, more, seconds) -> (shadow, its pidfd, repl, its pidfd, microseconds)"},
     {"pause", core_pause, METH_VARARGS,
      "pause(repl, its pidfd, shadow, init, ((leader of a terminal, its pidfd), ...), syscall_at, "
      "timed, seconds) -> paused: a live sandbox, stopped and read"},

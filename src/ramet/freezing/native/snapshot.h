@@ -64,6 +64,9 @@ typedef struct {
      * before it drops its capabilities. */
     int given_count;
     const given_call *given;
+    /* Calls that it makes when it has dropped them: those that an image from elsewhere asks for. */
+    int powerless_count;
+    const given_call *powerless;
     int child_count;
     const dead_child *children;
 } thaw_plan;

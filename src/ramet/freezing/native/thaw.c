@@ -86,12 +86,18 @@ static void add_power_drop(list *calls, uint64_t capability_header, uint64_t cap
     ADD_CALL(calls, "capset", SYS_capset, capability_header, capability_data);
 }
 
+/* Calls that the engine decided on. */
+typedef struct {
+    list calls;
+    scratch region; /* only with apart; else they are in the region of the script */
+    int apart;
+} given_list;
+
 /* Everything that the two tasks will do, laid out before either runs. */
 typedef struct {
     scratch region;
-    scratch given_region; /* only with given_apart; else the given calls are in the first one */
-    int given_apart;
-    list shadow, walls, given, threads, release, thread, child;
+    given_list given, powerless;
+    list shadow, walls, threads, clear, release, thread, child;
     uint64_t barrier, departure;
     /* By thread: the record of its capset, which holds the number of the call until the thread has
      * made it, and then the result. */
@@ -100,10 +106,12 @@ typedef struct {
 
 static void script_free(script *s) {
     scratch_free(&s->region);
-    scratch_free(&s->given_region);
+    scratch_free(&s->given.region);
+    scratch_free(&s->powerless.region);
     free(s->dropped);
-    list *all[] = {&s->shadow,  &s->walls,  &s->given, &s->threads,
-                   &s->release, &s->thread, &s->child};
+    list *all[] = {&s->shadow,          &s->walls,   &s->given.calls,
+                   &s->powerless.calls, &s->threads, &s->clear,
+                   &s->release,         &s->thread,  &s->child};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         list_free(all[i]);
 }
@@ -261,16 +269,17 @@ static int write_walls_list(script *s, const snapshot *from, const thaw_plan *pl
     return list_place(l, &s->region, why);
 }
 
-/* The calls that the engine decided on: descriptors, folder, limits. T' is inside the pod and holds
- * the pod's capabilities. Large ones are in a region of their own, which it unmaps afterwards. */
-static int write_given_list(script *s, const thaw_plan *plan, failure *why) {
-    if (!plan->given_count) return 0;
-    size_t size = given_size(plan->given, plan->given_count);
-    s->given_apart = size > GIVEN_APART;
-    scratch *region = s->given_apart ? &s->given_region : &s->region;
-    if (s->given_apart && scratch_make(region, SCRATCH_GIVEN, size, why)) return -1;
-    if (list_add_given(&s->given, region, plan->given, plan->given_count, why)) return -1;
-    return list_place(&s->given, region, why);
+/* The calls that the engine decided on: descriptors, folder, limits. Large ones are in a region of
+ * their own, which T' unmaps afterwards. */
+static int write_given_list(script *s, given_list *to, const given_call *given, int count,
+                            failure *why) {
+    if (!count) return 0;
+    size_t size = given_size(given, count);
+    to->apart = size > GIVEN_APART;
+    scratch *region = to->apart ? &to->region : &s->region;
+    if (to->apart && scratch_make(region, SCRATCH_GIVEN, size, why)) return -1;
+    if (list_add_given(&to->calls, region, given, count, why)) return -1;
+    return list_place(&to->calls, region, why);
 }
 
 /* Writes the list of one thread: it is born with the pod's capabilities, sets itself up, drops
@@ -320,8 +329,8 @@ static int write_threads_list(script *s, const snapshot *from, failure *why) {
     uint64_t capability_header = scratch_put(&s->region, &version, sizeof version, 8);
     uint64_t capability_data = scratch_put(&s->region, NULL, 24, 8);
     /* The sandbox has no use for this memory, and would pay for it. */
-    if (s->given_apart)
-        ADD_CALL(l, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->given_region.size);
+    if (s->given.apart)
+        ADD_CALL(l, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->given.region.size);
     /* Refused only where the shadow is nicer already, because the host's user reniced it meanwhile:
      * then the sandbox yields all the more. */
     TRY_CALL(l, "yield to the engine", SYS_setpriority, PRIO_PROCESS, 0,
@@ -349,7 +358,7 @@ static int write_threads_list(script *s, const snapshot *from, failure *why) {
 }
 
 static int write_script(script *s, const snapshot *from, const thaw_plan *plan, failure *why) {
-    size_t size = SCRATCH_AT_LEAST + GIVEN_APART + (size_t)plan->child_count * 1024;
+    size_t size = SCRATCH_AT_LEAST + 2 * GIVEN_APART + (size_t)plan->child_count * 1024;
     for (int i = 0; i < from->thread_count; i++)
         size += from->threads[i].extended_size + 4096;
     if (scratch_make(&s->region, SCRATCH, size, why)) return -1;
@@ -357,8 +366,17 @@ static int write_script(script *s, const snapshot *from, const thaw_plan *plan, 
     if (!s->dropped) return failed(why, ENOMEM, "prepare lists");
     s->barrier = scratch_put(&s->region, NULL, 64, 64);
     if (write_shadow_list(s, from, plan, why) || write_walls_list(s, from, plan, why) ||
-        write_given_list(s, plan, why) || write_threads_list(s, from, why))
+        write_given_list(s, &s->given, plan->given, plan->given_count, why) ||
+        write_given_list(s, &s->powerless, plan->powerless, plan->powerless_count, why) ||
+        write_threads_list(s, from, why))
         return -1;
+    /* Both would lie at one place. What comes with capabilities is a few calls, if anything comes
+     * without. */
+    if (s->given.apart && s->powerless.apart) return failed(why, ENOSPC, "lay out two lists");
+    if (s->powerless.apart) {
+        ADD_CALL(&s->clear, "unmap the calls", SYS_munmap, SCRATCH_GIVEN, s->powerless.region.size);
+        if (list_place(&s->clear, &s->region, why)) return -1;
+    }
     /* The main thread, without capabilities and no longer traced. */
     add_freedom(s, &s->release, &from->threads[0]);
     /* We have opened the barrier before; this wakes the threads that wait at it. */
@@ -437,7 +455,22 @@ static int check_powerless(const snapshot *from, pid_t repl, const script *s, fa
 static int map_regions(const snapshot *from, const script *s, pid_t shadow, failure *why) {
     const registers *r = &from->threads[0].registers;
     if (scratch_map(&s->region, shadow, r, from->syscall_at, why)) return -1;
-    return s->given_apart ? scratch_map(&s->given_region, shadow, r, from->syscall_at, why) : 0;
+    const given_list *apart = s->given.apart       ? &s->given
+                              : s->powerless.apart ? &s->powerless
+                                                   : NULL;
+    return apart ? scratch_map(&apart->region, shadow, r, from->syscall_at, why) : 0;
+}
+
+/* These calls are made from the descriptors of the frozen sandbox. Where it has found a way to make
+ * one of them block, it must not hold up other sandboxes. */
+static int run_given(pid_t repl, const script *s, const given_list *given, failure *why) {
+    if (!given->calls.count) return 0;
+    const scratch *region = given->apart ? &given->region : &s->region;
+    double seconds = GIVEN_SECONDS + (double)region->used / GIVEN_BYTES_PER_SECOND;
+    struct timespec allowed = deadline_shorten(seconds);
+    int stuck = list_run(repl, region, &given->calls, NULL, why);
+    deadline_restore(allowed);
+    return stuck;
 }
 
 static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *made,
@@ -466,19 +499,15 @@ static int run_script(snapshot *from, const thaw_plan *plan, script *s, thawed *
         check_root(made->repl, plan->pod_root, why) ||
         check_namespaces(made->repl, plan->namespaces, why))
         return -1;
-    const scratch *given_at = s->given_apart ? &s->given_region : &s->region;
-    if (s->given.count) {
-        /* These calls are made from the descriptors of the frozen sandbox. Where it has found a way
-         * to make one of them block, it must not hold up other sandboxes. */
-        double seconds = GIVEN_SECONDS + (double)given_at->used / GIVEN_BYTES_PER_SECOND;
-        struct timespec allowed = deadline_shorten(seconds);
-        int stuck = list_run(made->repl, given_at, &s->given, NULL, why);
-        deadline_restore(allowed);
-        if (stuck) return -1;
-    }
-    if (list_run(made->repl, &s->region, &s->threads, NULL, why) ||
+    /* T' is inside the pod and holds the pod's capabilities until its threads are there. */
+    if (run_given(made->repl, s, &s->given, why) ||
+        list_run(made->repl, &s->region, &s->threads, NULL, why) ||
         check_powerless(from, made->repl, s, why) ||
         check_capabilities(made->repl, from->thread_count, why))
+        return -1;
+    /* It holds none any more; its other threads wait at the barrier. */
+    if (run_given(made->repl, s, &s->powerless, why) ||
+        (s->clear.count && list_run(made->repl, &s->region, &s->clear, NULL, why)))
         return -1;
     time[3] = microseconds_now();
     /* While we hold both: afterwards another process may have got the number. */

@@ -35,6 +35,11 @@ def space_image_name(owner: str, space_id: str) -> str:
     return f"space-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{space_id}"
 
 
+def passing_image_name(owner: str, random: str) -> str:
+    """The same for an image that is on its way out of the store, or in."""
+    return f"passing-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{random}"
+
+
 def has_saved_image(name: str) -> bool:
     """Whether this user has a snapshot on disk by this name."""
     folder = find("images")

@@ -10,6 +10,7 @@
  *   fill     copies the pages of an image into that process
  *   pages    writes the memory of a frozen process to an image
  *   verify-pages  compares what was written with its hashes
+ *   hash-pages    writes the hashes of pages that came from elsewhere
  *   probe    tries what this host allows (ramet doctor)
  *   network  runs a command in a network of its own (ramet doctor)
  */
@@ -125,6 +126,7 @@ int enter_main(int argc, char **argv);
 int blank_main(int argc, char **argv);
 int pages_main(int argc, char **argv);
 int verify_pages_main(int argc, char **argv);
+int hash_pages_main(int argc, char **argv);
 int fill_main(int argc, char **argv);
 int probe_main(void);
 int network_main(char **argv);

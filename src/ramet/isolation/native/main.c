@@ -11,6 +11,7 @@ int main(int argc, char **argv) {
     if (argc >= 2 && !strcmp(argv[1], "fill")) return fill_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "pages")) return pages_main(argc - 2, argv + 2);
     if (argc >= 2 && !strcmp(argv[1], "verify-pages")) return verify_pages_main(argc - 2, argv + 2);
+    if (argc >= 2 && !strcmp(argv[1], "hash-pages")) return hash_pages_main(argc - 2, argv + 2);
     if (argc == 2 && !strcmp(argv[1], "probe")) return probe_main();
     if (argc > 2 && !strcmp(argv[1], "network")) return network_main(argv + 2);
     dprintf(2, "ramet-pod is started by Ramet itself; there is nothing to run by hand. "

@@ -210,32 +210,60 @@ int pages_main(int argc, char **argv) {
     return 0;
 }
 
-/* verify-pages: compares a page file with the hashes that were written with it.
- *
- * Arguments: PAGES_FD TABLE_FD. Standard input has the key, then what is mapped from the page file,
- * in ascending order: start, end, offset. Ends with 1, and the first page that differs.
- */
-int verify_pages_main(int argc, char **argv) {
+/* What is mapped from a page file, in ascending order, after the key. */
+typedef struct {
+    uint64_t start, end, offset;
+} mapped;
+
+static void each_page(int pages, void (*look)(uint64_t at, const unsigned char *page)) {
     static unsigned char page[PAGE] __attribute__((aligned(PAGE)));
     static const unsigned char zeros[PAGE];
-    struct {
-        uint64_t start, end, offset;
-    } next;
-    if (argc != 2) fail("verify-pages: wrong arguments");
-    int pages = atoi(argv[0]);
-    base = fdopen(atoi(argv[1]), "r");
-    if (!base) fail("verify-pages: no table");
-    if (fread(key, sizeof key, 1, stdin) != 1) fail("verify-pages: no key");
-    while (fread(&next, sizeof next, 1, stdin) == 1) {
+    mapped next;
+    if (fread(key, sizeof key, 1, stdin) != 1) fail("pages: no key");
+    while (fread(&next, sizeof next, 1, stdin) == 1)
         for (uint64_t at = next.start; at < next.end; at += PAGE) {
-            uint64_t hash[2];
             ssize_t found = pread(pages, page, PAGE, (off_t)(next.offset + (at - next.start)));
             if (found != PAGE) fail("the page file cannot be read at %#lx", at);
             /* Pages of zeros between others are written, and have no hash. */
-            if (!memcmp(page, zeros, PAGE)) continue;
-            hash_page((const uint64_t *)page, hash);
-            if (!same_in_base(at, hash)) fail("the page at %#lx is not what was written", at);
+            if (memcmp(page, zeros, PAGE)) look(at, page);
         }
-    }
+}
+
+static void verify_page(uint64_t at, const unsigned char *page) {
+    uint64_t hash[2];
+    hash_page((const uint64_t *)page, hash);
+    if (!same_in_base(at, hash)) fail("the page at %#lx is not what was written", at);
+}
+
+/* verify-pages: compares a page file with the hashes that were written with it.
+ *
+ * Arguments: PAGES_FD TABLE_FD. Ends with 1, and the first page that differs.
+ */
+int verify_pages_main(int argc, char **argv) {
+    if (argc != 2) fail("verify-pages: wrong arguments");
+    base = fdopen(atoi(argv[1]), "r");
+    if (!base) fail("verify-pages: no table");
+    each_page(atoi(argv[0]), verify_page);
+    return 0;
+}
+
+static void put_hash(uint64_t at, const unsigned char *page) {
+    entry made = {.address = at};
+    hash_page((const uint64_t *)page, made.hash);
+    if (fwrite(&made, sizeof made, 1, table) != 1) fail("write hashes: %s", strerror(errno));
+}
+
+/* hash-pages: writes the hashes of a page file that came from elsewhere.
+ *
+ * Arguments: PAGES_FD TABLE_FD, at the lowest priority like pages.
+ */
+int hash_pages_main(int argc, char **argv) {
+    if (argc != 2) fail("hash-pages: wrong arguments");
+    setpriority(PRIO_PROCESS, 0, 19);
+    table = fdopen(atoi(argv[1]), "w");
+    if (!table) fail("hash-pages: no table");
+    each_page(atoi(argv[0]), put_hash);
+    if (fflush(table)) fail("write hashes: %s", strerror(errno));
+    MUST("flush hashes", fdatasync(fileno(table)));
     return 0;
 }

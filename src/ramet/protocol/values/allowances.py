@@ -20,6 +20,7 @@ class Allowance:
     sandboxes: int | None = None
     memory_bytes: int | None = None  # the sum of the memory limits of its sandboxes
     templates: int | None = None  # the owner's own templates: with a preload of its own, or saved from snapshots
+    image_bytes: int | None = None  # of its snapshots on disk
     network: NetworkSpec | None = None  # the most that rules may ask for, see ``network.specs.beyond``
     # Limits for all owners together, set by the operator of the server.
     all_sandboxes: int | None = None
@@ -30,6 +31,7 @@ class Allowance:
             "sandboxes": self.sandboxes,
             "memory_bytes": self.memory_bytes,
             "templates": self.templates,
+            "image_bytes": self.image_bytes,
             "network": None if self.network is None else self.network.header(),
             "all_sandboxes": self.all_sandboxes,
             "all_memory_bytes": self.all_memory_bytes,
@@ -46,6 +48,7 @@ class Allowance:
             sandboxes=fields.optional_whole(given, "sandboxes"),
             memory_bytes=fields.optional_whole(given, "memory_bytes"),
             templates=fields.optional_whole(given, "templates"),
+            image_bytes=fields.optional_whole(given, "image_bytes"),
             network=None if network is None else NetworkSpec.read(network),
             all_sandboxes=fields.optional_whole(given, "all_sandboxes"),
             all_memory_bytes=fields.optional_whole(given, "all_memory_bytes"),

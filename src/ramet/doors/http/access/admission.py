@@ -37,6 +37,7 @@ ALLOWED = frozenset(
         *calls.FORK_CALLS,
         *calls.HISTORY_CALLS,
         *calls.SLEEP_CALLS,
+        *calls.IMAGE_CALLS,
         *calls.VALUE_CALLS,
         *calls.TERMINAL_CALLS,
         calls.SANDBOXES,
@@ -111,6 +112,10 @@ class Creation:
             raise wrong_argument("preload", "preload cannot be given with a snapshot, which has its own")
         checks.check_template_name(options.template, "template")
         return {**resolve_thaw(options, snapshot, None).header(), "owner": owner}
+
+    def importing(self, options: SandboxOptions, owner: str) -> dict[str, object]:
+        """The header of an IMPORT: interpreter and limits are decided here."""
+        return resolve(self._lasting(options), interpreter=self._interpreter, owner=owner).header()
 
     def _lasting(self, options: SandboxOptions) -> SandboxOptions:
         """With the lifetime that sandboxes of this server have, and without what only embedded ones may have."""

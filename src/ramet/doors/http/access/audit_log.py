@@ -74,6 +74,8 @@ CALL_ACTIONS: Mapping[int, str] = {
     calls.REWIND: "rewind",
     calls.SAVE: "save template",
     calls.DROP: "drop snapshot",
+    calls.EXPORT: "export snapshot",
+    calls.IMPORT: "import snapshot",
     calls.TERMINAL_OPEN: "terminal",
     calls.TERMINAL_ATTACH: "attach terminal",
     calls.TERMINAL_KILL: "kill terminal",

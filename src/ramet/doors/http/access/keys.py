@@ -39,6 +39,7 @@ class KeyLimits:
     memory_mib: int | None = None  # the sum of the sandboxes' limits
     concurrent_cells: int | None = 1000  # running or queued
     templates: int | None = 8  # of its own: with its own preload, or saved from snapshots
+    image_mib: int | None = 65_536  # on disk: snapshots that it saved, and states of persistent sandboxes
 
     def header(self) -> dict[str, object]:
         return asdict(self)
@@ -46,7 +47,8 @@ class KeyLimits:
     def allowance(self, network: NetworkSpec) -> Allowance:
         """The part that the engine enforces, with the bound on network rules."""
         memory_bytes = None if self.memory_mib is None else self.memory_mib * MIB
-        return Allowance(self.sandboxes, memory_bytes, self.templates, network)
+        image_bytes = None if self.image_mib is None else self.image_mib * MIB
+        return Allowance(self.sandboxes, memory_bytes, self.templates, image_bytes, network)
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> KeyLimits:
@@ -55,6 +57,7 @@ class KeyLimits:
             memory_mib=fields.optional_whole(header, "memory_mib"),
             concurrent_cells=fields.optional_whole(header, "concurrent_cells"),
             templates=fields.optional_whole(header, "templates"),
+            image_mib=fields.optional_whole(header, "image_mib") if "image_mib" in header else cls().image_mib,
         )
 
 

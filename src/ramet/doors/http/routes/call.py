@@ -27,6 +27,7 @@ from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.tools.socket_frames import VALUE_BYTES_AT_MOST
 from ramet.protocol.tools.specs import TOOLS_BYTES_AT_MOST
+from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.value_bounds import INLINE_BYTES
 
 PATH = "/v1/call"
@@ -55,6 +56,7 @@ _FRAME_BYTES = {
 }
 _BODY_BYTES = {
     calls.WRITE: None,  # limited by the sandbox's disk
+    calls.IMPORT: None,  # limited by what the limits of the import allow
     calls.TOOL_ANSWER: VALUE_BYTES_AT_MOST + VALUE_BYTES_AT_MOST // 16,  # with the framing of its pieces
 }
 
@@ -101,7 +103,7 @@ async def call(exchange: RequestExchange) -> None:
     elif kind in admission.MAKING:
         await body.end()
         await _make(exchange, frame)
-    elif kind in (calls.WRITE, calls.TOOL_ANSWER):
+    elif kind in (calls.WRITE, calls.TOOL_ANSWER, calls.IMPORT):
         await _upload(exchange, frame, body)
     else:
         await body.end()
@@ -243,6 +245,10 @@ async def _expose(exchange: RequestExchange, frame: Frame) -> None:
 async def _upload(exchange: RequestExchange, frame: Frame, body: _Body) -> None:
     """Pass on an upload of any size, piece by piece, no faster than the engine takes it."""
     header = exchange.activity.header(exchange, frame.header)
+    if frame.kind == calls.IMPORT:
+        options = SandboxOptions.read({name: value for name, value in frame.header.items() if name != "more"})
+        made = exchange.application.creation.importing(options, exchange.owner)
+        header = {**creation.allowed(exchange, made), "more": True}
     header.pop("quiet", None)  # a quiet call gets no frame back, and the request would never be answered
     async with exchange.link.call() as engine:
         engine.send_nowait(encode(frame.kind, header, frame.blob))

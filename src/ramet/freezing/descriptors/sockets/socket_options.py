@@ -48,6 +48,12 @@ _TCP = tuple(
 _IP = tuple((_SOL_IP, option, 4) for option in (1, 2, 11, 8))
 _IP_MULTICAST = tuple((_SOL_IP, option, 4) for option in (33, 34))
 _IPV6 = tuple((_SOL_IPV6, option, 4) for option in (socket.IPV6_V6ONLY, 67))  # 67 is IPV6_TCLASS
+# Every option that a copy may have, with the size of its value. None of them takes a capability.
+KEPT_OPTIONS = {
+    **{(level, option): size for level, option, size in (*_ANY, *_TCP, *_IP, *_IP_MULTICAST, *_IPV6)},
+    (socket.SOL_SOCKET, socket.SO_SNDBUF): 4,
+    (socket.SOL_SOCKET, socket.SO_RCVBUF): 4,
+}
 # These decide what bind or listen does, so they are set before it.
 _EARLY = frozenset(
     (
