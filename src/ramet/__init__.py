@@ -61,7 +61,7 @@ from ramet.errors import (
 from ramet.protocol.checks import Language
 from ramet.protocol.values.differences import FileChange, FileState
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, NameValue
-from ramet.protocol.values.history import History, Point, Undone
+from ramet.protocol.values.history import History, MissingCell, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import (
@@ -125,6 +125,7 @@ __all__ = [
     "MergeConflict",
     "Limits",
     "Mount",
+    "MissingCell",
     "NameChange",
     "NameUnknown",
     "NameValue",
