@@ -32,6 +32,20 @@ def test_fork_prints_the_ids_of_copies_that_remember(server: Server, kept: Sandb
     assert json.loads(ramet("rm", *one, "--json", url=server.url).stdout) == one
 
 
+def test_take_brings_variables_and_files_of_a_copy(server: Server, kept: Sandbox) -> None:
+    (child,) = ramet("fork", kept.id, url=server.url).stdout.split()
+    Sandbox.connect(child, url=server.url).run_code("x = 7; y = 8; _ = open('/root/note', 'w').write('n')")
+    done = ramet("take", kept.id, child, "--names", "x,y", "--files", "note", url=server.url)
+    assert (done.returncode, done.stdout.split()) == (0, ["x", "y", "added", "/root/note"])
+    assert ramet("run", "--sandbox", kept.id, "-c", "x, y", url=server.url).stdout == "(7, 8)\n"
+    Sandbox.connect(child, url=server.url).run_code("x = 9")
+    refused = ramet("take", kept.id, child, "--names", "x", url=server.url)
+    assert (refused.returncode, "both sandboxes have changed names x" in refused.stderr) == (1, True)
+    taken = json.loads(ramet("take", kept.id, child, "--names=x", "--prefer=theirs", "--json", url=server.url).stdout)
+    assert taken["names"] == ["x"]
+    ramet("rm", child, url=server.url)
+
+
 def test_cells_are_shown_and_taken_back(server: Server) -> None:
     sandbox = ramet("create", "--history", "20", url=server.url).stdout.strip()
     for number in range(1, 4):
@@ -112,6 +126,7 @@ def test_top_says_what_they_use(server: Server, kept: Sandbox) -> None:
             ("cp", "/etc/hosts", "sbx_1:"),
             ("diff", "sbx_1", "sbx_2"),
             ("merge", "sbx_1", "sbx_2"),
+            ("take", "sbx_1", "sbx_2", "--all-files"),
             ("snapshot", "sbx_1"),
         ],
     ],

@@ -132,6 +132,8 @@ def test_nothing_of_another_key_is_there(server: Server, keys: dict[str, str], a
         ("GET", f"{path}/diff/{mine}", None),
         ("GET", f"/v1/sandboxes/{mine}/diff/{theirs}", None),
         ("POST", f"/v1/sandboxes/{mine}/merge_into/{theirs}", None),
+        ("POST", f"/v1/sandboxes/{mine}/take/{theirs}", {"files": True}),
+        ("POST", f"/v1/sandboxes/{theirs}/take/{mine}", {"files": True}),
         ("POST", f"{path}/merge_into/{mine}", None),
         ("POST", f"/v1/sandboxes/{mine}/restore", {"snapshot": snapshot}),
         ("GET", f"{path}/history", None),

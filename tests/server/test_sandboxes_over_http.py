@@ -172,6 +172,29 @@ def test_merge_gives_the_winners_state_the_parents_id(client: Client, sandbox_id
     assert (gone.status, gone.json["details"]["cause"]) == (410, "merged")
 
 
+def test_take_brings_names_and_files_or_lists_conflicts(client: Client, sandbox_id: str) -> None:
+    client.execute(sandbox_id, "x = 1")
+    child = client.ask("POST", f"/v1/sandboxes/{sandbox_id}/fork", {}).json["children"][0]
+    client.execute(child, "x = 2; _ = open('/root/f', 'w').write('theirs')")
+    path = f"/v1/sandboxes/{sandbox_id}/take/{child}"
+    answer = client.ask("POST", path, {"names": ["x"], "files": True})
+    assert (answer.status, answer.json["names"]) == (200, ["x"])
+    assert [change["path"] for change in answer.json["files"]] == ["/root/f"]
+    client.execute(sandbox_id, "_ = open('/root/f', 'w').write('ours')")
+    client.execute(child, "_ = open('/root/f', 'w').write('again')")
+    refused = client.ask("POST", path, {"files": ["f"]})
+    assert (refused.status, refused.json["code"], refused.json["details"]["files"]) == (
+        409,
+        "merge_conflict",
+        ["/root/f"],
+    )
+    assert client.ask("POST", path, {"files": ["f"], "prefer": "theirs"}).status == 200
+    assert client.ask("POST", path, {"names": ["nowhere"]}).status == 404
+    assert client.ask("POST", path, {}).status == 400
+    assert client.ask("POST", path, {"names": "x"}).status == 400
+    assert client.ask("POST", f"/v1/sandboxes/{sandbox_id}/take/sbx_{'0' * 32}", {"names": ["x"]}).status == 404
+
+
 def test_merges_that_are_not_possible(client: Client, sandbox_id: str) -> None:
     assert client.ask("POST", f"/v1/sandboxes/{sandbox_id}/merge_into/{sandbox_id}").status == 400
     answer = client.ask("POST", f"/v1/sandboxes/{sandbox_id}/merge_into/sbx_{'0' * 32}")
