@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from ramet.errors import ProtocolError
+from ramet.protocol import calls
 from ramet.protocol.frames import Bounds, Frame, FrameDecoder, encode
 
 BOUNDS = Bounds(header_bytes=1000, blob_bytes=5000)
@@ -26,6 +27,15 @@ def decode_all(data: bytes, piece_bytes: int = 100_000) -> list[Frame]:
 
 def test_a_frame_has_the_documented_layout() -> None:
     assert encode(3, {"a": 1}, b"xyz") == b"\x10\0\0\0" + b"\x01\x03" + b"\x07\0\0\0" + b'{"a":1}' + b"xyz"
+
+
+def test_each_kind_of_call_has_a_number_of_its_own() -> None:
+    numbers = {name: value for name, value in vars(calls).items() if name.isupper() and isinstance(value, int)}
+    del numbers["KIND_AT"]  # a place in the frame, not a kind
+    by_number: dict[int, list[str]] = {}
+    for name, number in numbers.items():
+        by_number.setdefault(number, []).append(name)
+    assert {number: names for number, names in by_number.items() if len(names) > 1} == {}
 
 
 def test_frames_come_out_as_they_went_in_however_the_stream_is_cut() -> None:
