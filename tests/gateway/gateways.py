@@ -18,6 +18,7 @@ from ramet.doors.gateway.application import GatewayApplication
 from ramet.doors.gateway.code_side import CodeSide
 from ramet.doors.gateway.containers.settings import ContainerSettings
 from ramet.doors.gateway.settings import GatewaySettings
+from tests.gateway.rooms import forget_all
 
 _START_SECONDS = 60
 
@@ -49,14 +50,20 @@ class _Lines:
 
 @contextmanager
 def running_gateway(
-    folder: Path, upstream: str, containers: ContainerSettings | None = None, **settings: Any
+    folder: Path,
+    upstream: str,
+    containers: ContainerSettings | None = None,
+    *,
+    lasting: bool = False,
+    **settings: Any,
 ) -> Iterator[Gateway]:
+    """``lasting``: its containers sleep on disk when it ends, as they do outside of tests."""
     started: list[Gateway] = []
     ready, stop = threading.Event(), threading.Event()
     failure: list[BaseException] = []
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(
-        target=_run, args=(listener, folder, upstream, containers, settings, started, ready, stop, failure)
+        target=_run, args=(listener, folder, upstream, containers, lasting, settings, started, ready, stop, failure)
     )
     thread.start()
     try:
@@ -76,6 +83,7 @@ def _run(
     folder: Path,
     upstream: str,
     containers: ContainerSettings | None,
+    lasting: bool,
     settings: dict[str, Any],
     started: list[Gateway],
     ready: threading.Event,
@@ -98,6 +106,8 @@ def _run(
         try:
             await serving
         finally:
+            if not lasting:
+                await forget_all(application.services.rooms.containers)
             await application.close()
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,8 +13,10 @@ from typing import Any
 
 from ramet.doors.gateway.containers.registry import Container, Containers
 from ramet.doors.gateway.containers.settings import ContainerSettings
+from ramet.doors.gateway.containers.store import ContainerStore
 from ramet.doors.gateway.files.store import FileLimits, FileStore
 from ramet.doors.gateway.running.cell_run import CallLimits, CellRequest, CellRun, ClientTool, Finished, Waiting
+from ramet.errors import RametError
 
 WAIT_SECONDS = 60
 ALICE, BOB = "alice", "bob"
@@ -47,12 +50,22 @@ async def a_place(
 ) -> AsyncIterator[Place]:
     clock = Clock()
     files = FileStore(folder / "files", limits, clock)
-    containers = Containers(ContainerSettings() if settings is None else settings, files, clock)
+    store = ContainerStore(folder / "containers.sqlite")
+    containers = Containers(ContainerSettings() if settings is None else settings, files, store, clock)
     try:
         yield Place(containers, files, clock)
     finally:
+        await forget_all(containers)
         await containers.close()
+        store.close()
         files.close()
+
+
+async def forget_all(containers: Containers) -> None:
+    """Leave nothing on disk: a gateway that only ends would put all of them to sleep."""
+    for container in list(containers._all.values()):
+        with contextlib.suppress(RametError):
+            await containers._forget(container, "the test is over")
 
 
 def quick(**options: Any) -> ContainerSettings:

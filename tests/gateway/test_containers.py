@@ -97,7 +97,6 @@ async def test_the_expiry_rolls_with_each_use(place: Place) -> None:
 
 
 async def test_an_idle_container_is_frozen_and_thaws_with_all_it_had(place: Place) -> None:
-    before = len(await AsyncSandbox.list_all())
     container = await place.container()
     await carried_out(container, python("x = 6; open('note', 'w').write('kept');"))
     await carried_out(container, bash("echo 1 > $OUTPUT_DIR/a"))
@@ -106,7 +105,8 @@ async def test_an_idle_container_is_frozen_and_thaws_with_all_it_had(place: Plac
     assert container.state == "idle"
     place.clock.now += 1
     await place.containers.tend()
-    assert (container.state, len(await AsyncSandbox.list_all())) == ("frozen", before)
+    states = {row.id: row.state for row in await AsyncSandbox.list_all()}
+    assert (container.state, states[str(container.stored().sandbox_id)]) == ("frozen", "hibernated")
     again = await place.containers.open(ALICE, container.id)
     assert await shown(again, "x, open('note').read()") == "(6, 'kept')"
     finished = await carried_out(again, bash("ls $OUTPUT_DIR $INPUT_DIR; echo 2 > $OUTPUT_DIR/b"))
@@ -145,10 +145,15 @@ async def test_code_that_nobody_asks_for_any_more_is_interrupted_and_its_contain
 async def test_a_container_not_used_for_long_has_expired_and_says_so(place: Place) -> None:
     container = await place.container()
     await carried_out(container, python("x = 6"))
+    sandbox_id = container.stored().sandbox_id
     place.clock.now += 300
     await place.containers.tend()
-    place.clock.now += 24 * 3600
+    place.clock.now += 30 * 24 * 3600 - 301
     await place.containers.tend()
+    assert container.state == "frozen"
+    place.clock.now += 1
+    await place.containers.tend()
+    assert [row for row in await AsyncSandbox.kept() if row.id == sandbox_id] == []
     with pytest.raises(ContainerExpired) as refused:
         await place.containers.open(ALICE, container.id)
     assert (refused.value.status, refused.value.error_code) == (404, "container_expired")
@@ -255,65 +260,75 @@ async def test_containers_of_an_owner_are_bounded_and_expired_ones_make_room(tmp
             await place.containers.fork(ALICE, second.id, 1)
 
 
-async def test_a_container_whose_sandbox_is_gone_has_expired(place: Place) -> None:
-    before = {row.id for row in await AsyncSandbox.list_all()}
+async def test_a_container_whose_sandbox_was_closed_goes_on_from_its_state_on_disk(place: Place) -> None:
     container = await place.container()
     await carried_out(container, python("x = 6"))
-    (sandbox_id,) = {row.id for row in await AsyncSandbox.list_all()} - before
-    await (await AsyncSandbox.connect(sandbox_id)).close()
+    await (await AsyncSandbox.connect(str(container.stored().sandbox_id))).close()
+    outcome = content(await carried_out(container, python("x")))
+    assert outcome["error_code"] == "unavailable"
+    assert await shown(container, "x") == "6"
+    await place.containers.tend()
+    assert await shown(await place.containers.open(ALICE, container.id), "x") == "6"
+
+
+async def test_a_container_whose_sandbox_is_gone_has_expired(place: Place) -> None:
+    container = await place.container()
+    await carried_out(container, python("x = 6"))
+    await AsyncSandbox.discard(str(container.stored().sandbox_id))
     outcome = content(await carried_out(container, python("x")))
     assert outcome["error_code"] == "unavailable"
     with pytest.raises(ContainerExpired, match="it was lost"):
-        await place.containers.open(ALICE, container.id)
-    await place.containers.tend()
-    with pytest.raises(ContainerExpired, match="it was lost"):
-        await place.containers.open(ALICE, container.id)
+        await container.start(python("x"))
+    for _ in range(2):
+        with pytest.raises(ContainerExpired, match="it was lost"):
+            await place.containers.open(ALICE, container.id)
+        await place.containers.tend()
 
 
 _ENGINE_ENDS = """
 import asyncio, pathlib, sys
 from ramet import close_engine
-from ramet.doors.gateway.containers.registry import ContainerExpired, Containers, ContainerSettings
+from ramet.doors.gateway.containers.registry import Containers, ContainerSettings
+from ramet.doors.gateway.containers.store import ContainerStore
 from ramet.doors.gateway.files.store import FileStore
 from ramet.doors.gateway.running.cell_run import CellRequest
 
 def cell(code):
     return CellRequest("srvtoolu_1", "code_execution", {"code": code}, "20260120")
 
+async def run(container, code):
+    return (await (await container.start(cell(code))).next()).model_text
+
 async def main():
     files = FileStore(sys.argv[1])
-    containers = Containers(ContainerSettings(container_idle_seconds=0), files)
+    store = ContainerStore(pathlib.Path(sys.argv[1], "containers.sqlite"))
+    containers = Containers(ContainerSettings(container_idle_seconds=0), files, store)
     awake, frozen, unused = [await containers.open("alice") for _ in range(3)]
-    for container in (awake, frozen, unused):
-        await (await container.start(cell("x = 1"))).next()
+    for number, container in enumerate((awake, frozen, unused)):
+        await run(container, f"x = {number}")
     await frozen.freeze()
     await asyncio.to_thread(close_engine)
-    for container in (awake, frozen):
-        try:
-            print((await (await container.start(cell("x"))).next()).model_text)
-            await containers.open("alice", container.id)
-        except ContainerExpired as error:
-            print(error.error_code)
+    print(await run(awake, "x"))
     await containers.tend()
-    print(containers.list("alice"))
-    fresh = await containers.open("alice")
-    print((await (await fresh.start(cell("print(6 * 7)"))).next()).model_text)
+    for container in (awake, frozen, unused):
+        print(await run(container, "x"))
+        await containers.delete("alice", container.id)
     await containers.close()
+    store.close()
     files.close()
 
 asyncio.run(main())
 """
 
 
-async def test_containers_end_with_their_engine_and_new_ones_get_another(tmp_path: Path) -> None:
+async def test_containers_survive_their_engine_and_go_on_in_another(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", _ENGINE_ENDS, str(tmp_path / "files"), stdout=asyncio.subprocess.PIPE
     )
     printed, _ = await asyncio.wait_for(process.communicate(), 60)
     assert printed.decode().splitlines() == [
-        "error: unavailable: the engine was closed",
-        "container_expired",
-        "container_expired",
-        "[]",
-        "42",
+        "error: unavailable: the engine was closed; the next call goes on from its last state on disk, if there is one",
+        "0",
+        "1",
+        "2",
     ]

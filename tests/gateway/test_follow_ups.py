@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from ramet import AsyncSandbox
 from ramet.doors.gateway.containers import container as containers_container
 from tests.gateway.clients import CODE_TOOL, KEY, Asking, said, texts, user, weather_tool
 from tests.gateway.gateways import Gateway, running_gateway
@@ -105,15 +106,13 @@ def test_a_container_whose_frozen_sandbox_cannot_be_had_any_more_is_replaced(
 
 
 async def _freeze_and_lose(gateway: Gateway, container_id: str) -> None:
-    """What is frozen lives in the engine: without it there is nothing to thaw."""
+    """What sleeps is on disk: without it there is nothing to resume."""
     container = gateway.application.services.rooms.containers._all[container_id]
     async with asyncio.timeout(30):
         while container.busy:
             await asyncio.sleep(0.01)
     await container.freeze()
-    snapshot = container._kept._snapshot
-    assert snapshot is not None
-    await snapshot.close()
+    await AsyncSandbox.discard(str(container.stored().sandbox_id))
 
 
 def test_a_question_without_code_execution_opens_no_container(upstream: ScriptedUpstream, ask: Asking) -> None:
@@ -149,7 +148,7 @@ async def test_a_copy_does_not_know_the_calls_of_its_parent(tmp_path: Path) -> N
 
 
 async def test_a_container_remembers_its_last_calls_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers_container, "_CELL_IDS_KEPT", 2)
+    monkeypatch.setattr(containers_container, "CELL_IDS_KEPT", 2)
     async with a_place(tmp_path) as place:
         container = await place.container()
         requests = [python_request("1") for _ in range(3)]

@@ -34,7 +34,7 @@ async def test_a_container_has_its_network_and_secrets_also_after_it_was_frozen(
 
         try:
             assert await sends(await kept.awake()) == VALUE
-            assert await kept.freeze()
+            assert await kept.rest()
             assert await sends(await kept.awake()) == VALUE
         finally:
             await kept.close()

@@ -109,7 +109,8 @@ class Registry:
 
     def check_keeping(self, spec: SandboxSpec) -> None:
         """Raise LimitReached if a sandbox is to be persistent and its state could not be kept when it ends."""
-        if spec.persistent:
+        # The program that an embedded engine belongs to may fill its own disk; those states are not in memory.
+        if spec.persistent and (spec.owner or self.settings.server):
             live = [sandbox for sandbox in self._sandboxes.values() if sandbox.spec.persistent]
             of_owner = sum(sandbox.owner == spec.owner for sandbox in live)
             self.kept.check_room(spec.owner, len(live), of_owner)
@@ -223,6 +224,9 @@ class Registry:
         async with self.snapshots.held(snapshot):
             with suppress(RametError):
                 await kept_states.write(self.workshop, space_id, snapshot, record.header())
+                if not (owner or self.settings.server) and self.kept.find(space_id, owner) is space:
+                    await self.kept.discard(space_id, owner)  # their number is not bounded: see `check_keeping`
+                    return
         if self.kept.find(space_id, owner) is None:  # discarded while it was written
             await kept_states.discard(self.workshop, space_id, owner)
 
@@ -239,7 +243,13 @@ class Registry:
         return None if space is None else await asyncio.shield(space.snapshot)
 
     async def discard_kept(self, space_id: str, owner: str | None) -> None:
-        """Raises RametError if another engine has the sandbox."""
+        """Remove what is kept of a sandbox. A persistent one that is alive ends, and its last state is not written.
+
+        Raises RametError if another engine has it.
+        """
+        alive = self.present(space_id, owner)
+        if alive is not None and alive.spec.persistent:
+            await self._end(alive, "closed", f"sandbox {space_id} was discarded", keep=False)
         await self.kept.discard(space_id, owner)
         if owner is not None and _SPACE.fullmatch(space_id) and self.present(space_id, owner) is None:
             await self.gone(space_id)  # one that is being written just now

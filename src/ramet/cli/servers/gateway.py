@@ -86,18 +86,22 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_network_options(parser, "the sandboxes")
     numbers: tuple[tuple[str, float, str], ...] = (
-        ("--container-idle-seconds", 300, "freeze a container that is unused for this long, until it is used again"),
-        ("--container-keep-seconds", 86400, "delete a container that is unused for this long"),
+        (
+            "--container-idle-seconds",
+            300,
+            "put a container to sleep that is unused for this long, until it is used again",
+        ),
+        ("--container-keep-seconds", 2592000, "delete a container that is unused for this long"),
         ("--tool-seconds", 270, "how long code waits for the result of a client's tool"),
         ("--cell-seconds", 90, "how long code may run, not counting such waits"),
     )
     for option, default, what in numbers:
-        shown = f"{what} (default: {default:g})"
+        shown = f"{what} (default: {default:.12g})"
         parser.add_argument(option, type=_seconds, default=float(default), metavar="SECONDS", help=shown)
     parser.add_argument(
         "--files",
         metavar="DIR",
-        help="folder for uploads and for files that code made (default: in ~/.local/state/ramet)",
+        help="folder for uploads, files that code made and records of containers (default: in ~/.local/state/ramet)",
     )
     parser.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="format of the log on standard error"

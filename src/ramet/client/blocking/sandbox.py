@@ -226,7 +226,7 @@ class Sandbox(SandboxBase):
 
     @classmethod
     def discard(cls, sandbox_id: str, *, url: str | None = None, api_key: str | None = None) -> None:
-        """Remove what is kept of a persistent sandbox that has ended. Does nothing if nothing is.
+        """Remove what is kept of a persistent sandbox. One that is alive ends. Does nothing if there is nothing.
 
         Raises RametError if another program has the sandbox.
         """

@@ -58,6 +58,7 @@ async def _serve(
     application = GatewayApplication(settings, CodeSide(folder, containers), log)
     try:
         await _try_out(containers)
+        application.services.rooms.containers.start()
         # The descriptor limit is not raised: an engine of our own, and so the code in its sandboxes, would inherit it.
         limits = ConnectionLimits().fitting(descriptor_limit())
         server = WebServer(application, protocol_class(limits), shutdown_seconds=_GRACE_SECONDS + _LAST_WORDS_SECONDS)

@@ -68,6 +68,7 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
         raise RametError(
             "the sandbox cannot hibernate: this engine has no folder for images",
             hint="unset RAMET_IMAGES, and see that ~/.cache/ramet is a folder that only you can write to",
+            details={"cause": "no images"},
         )
     with sandbox.sleep.fall():
         if not await sandbox.files_unused(_FILES_SECONDS):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ramet.doors.gateway.running.outcomes import CellRequest, Finished
 
-_CELLS_KEPT = 20
+CELLS_KEPT = 20
 _CODE_KEPT = 2_000
 
 
@@ -28,23 +28,25 @@ class CellRecords:
     """The last cells, oldest first. Belongs to one container."""
 
     def __init__(self, records: Iterable[CellRecord] = ()) -> None:
-        self._records = deque(records, maxlen=_CELLS_KEPT)
+        self._records = deque(records, maxlen=CELLS_KEPT)
 
     def __iter__(self) -> Iterator[CellRecord]:
         return iter(self._records)
 
-    def add(self, request: CellRequest, ended_seconds: float, duration_seconds: float, finished: Finished) -> None:
+    def add(
+        self, request: CellRequest, ended_seconds: float, duration_seconds: float, finished: Finished
+    ) -> CellRecord:
         given, content = request.input, finished.block["content"]
         assert isinstance(content, dict)
         outcome = content.get("error_code", content.get("return_code", 0))
         code = given.get("code") or given.get("command") or ""
-        self._records.append(
-            CellRecord(
-                tool_use_id=request.tool_use_id,
-                name=request.name,
-                code=str(code)[:_CODE_KEPT],
-                began_seconds=ended_seconds - duration_seconds,
-                duration_seconds=duration_seconds,
-                outcome=outcome if isinstance(outcome, int) else str(outcome),
-            )
+        record = CellRecord(
+            tool_use_id=request.tool_use_id,
+            name=request.name,
+            code=str(code)[:_CODE_KEPT],
+            began_seconds=ended_seconds - duration_seconds,
+            duration_seconds=duration_seconds,
+            outcome=outcome if isinstance(outcome, int) else str(outcome),
         )
+        self._records.append(record)
+        return record

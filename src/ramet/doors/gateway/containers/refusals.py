@@ -16,8 +16,7 @@ class ContainerUnknown(ApiError):
     def __init__(self, container_id: str) -> None:
         super().__init__(
             404,
-            f"container not found: {container_id[:80]}. No container with this id was made with this key "
-            "since the gateway started",
+            f"container not found: {container_id[:80]}. This gateway has made no container with this id for this key",
             error_code="container_not_found",
         )
 

@@ -30,9 +30,10 @@ class ContainerSettings:
     outputs: OutputLimits = OutputLimits()
     output_characters: int = 100_000  # of each stream, for client and model
 
-    container_idle_seconds: float = 300.0  # after its last use, until it is frozen; `expires_at` reports it
-    container_keep_seconds: float = 24 * 3600.0  # after its last use, until it is forgotten
+    container_idle_seconds: float = 300.0  # after its last use, until it sleeps; `expires_at` reports it
+    container_keep_seconds: float = 30 * 24 * 3600.0  # after its last use, until it is forgotten
     owner_containers: int = 1_000
     containers: int = 5_000
     forks_at_once: int = 16
     tend_seconds: float = 5.0  # between rounds of freezing and forgetting
+    leave_seconds: float = 20.0  # for putting all containers to sleep when the gateway ends

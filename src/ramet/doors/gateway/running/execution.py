@@ -37,6 +37,7 @@ class ExecutionPlace:
     settings: ContainerSettings
     carried_out: Callable[[CellRun, float, Finished], None]  # the float is the duration in seconds
     lost: Callable[[RametError], object]
+    went_back: Callable[[], None]  # to an earlier state
     notice: Callable[[], str]  # text for the next cell's stderr, returned once
 
 
@@ -50,8 +51,8 @@ async def carry_out(run: CellRun, place: ExecutionPlace) -> Finished:
     except LimitReached as error:
         finished = run.fail("too_many_requests", error.message)
     except LOST as error:
-        place.lost(error)
-        finished = run.fail("unavailable", error.message)
+        goes_on = "" if place.lost(error) else "; the next call goes on from its last state on disk, if there is one"
+        finished = run.fail("unavailable", error.message + goes_on)
     except RametError as error:
         finished = run.fail("unavailable", error.message)
     place.carried_out(run, time.monotonic() - began, finished)
@@ -75,8 +76,8 @@ async def _carry_out(run: CellRun, place: ExecutionPlace) -> Finished:
         result = await place.sandbox.run_code(code, language)
     finally:
         run.time.stop()
-    if _is_another_repl(result):
-        place.outputs.repl_lost()
+    if _is_another_repl(result) or (prepared is not None and _is_another_repl(prepared)):
+        place.went_back()
     taking = Taking(place.files, place.settings.outputs, place.owner, place.container)
     await taking.take_images(cell_reports.images(result))
     await place.outputs.take(place.sandbox, taking)
@@ -95,9 +96,11 @@ async def _told(
     request, truncated = run.request, result.truncated
     paths = (None, None) if truncated is None else (truncated.stdout_path, truncated.stderr_path)
     background = "" if prepared is None else prepared.background
-    loss = prepared.stderr if prepared is not None and _is_another_repl(prepared) else ""
+    # A container that came back in an earlier state says itself what is missing, in words that a model knows.
+    notice = place.notice()
+    loss = prepared.stderr if prepared is not None and _is_another_repl(prepared) and not notice else ""
     stdout = await _bounded(place, result, "stdout", background + cell_reports.shown_text(result), paths[0])
-    stderr = await _bounded(place, result, "stderr", place.notice() + loss + result.stderr, paths[1])
+    stderr = await _bounded(place, result, "stderr", notice + loss + result.stderr, paths[1])
     return_code = result.exit_code
     if run.timed_out and result.interrupted:
         stderr = cell_reports.noted(stderr, cell_reports.time_note(run.limits.cell_seconds))

@@ -19,6 +19,8 @@ from ramet.doors.gateway.running.cell_reports import CellImage
 from ramet.errors import FileError, FileNotFolder, FileNotFound, LimitReached
 
 OUTPUTS = "/tmp/outputs"
+# The beginning of the cell that sets the variable. It leaves no other behind.
+OWN_CELL = "__import__('os').environ['OUTPUT_DIR'] = "
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,19 @@ class Outputs:
             self.made = True
         if self.told == self.number:
             return None
-        # Leaves no variable behind. The value is our own and needs no escaping.
-        result = await sandbox.run_code(f"__import__('os').environ['OUTPUT_DIR'] = {self.folder!r}", timeout=10)
+        # The value is our own and needs no escaping.
+        result = await sandbox.run_code(f"{OWN_CELL}{self.folder!r}", timeout=10)
         self.told = self.number if result.ok else None
         return result
 
     def repl_lost(self) -> None:
         """Note that the REPL is a fresh one, with the environment that the sandbox was created with."""
         self.told = None
+
+    def next_folder(self) -> None:
+        """The folder may have files of a call whose outcome nobody has."""
+        self.number += 1
+        self.made = False
 
     def copy(self) -> Outputs:
         return Outputs(self.number, self.made, self.told)
@@ -67,14 +74,12 @@ class Outputs:
             return
         except (FileError, LimitReached) as error:
             taking.problems.append(f"no file was taken: {error.message}")
-            self.number += 1
-            self.made = False
+            self.next_folder()
             return
         if not entries:
             return
         folder = self.folder
-        self.number += 1
-        self.made = False
+        self.next_folder()
         for entry in entries:
             if entry.type == "file":
                 await taking.take(entry.name, entry.size_bytes, sandbox.files.read_stream(f"{folder}/{entry.name}"))
