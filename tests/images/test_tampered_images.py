@@ -19,7 +19,7 @@ import pytest
 from ramet.errors import RametError
 from ramet.freezing.images.moving.unpacking import unpack
 from ramet.isolation.files.cache_folders import saved_image_name
-from ramet.protocol.values.import_terms import ImportTerms
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.values.specs import Interpreter, Limits
 from tests.images.forging import ExportedFile
 from tests.images.stores import ImageFolder

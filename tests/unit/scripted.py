@@ -348,6 +348,9 @@ class ScriptedMachine:
     async def image_names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.images if name.startswith(prefix))
 
+    async def image_bytes(self, owner_part: str) -> int:
+        return sum(1 << 20 for name in self.images if f"-{owner_part}-" in name)
+
     async def image_id(self, name: str) -> str | None:
         return f"img_{id(self.images[name]):x}" if name in self.images else None
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from ramet.isolation.files.three_way import FilePlan
 from ramet.isolation.files.walks import Stop
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.values.differences import FileChange
-from ramet.protocol.values.import_terms import ImportTerms
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 
@@ -251,6 +251,9 @@ class Machine(Protocol):
 
     async def image_names(self, prefix: str) -> list[str]:
         """Of the images on disk whose names begin like this."""
+
+    async def image_bytes(self, owner_part: str) -> int:
+        """What the images on disk take whose names have this part."""
 
     async def image_id(self, name: str) -> str | None:
         """Of the image on disk that has this name now."""

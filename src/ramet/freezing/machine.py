@@ -46,9 +46,9 @@ from ramet.isolation.kernel import cgroups, syscalls
 from ramet.isolation.pods import Pod, PodKind, PodMaker
 from ramet.isolation.pool import Pool, PoolBounds
 from ramet.isolation.thread_work import finish
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.differences import FileChange
-from ramet.protocol.values.import_terms import ImportTerms
 from ramet.protocol.values.specs import Limits, MountSpec, TemplateSpec
 
 _PODS_READY = 4  # empty pods, for forks, for sandboxes with other limits and for the ones below
@@ -436,6 +436,9 @@ class Machine:
 
     async def image_names(self, prefix: str) -> list[str]:
         return [] if self._images is None else await self._images.names(prefix)
+
+    async def image_bytes(self, owner_part: str) -> int:
+        return 0 if self._images is None else await self._images.bytes_of(owner_part)
 
     async def image_id(self, name: str) -> str | None:
         return None if self._images is None else await self._images.image_id(name)

@@ -18,7 +18,7 @@ from ramet.freezing.images.moving.packing import Progress, pack
 from ramet.freezing.images.moving.unpacking import unpack
 from ramet.freezing.images.store import ImageStore, StoreRoom
 from ramet.isolation.files.cache_folders import saved_image_name
-from ramet.protocol.values.import_terms import ImportTerms
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.values.specs import SandboxSpec
 
 _ROOM = StoreRoom(templates=4 << 30, saved=64 << 30)

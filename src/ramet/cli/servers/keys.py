@@ -83,6 +83,13 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help=f"most cells running or waiting (default: {_LIMITS.concurrent_cells})",
     )
     create.add_argument(
+        "--image-mib",
+        type=count_or_none,
+        metavar="N",
+        default=_LIMITS.image_mib,
+        help=f"most disk for snapshots that it saves, or none for no limit (default: {_LIMITS.image_mib})",
+    )
+    create.add_argument(
         "--network",
         action="append",
         default=[],
@@ -102,6 +109,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         ("--sandboxes", "most sandboxes at once, or none for no limit"),
         ("--memory-mib", "most memory of all its sandboxes together, or none for no limit"),
         ("--cells", "most cells running or waiting, or none for no limit"),
+        ("--image-mib", "most disk for snapshots that it saves, or none for no limit"),
     ):
         changed.add_argument(option, type=count_or_none, metavar="N", default=argparse.SUPPRESS, help=what)
     changed.add_argument(
@@ -170,7 +178,12 @@ def _database(chosen: argparse.Namespace) -> Path:
 
 
 def _create(chosen: argparse.Namespace) -> int:
-    limits = KeyLimits(sandboxes=chosen.sandboxes, memory_mib=chosen.memory_mib, concurrent_cells=chosen.cells)
+    limits = KeyLimits(
+        sandboxes=chosen.sandboxes,
+        memory_mib=chosen.memory_mib,
+        concurrent_cells=chosen.cells,
+        image_mib=chosen.image_mib,
+    )
     network = read_bound(chosen.network)
     scope: Scope = "metrics" if chosen.metrics else "operator" if chosen.operator else "sandboxes"
     with _records(chosen, make=True) as records:
@@ -193,12 +206,16 @@ def _list(chosen: argparse.Namespace) -> int:
     return 0
 
 
+_LIMIT_OPTIONS = (
+    ("sandboxes", "sandboxes"),
+    ("memory_mib", "memory_mib"),
+    ("cells", "concurrent_cells"),
+    ("image_mib", "image_mib"),
+)
+
+
 def _set(chosen: argparse.Namespace) -> int:
-    limits = {
-        field: getattr(chosen, option)
-        for option, field in (("sandboxes", "sandboxes"), ("memory_mib", "memory_mib"), ("cells", "concurrent_cells"))
-        if hasattr(chosen, option)
-    }
+    limits = {field: getattr(chosen, option) for option, field in _LIMIT_OPTIONS if hasattr(chosen, option)}
     change = replace(_change(chosen), limits=limits)
     if chosen.network is not None:
         change = replace(change, network=read_bound(chosen.network))

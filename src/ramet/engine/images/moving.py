@@ -7,15 +7,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 
 from ramet.engine.images.records import describe, rebuild
+from ramet.engine.images.saved import check_bytes
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.registry import Registry
 from ramet.errors import LimitReached, RametError
 from ramet.isolation.files.cache_folders import passing_image_name
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.values.allowances import Allowance
-from ramet.protocol.values.import_terms import ImportTerms
 from ramet.protocol.values.specs import SandboxSpec
-
-_NO_LIMIT = 1 << 62
 
 
 async def exported(registry: Registry, snapshot: Snapshot) -> AsyncGenerator[bytes, None]:
@@ -46,7 +45,7 @@ async def import_snapshot(
     with registry.snapshots.room(owner):
         name = passing_image_name(owner, secrets.token_hex(16))
         interpreter = settings.interpreter or spec.template.interpreter
-        room_bytes = _NO_LIMIT if allowance.image_bytes is None else allowance.image_bytes
+        room_bytes = await check_bytes(registry, owner, allowance)
         try:
             await machine.import_image(receive, ImportTerms("", name, owner, spec.limits, interpreter, room_bytes))
             found = await machine.load_image(name)

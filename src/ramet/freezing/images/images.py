@@ -197,6 +197,11 @@ class Images:
         with contextlib.suppress(*FAILURES):
             await asyncio.to_thread((await self.store()).forget, name)
 
+    async def bytes_of(self, owner_part: str) -> int:
+        """What all images of an owner take on disk."""
+        images = await asyncio.to_thread((await self.store()).images)
+        return sum(image.size_bytes for image in images if any(f"-{owner_part}-" in name for name in image.names))
+
     async def names(self, prefix: str) -> list[str]:
         """Of the images whose names begin like this."""
         return await asyncio.to_thread((await self.store()).names, prefix)

@@ -34,8 +34,8 @@ from ramet.isolation.files.layers import FileImage
 from ramet.isolation.kernel import syscalls
 from ramet.isolation.pods import PodMaker
 from ramet.isolation.thread_work import finish
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.lazy_dataclasses import dataclass
-from ramet.protocol.values.import_terms import ImportTerms
 from ramet.protocol.values.specs import TemplateSpec
 
 _FILES = "files"

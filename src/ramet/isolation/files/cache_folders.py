@@ -25,19 +25,24 @@ def find(name: str) -> str | None:
     return str(resolved)
 
 
+def owner_part(owner: str) -> str:
+    """What stands for an owner in the names of its images."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:16]
+
+
 def saved_image_name(owner: str, name: str) -> str:
     """The name in the store of images of a snapshot that an owner has saved: owners never see each other's."""
-    return f"saved-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{name}"
+    return f"saved-{owner_part(owner)}-{name}"
 
 
 def space_image_name(owner: str, space_id: str) -> str:
     """The same for the kept state of a persistent sandbox."""
-    return f"space-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{space_id}"
+    return f"space-{owner_part(owner)}-{space_id}"
 
 
 def passing_image_name(owner: str, random: str) -> str:
     """The same for an image that is on its way out of the store, or in."""
-    return f"passing-{hashlib.sha256(owner.encode()).hexdigest()[:16]}-{random}"
+    return f"passing-{owner_part(owner)}-{random}"
 
 
 def has_saved_image(name: str) -> bool:

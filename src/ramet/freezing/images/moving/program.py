@@ -17,7 +17,7 @@ from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, Manifest
 from ramet.freezing.images.moving import mapped_files
 from ramet.freezing.images.moving.packing import pack
 from ramet.freezing.images.moving.unpacking import unpack
-from ramet.protocol.values.import_terms import ImportTerms
+from ramet.protocol.import_terms import ImportTerms
 
 _MEMORY_BYTES = 1 << 30
 _WRITTEN_AT_ONCE = 1 << 20

@@ -12,7 +12,7 @@ from ramet.freezing.images.moving.file_checks import check_trees
 from ramet.freezing.images.moving.saved_state import SavedState, read_state
 from ramet.freezing.images.moving.values import demand
 from ramet.protocol import fields
-from ramet.protocol.values.import_terms import ImportTerms
+from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.values.specs import Limits, SandboxSpec
 
 _CELLS_AT_MOST = 1 << 40

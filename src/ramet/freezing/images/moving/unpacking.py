@@ -22,7 +22,7 @@ from ramet.freezing.images.moving.blocks import DATA, INDEX, PART, BlockReader, 
 from ramet.freezing.images.moving.packing import FORMAT, PARTS, Progress
 from ramet.freezing.images.moving.state import foreign_state
 from ramet.protocol import fields
-from ramet.protocol.values.import_terms import ImportTerms
+from ramet.protocol.import_terms import ImportTerms
 
 _MANIFEST_BYTES = 8 << 20  # of JSON, which is parsed in one go
 _STATE_BYTES = 4 << 20
