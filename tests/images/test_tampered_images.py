@@ -60,7 +60,7 @@ with Sandbox(history=False) as neighbour:
     neighbour.run_code("x = 41")
     pid = engine_of(embedded.default_engine().pid)
     for name in json.loads(sys.argv[1]):
-        before = [number + spare for number, spare in zip(held(pid), (8, 4))]  # pods that are made ahead
+        before = [number + spare for number, spare in zip(held(pid), (24, 8))]  # pods that are made ahead
         try:
             with Sandbox(name, history=False) as sandbox:
                 outcomes.append("ran" if sandbox.run_code("1 + 1", timeout=5).ok else "failed")
