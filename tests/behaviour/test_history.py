@@ -281,19 +281,21 @@ def test_by_default_a_sandbox_that_thinks_between_cells_has_a_point_after_each(m
     assert value(sandbox, "x") == "3"
 
 
-def test_old_points_are_thinned(make_sandbox: MakeOne) -> None:
+def test_old_points_are_thinned_in_memory_and_those_that_memory_gives_up_go_to_disk(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox()
     for number in range(1, 25):
         value(sandbox, f"x = {number}")
         wait_until(lambda: sandbox.history()[-1].kept, "the state is kept in the idle moment")
-    found = sandbox.history()
-    kept = [point.cell_id for point in found if point.kept]
-    assert kept == [0, 4, 6, 8, 10, 12, 14, *range(15, 25)]
-    assert all("older" in point.note for point in found if not point.kept)
-    with pytest.raises(PointUnknown, match="after cell 13 is not kept") as refused:
-        sandbox.undo(11)
-    assert refused.value.details["nearest"] == "p12"
-    assert "rewind" in (refused.value.hint or "")
+
+    def places() -> dict[str, list[int]]:
+        found = sandbox.history()
+        return {place: [point.cell_id for point in found if point.kept_in == place] for place in ("memory", "disk")}
+
+    in_memory = [4, 6, 8, 10, 12, 14, *range(15, 25)]
+    wait_until(lambda: places()["memory"] == in_memory, "older ones are thinned out")
+    wait_until(lambda: places()["disk"], "and written")
+    assert set(places()["disk"]).isdisjoint(in_memory)
+    assert all("older" in point.note for point in sandbox.history() if not point.kept)
     sandbox.rewind("p12")
     assert value(sandbox, "x") == "12"
 

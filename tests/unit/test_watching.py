@@ -114,7 +114,7 @@ async def test_figures_are_added_up_by_owner(engine: Engine, connect: Connect) -
     stats = (await connect().ask(calls.STATS)).header
     figures = {"memory_unique_bytes": 0, "memory_shared_bytes": 0, "connections": {"allowed": 0, "refused": 0}}
     assert stats["owners"] == {
-        "me": {"states": {"idle": 2, "running": 0, "lost": 0}, "waiting": 0, **figures},
-        "you": {"states": {"idle": 0, "running": 1, "lost": 0}, "waiting": 1, **figures},
+        "me": {"states": {"idle": 2, "running": 0, "lost": 0, "hibernated": 0}, "waiting": 0, **figures},
+        "you": {"states": {"idle": 0, "running": 1, "lost": 0, "hibernated": 0}, "waiting": 1, **figures},
     }
     assert (stats["snapshots"], stats["spaces"]) == (0, 0)

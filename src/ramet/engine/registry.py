@@ -223,8 +223,9 @@ class Registry:
         snapshot = space.snapshot.result()
         async with self.snapshots.held(snapshot):
             with suppress(RametError):
-                await kept_states.write(self.workshop, space_id, snapshot, record.header())
-                if not (owner or self.settings.server) and self.kept.find(space_id, owner) is space:
+                written = await kept_states.write(self.workshop, space_id, snapshot, record.header())
+                embedded = not (owner or self.settings.server)
+                if written and embedded and self.kept.find(space_id, owner) is space:
                     await self.kept.discard(space_id, owner)  # their number is not bounded: see `check_keeping`
                     return
         if self.kept.find(space_id, owner) is None:  # discarded while it was written

@@ -10,15 +10,17 @@ from ramet.engine.making.workshop import Workshop
 from ramet.isolation.files.cache_folders import space_image_name
 
 
-async def write(workshop: Workshop, space_id: str, snapshot: Snapshot, record: Mapping[str, object]) -> None:
-    """Write a kept state, which the caller holds. Raises RametError where it could not be written.
+async def write(workshop: Workshop, space_id: str, snapshot: Snapshot, record: Mapping[str, object]) -> bool:
+    """Write a kept state, which the caller holds. False: this engine keeps no images.
 
-    ``record``: what its sandbox was besides.
+    Raises RametError where it could not be written. ``record``: what its sandbox was besides.
     """
     machine = await workshop.machine()
-    if machine.keeps_images:
-        about = {**describe(snapshot), "sandbox": dict(record)}
-        await machine.save_image(snapshot.frozen, space_image_name(snapshot.owner, space_id), about)
+    if not machine.keeps_images:
+        return False
+    about = {**describe(snapshot), "sandbox": dict(record)}
+    await machine.save_image(snapshot.frozen, space_image_name(snapshot.owner, space_id), about)
+    return True
 
 
 async def load(workshop: Workshop, space_id: str, owner: str) -> Snapshot | None:
