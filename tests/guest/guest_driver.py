@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ramet_guest
-from tests.guest.nursery import nursery
+from tests import nursery
 
 ENTRY = Path(ramet_guest.__file__).with_name("__main__.py")  # the installed one, as a sandbox would have it
 PREFIX = struct.Struct("<IBBI")
@@ -93,9 +93,10 @@ class Guest:
         options = json.dumps({"preload": preload, "warm_up": warm_up, "builtin": builtin, "commands": commands})
         targets = ((null, 0), (out_end, 1), (err_end, 2), (theirs.fileno(), 1000), (out_end, 1001), (err_end, 1002))
         # Only what differs from others in its interpreter or in what it loads has to start an interpreter.
-        self._nursery = nursery(ENTRY) if python == sys.executable and not (preload or warm_up or env) else None
+        alike = python == sys.executable and not (preload or warm_up or env)
+        self._nursery = nursery.guests(str(ENTRY)) if alike else None
         if self._nursery is not None:
-            self.pid = self._nursery.start(options, environment, targets)
+            self.pid = self._nursery.start([options], environment, targets)
         else:
             self.pid = os.posix_spawn(
                 python,
