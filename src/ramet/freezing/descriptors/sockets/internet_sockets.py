@@ -24,6 +24,7 @@ _TCP_REPAIR, _TCP_REPAIR_QUEUE, _TCP_QUEUE_SEQ = 19, 20, 21
 _REPAIR_ON, _REPAIR_OFF_QUIETLY = 1, -1
 _NO_QUEUE, _RECEIVE_QUEUE, _SEND_QUEUE = 0, 1, 2
 _PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
+_MOST_LOOKS = 100  # a window holds a few dozen segments of the loopback
 
 
 def read_internet(access: ProcessAccess, opened: Opened, copy: socket.socket) -> InternetSocket:
@@ -91,20 +92,38 @@ def _read_all(access: ProcessAccess, sender: InternetSocket, sending: Opened, re
     access.budget.spend(sender.under_way, "what waits in a TCP connection", MOST_QUEUE_BYTES)
     try:
         with access.copy_of_socket(sending.number) as source, access.copy_of_socket(receiving.number) as target:
-            with _repairing(source, _SEND_QUEUE):  # repair mode stops the socket: nothing moves while we look
+            with _repairing(source, _SEND_QUEUE):  # repair mode stops the socket: it sends nothing while we look
                 # The sequence number behind the last byte that was written; `reached` is that behind the last byte
                 # received. The difference is what the receiver still lacks, and the sender keeps at least that.
                 end = source.getsockopt(socket.IPPROTO_TCP, _TCP_QUEUE_SEQ)
                 kept = source.recv(sender.under_way, _PEEK)
-                received = peek_tcp(target, access.budget) if may_receive(target) else b""
-                with _repairing(target, _RECEIVE_QUEUE):
-                    reached = target.getsockopt(socket.IPPROTO_TCP, _TCP_QUEUE_SEQ)
+                received, reached = _received(access, target)
     except OSError as error:
         access.lost.append(f"socket {sending.number}: {sender.under_way} bytes on their way ({error})")
         return None
     # Sequence numbers are modulo 2^32, and a FIN takes one of them.
     missing = (end - reached) % (1 << 32) - (1 if sender.state in _FINISHING else 0)
     return received + (kept[-missing:] if 0 < missing <= len(kept) else b"")
+
+
+def _received(access: ProcessAccess, target: socket.socket) -> tuple[bytes, int]:
+    """What waits at the receiver, and the sequence number behind the last byte of it. Raises OSError.
+
+    Segments that were sent before may arrive at any moment: on a busy machine, packets of the loopback wait for their
+    turn. Bytes that come between the two looks would be in neither, so it is looked until none came.
+    """
+    reached = _sequence_number(target)
+    for _ in range(_MOST_LOOKS):
+        received = peek_tcp(target, access.budget) if may_receive(target) else b""
+        before, reached = reached, _sequence_number(target)
+        if before == reached:
+            return received, reached
+    raise OSError(f"segments kept arriving during {_MOST_LOOKS} looks")
+
+
+def _sequence_number(target: socket.socket) -> int:
+    with _repairing(target, _RECEIVE_QUEUE):
+        return target.getsockopt(socket.IPPROTO_TCP, _TCP_QUEUE_SEQ)
 
 
 @contextlib.contextmanager
