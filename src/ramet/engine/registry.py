@@ -236,8 +236,10 @@ class Registry:
         if self.present(space_id, owner) is not None:
             return None  # it is alive: what is on disk is not what it is
         space = self.kept.find(space_id, owner)
-        if space is None and owner is not None and _SPACE.fullmatch(space_id):
-            loaded = await kept_states.load(self.workshop, space_id, owner)
+        # A call that names no owner means all of them. A program's own engine has one, whose states are on disk alone.
+        whose = "" if owner is None and not self.settings.server else owner
+        if space is None and whose is not None and _SPACE.fullmatch(space_id):
+            loaded = await kept_states.load(self.workshop, space_id, whose)
             if loaded is not None:
                 space = await self.kept.add_loaded(space_id, loaded)
         # Shielded: the freeze goes on for others that resume it, also if this caller is cancelled.
