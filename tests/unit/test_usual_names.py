@@ -89,7 +89,7 @@ def test_a_sandbox_cannot_be_pickled_and_says_what_to_do() -> None:
 def test_the_docstring_of_the_class_explains_every_argument_and_attribute(kind: type) -> None:
     told = inspect.getdoc(kind) or ""
     arguments = [name for name in inspect.signature(kind).parameters if name != "self"]
-    assert len(arguments) == 18
+    assert len(arguments) == 22
     attributes = ["id", "files", "network", "fork_info", "tools"]
     assert [name for name in (*arguments, *attributes) if not re.search(rf"^ +{name}: [A-Z\"`]", told, re.M)] == []
 
