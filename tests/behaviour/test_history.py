@@ -293,7 +293,7 @@ def test_old_points_are_thinned_in_memory_and_those_that_memory_gives_up_go_to_d
 
     in_memory = [4, 6, 8, 10, 12, 14, *range(15, 25)]
     wait_until(lambda: places()["memory"] == in_memory, "older ones are thinned out")
-    wait_until(lambda: places()["disk"], "and written")
+    wait_until(lambda: bool(places()["disk"]), "and written")
     assert set(places()["disk"]).isdisjoint(in_memory)
     assert all("older" in point.note for point in sandbox.history() if not point.kept)
     sandbox.rewind("p12")
