@@ -224,8 +224,9 @@ class Registry:
         async with self.snapshots.held(snapshot):
             with suppress(RametError):
                 written = await kept_states.write(self.workshop, space_id, snapshot, record.header())
-                embedded = not (owner or self.settings.server)
-                if written and embedded and self.kept.find(space_id, owner) is space:
+                # Tools are not on disk: a state that has some stays in memory, where a resume finds them.
+                alone = not (owner or self.settings.server) and snapshot.carried.tools is None
+                if written and alone and self.kept.find(space_id, owner) is space:
                     await self.kept.discard(space_id, owner)  # their number is not bounded: see `check_keeping`
                     return
         if self.kept.find(space_id, owner) is None:  # discarded while it was written
