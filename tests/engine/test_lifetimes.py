@@ -129,7 +129,7 @@ def test_figures_and_lists(line: Line) -> None:
     rows = line.ask(calls.SANDBOXES, owner="me")["sandboxes"]
     assert [row["id"] for row in rows] == [mine]
     stats = line.ask(calls.STATS)
-    assert stats["owners"]["me"]["states"] == {"idle": 1, "running": 0, "lost": 0}
+    assert stats["owners"]["me"]["states"] == {"idle": 1, "running": 0, "lost": 0, "hibernated": 0}
     assert stats["owners"]["me"]["memory_unique_bytes"] > 8 << 20
     assert stats["owners"]["you"]["memory_shared_bytes"] > 1 << 20
     assert stats["pool"]["hits"] + stats["pool"]["misses"] >= 2

@@ -158,7 +158,7 @@ def test_every_route_is_audited_or_known_to_be_harmless() -> None:
 
 
 _FRAMES_ONLY_LOOKING = {
-    calls.INFO, calls.FACTS, calls.SANDBOXES, calls.LIST, calls.STAT, calls.DIFF, calls.REPLAY, calls.FETCH,
+    calls.INFO, calls.FACTS, calls.SANDBOXES, calls.KEPT, calls.LIST, calls.STAT, calls.DIFF, calls.REPLAY, calls.FETCH,
     calls.NETWORK, calls.HISTORY,
     # Of a terminal that is open, and of cells, which are in the log.
     *(calls.TERMINAL_CALLS - {calls.TERMINAL_OPEN, calls.TERMINAL_ATTACH, calls.TERMINAL_KILL}),

@@ -6,9 +6,9 @@ import asyncio
 import re
 import sys
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 from ramet.engine.cells.descriptions import row
@@ -31,6 +31,7 @@ from ramet.engine.sleeping.sleepers import Sleepers
 from ramet.engine.subscriptions import Subscriptions
 from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
 from ramet.isolation.files.walks import Walks
+from ramet.isolation.named_locks import NamedLocks
 from ramet.protocol.values.specs import SandboxSpec
 
 _SPACE = re.compile(r"sbx_[0-9a-f]{32}")
@@ -65,7 +66,7 @@ class Registry:
         self.history = HistoryKeeper(self.workshop, settings, self._background)
         self.sleepers = Sleepers(self.workshop, self.history.freeze, self._perform, settings.server)
         self._endings: dict[str, asyncio.Future[None]] = {}  # of persistent ones that are being written
-        self._reopening: dict[str, asyncio.Lock] = {}
+        self._reopening = NamedLocks()
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._sandboxes)} sandboxes>"
@@ -181,16 +182,9 @@ class Registry:
         while (over := self._endings.get(sandbox_id)) is not None:
             await asyncio.shield(over)
 
-    @asynccontextmanager
-    async def reopening(self, sandbox_id: str) -> AsyncIterator[None]:
+    def reopening(self, sandbox_id: str) -> AbstractAsyncContextManager[None]:
         """Inside, no other caller has the sandbox of this id come from disk."""
-        lock = self._reopening.setdefault(sandbox_id, asyncio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._reopening.pop(sandbox_id, None)
+        return self._reopening.held(sandbox_id)
 
     async def _close_and_keep(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
         kept = False

@@ -36,6 +36,7 @@ from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_
 from ramet.isolation.holder import Broker, Holder
 from ramet.isolation.kernel.seccomp import compile_filter
 from ramet.isolation.launch import HELPER
+from ramet.isolation.named_locks import NamedLocks
 from ramet.isolation.pods import Pod
 from ramet.isolation.thread_work import finish
 from ramet.protocol.lazy_dataclasses import dataclass
@@ -89,6 +90,7 @@ class Images:
         self._opening: asyncio.Task[ImageStore] | None = None
         self._writer: PageWriter | None = None
         self._turn = asyncio.Lock()
+        self.of_name = NamedLocks()
         self._giving_way: PageWriter | None = None
         self.poured = 0
         self.written = 0
@@ -193,9 +195,10 @@ class Images:
         return int(done.stdout)
 
     async def forget(self, name: str) -> None:
-        """Remove the image of this name, if there is one."""
-        with contextlib.suppress(*FAILURES):
-            await asyncio.to_thread((await self.store()).forget, name)
+        """Remove the image of this name, if there is one. One that is being written is waited for, and goes too."""
+        async with self.of_name.held(name):
+            with contextlib.suppress(*FAILURES):
+                await asyncio.to_thread((await self.store()).forget, name)
 
     async def bytes_of(self, owner_part: str) -> int:
         """What all images of an owner take on disk."""

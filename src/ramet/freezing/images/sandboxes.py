@@ -81,11 +81,25 @@ class SandboxImages:
 
         Pages that the image of this name has already, or else the image of its template, are not written again.
 
+        The name leads to the snapshot of the last call, whichever of several is ready first: the checkpoint of a state
+        that has passed must not take the place of the state that a sandbox has gone to sleep with.
+
         Raises RametError; then nothing has changed on disk.
         """
         if not isinstance(frozen.recipes, SandboxRecipes):
             raise RametError("only the snapshot of a sandbox can be saved")
-        limits = frozen.recipes.limits
+        async with self._images.of_name.held(name):
+            return await self._save(frozen, frozen.recipes, name, about, point)
+
+    async def _save(
+        self,
+        frozen: Frozen,
+        recipes: SandboxRecipes,
+        name: str,
+        about: Mapping[str, object],
+        point: WritingPoint | None,
+    ) -> int:
+        limits = recipes.limits
         bases = await self._bases(frozen, name if point is None else point.base)
         bytes_at_most = limits.memory_bytes + limits.disk_bytes + _SLACK_BYTES
         if point is not None:
@@ -100,10 +114,10 @@ class SandboxImages:
             bases=bases,
             gives_way=point is not None,
             bytes_at_most=bytes_at_most,
-            file_bytes=frozen.recipes.image.file_bytes,
-            own_files=_OwnFiles(frozen.recipes.image, pod.root, self._began),
-            parts=partial(_parts, frozen, frozen.recipes, {**about, "guest": guest}, pod.root, name, time.time()),
-            imported=frozen.recipes.imported,
+            file_bytes=recipes.image.file_bytes,
+            own_files=_OwnFiles(recipes.image, pod.root, self._began),
+            parts=partial(_parts, frozen, recipes, {**about, "guest": guest}, pod.root, name, time.time()),
+            imported=recipes.imported,
         )
         try:
             return await self._images.write(source)
