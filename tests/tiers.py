@@ -17,6 +17,7 @@ KINDS = {
     "attacks": "more spellings of attacks, of which the fast tier has one for each wall",
     "fuzz": "random input, and sequences of random operations",
     "libraries": "libraries and clients of others, installed by `make test-all` only",
+    "restarts": "more servers, engines and programs that are started, ended or killed; the fast tier has one of each",
     "load": "many of something, something large, or waits that cannot be made short",
 }
 # Fixtures that give a test one face after another, of the SDK, of MCP or of `ramet run`, and that of the fast tier.

@@ -273,6 +273,7 @@ def test_more_sandboxes_than_the_machine_has_room_for_is_a_clear_error_and_earli
     assert "Traceback" not in ended.stdout
 
 
+@pytest.mark.deep("load")
 def test_a_hundred_sandboxes_live_at_once_and_answer(make_sandbox: Callable[..., Sandbox]) -> None:
     sandboxes = [make_sandbox() for _ in range(100)]
     for number, sandbox in enumerate(sandboxes):

@@ -21,7 +21,6 @@ def numbered_lines(count: int) -> bytes:
 
 
 @pytest.mark.promise("repl-long-output")
-@pytest.mark.every_face
 def test_a_long_output_keeps_its_first_and_last_half_and_is_whole_in_a_file(any_sandbox: AnySandbox) -> None:
     count = 3 * 1024 * 1024  # lines of 10 bytes: 30 MiB
     whole = numbered_lines(count)

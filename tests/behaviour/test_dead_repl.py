@@ -170,6 +170,7 @@ def test_a_stream_has_the_same_words(any_sandbox: AnySandbox) -> None:
     assert [event.type for event in any_sandbox.run_code_stream("1")] == ["result", "exit"]
 
 
+@pytest.mark.deep("load")
 def test_a_deadline_that_costs_the_repl_says_so(any_sandbox: AnySandbox) -> None:
     lost = any_sandbox.run_code("sum(range(10**15))", timeout=0.2)
     assert (lost.state, lost.cause) == ("lost", "timeout")

@@ -68,6 +68,7 @@ def assert_obeyed(python: str, rounds: int) -> None:
     assert (ended.stdout, ended.stderr) == ("all obeyed\n", "")
 
 
+@pytest.mark.deep("load")
 def test_interrupts_at_random_moments_of_a_cells_beginning_are_obeyed() -> None:
     assert_obeyed(sys.executable, rounds=30)
 

@@ -281,6 +281,7 @@ def test_by_default_a_sandbox_that_thinks_between_cells_has_a_point_after_each(m
     assert value(sandbox, "x") == "3"
 
 
+@pytest.mark.deep("load")
 def test_old_points_are_thinned_in_memory_and_those_that_memory_gives_up_go_to_disk(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox()
     for number in range(1, 25):
@@ -315,6 +316,7 @@ def test_cells_that_follow_one_another_at_once_soon_get_no_point_and_undo_refuse
         sandbox.undo(total - unkept)
 
 
+@pytest.mark.deep("load")
 def test_a_sandbox_with_much_memory_gets_no_automatic_point_at_once_and_history_says_why(
     make_sandbox: MakeOne,
 ) -> None:
@@ -341,6 +343,7 @@ def test_points_count_in_no_quota_and_end_with_their_sandbox(make_sandbox: MakeO
     sandbox.close()
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("history", [5, None])
 def test_undo_does_not_take_back_what_a_thread_did_before_the_cell(make_sandbox: MakeOne, history: int | None) -> None:
     sandbox = make_sandbox(history=history)

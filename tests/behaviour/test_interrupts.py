@@ -64,6 +64,7 @@ STUBBORN = {
 }
 
 
+@pytest.mark.deep("load")
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="3.11 raises once and then kills")
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN.keys())
 def test_a_cell_that_ignores_keyboard_interrupt_ends_and_keeps_its_state(any_sandbox: AnySandbox, code: str) -> None:
@@ -166,6 +167,7 @@ def test_interrupt_from_elsewhere_ends_the_cell(
     assert any_sandbox.run_code("kept").value == "1"
 
 
+@pytest.mark.deep("restarts")
 def test_interrupt_kills_a_cell_that_spins_in_c(
     any_sandbox: AnySandbox, in_background: Callable[..., Future[Any]]
 ) -> None:

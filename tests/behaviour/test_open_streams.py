@@ -34,6 +34,7 @@ def fail_while_reading(sandbox: Sandbox) -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("code", [MUCH, "print(1)"])
 def test_what_waits_for_the_cell_is_refused_in_the_thread_that_reads_its_stream(sandbox: Sandbox, code: str) -> None:
     stream = sandbox.run_code_stream(code)
@@ -99,6 +100,7 @@ def test_the_thread_that_reads_on_is_the_one_that_is_refused(sandbox: Sandbox) -
         reading.result(60)
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("code", [MUCH, "print(1)"])
 async def test_what_waits_for_the_cell_is_refused_in_the_task_that_reads_its_stream(code: str) -> None:
     async with AsyncSandbox() as sandbox:

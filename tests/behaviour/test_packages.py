@@ -103,6 +103,7 @@ def test_uv_installs_into_the_private_layer(index: Index) -> None:
             assert child.run_code(VERSION).value == VERSIONS
 
 
+@pytest.mark.deep("load")
 def test_what_was_installed_stays_for_later_cells_and_forks(index: Index) -> None:
     with index.sandbox() as sandbox:
         run(sandbox, "%pip install tiny_thing==1.0")
@@ -136,6 +137,7 @@ def test_another_version_takes_the_place_of_the_first(index: Index) -> None:
         assert sandbox.run_code("import importlib; importlib.invalidate_caches(); import tiny_thing").exit_code == 1
 
 
+@pytest.mark.deep("load")
 def test_what_the_index_does_not_have_is_pips_own_error(index: Index) -> None:
     with index.sandbox() as sandbox:
         for _ in range(2):
@@ -144,6 +146,7 @@ def test_what_the_index_does_not_have_is_pips_own_error(index: Index) -> None:
             assert "No matching distribution found for no_such_thing" in result.stderr
 
 
+@pytest.mark.deep("load")
 def test_a_sandbox_that_may_reach_nothing_is_told_so_by_pip(index: Index) -> None:
     with index.sandbox() as allowed:
         run(allowed, "%pip install tiny_thing")
@@ -153,6 +156,7 @@ def test_a_sandbox_that_may_reach_nothing_is_told_so_by_pip(index: Index) -> Non
             assert sandbox.run_code("import tiny_thing").exit_code == 1
 
 
+@pytest.mark.deep("load")
 def test_the_log_tells_what_was_fetched_for_a_sandbox(index: Index) -> None:
     with index.sandbox() as first, index.sandbox() as second:
         run(first, "%pip install tiny_thing")
@@ -162,6 +166,7 @@ def test_the_log_tells_what_was_fetched_for_a_sandbox(index: Index) -> None:
         assert second.network.log() == []
 
 
+@pytest.mark.deep("load")
 def test_sandboxes_that_ask_at_the_same_time_share_one_installation(
     index: Index, in_background: Callable[..., Future[Any]]
 ) -> None:
@@ -175,6 +180,7 @@ def test_sandboxes_that_ask_at_the_same_time_share_one_installation(
             sandbox.close()
 
 
+@pytest.mark.deep("restarts")
 def test_an_installation_that_is_interrupted_leaves_nothing_and_can_be_made_again(index: Index) -> None:
     with index.sandbox() as sandbox:
         code = "import os, signal, threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
@@ -238,6 +244,7 @@ def test_settings_of_the_code_itself_are_pips_business(index: Index) -> None:
             assert other.downloads("tiny_thing") == 1
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("code", ["%pip install larger_thing", "!pip install larger_thing"])
 def test_an_index_that_no_rule_allows_is_named_at_once_with_what_would_allow_it(index: Index, code: str) -> None:
     options = {**index.options, "network": Network(["other.example"], addresses={HOST: "127.0.0.1"})}

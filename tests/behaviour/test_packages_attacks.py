@@ -72,6 +72,7 @@ def answer(sandbox: Sandbox, code: str) -> object:
     return json.loads(result.stdout)
 
 
+@pytest.mark.deep("load")
 def test_the_folder_that_a_sandbox_is_given_can_be_read_and_nothing_else(sandbox: Sandbox) -> None:
     found = answer(
         sandbox,
@@ -129,6 +130,7 @@ os.chdir("/root")
     }
 
 
+@pytest.mark.deep("load")
 def test_what_a_sandbox_does_to_its_own_packages_reaches_nobody_else(index: Index, sandbox: Sandbox) -> None:
     poison = """
 import importlib
@@ -166,6 +168,7 @@ def test_nothing_but_names_is_taken(sandbox: Sandbox, index: Index, requirement:
     assert index.server.requests == []
 
 
+@pytest.mark.deep("load")
 def test_an_index_that_the_owner_did_not_choose_is_not_asked(index: Index) -> None:
     """Neither by a variable that the code sets, nor by what it tells the engine."""
     with serving_index() as evil:
@@ -189,6 +192,7 @@ def test_an_index_that_the_owner_did_not_choose_is_not_asked(index: Index) -> No
             assert (index.downloads("tiny_thing"), len(evil.server.requests)) == (1, asked)
 
 
+@pytest.mark.deep("load")
 def test_odd_requests_and_many_connections_harm_nobody(
     sandbox: Sandbox, index: Index, neighbour_still_answers: Callable[[], None]
 ) -> None:
@@ -226,6 +230,7 @@ found = len(silent) < 200
     assert result.value == "'1.2'"
 
 
+@pytest.mark.deep("load")
 def test_whoever_has_taken_the_name_of_the_socket_harms_only_itself(index: Index) -> None:
     with index.sandbox() as parent:
         parent.run_code("import socket")
@@ -235,6 +240,7 @@ def test_whoever_has_taken_the_name_of_the_socket_harms_only_itself(index: Index
         assert parent.run_code("%pip install -q tiny_thing", timeout=SECONDS).exit_code == 0
 
 
+@pytest.mark.deep("load")
 def test_a_sandbox_that_goes_away_while_it_waits_leaves_nothing_running(
     index: Index, neighbour_still_answers: Callable[[], None]
 ) -> None:
@@ -281,6 +287,7 @@ found.append(len(ask(request)[1]))
     neighbour_still_answers()
 
 
+@pytest.mark.deep("load")
 def test_a_copy_of_a_sandbox_that_holds_the_folder_does_not_hold_it(sandbox: Sandbox) -> None:
     """Neither as a descriptor, nor as its working folder, nor in its memory."""
     hold = """

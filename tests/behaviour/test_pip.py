@@ -40,6 +40,7 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.deep("load")
 def test_pip_installs_from_a_mounted_folder_into_the_private_layer(
     make_local_sandbox: MakeSandbox, wheels: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_out_of_memory_costs_one_cell_again_and_again(make_any_sandbox: MakeSand
         assert small.run_code("len(kept)").value == str(20 << 20)
 
 
+@pytest.mark.deep("load")
 def test_a_sandbox_may_use_all_its_memory_though_points_hold_some(make_sandbox: MakeOne) -> None:
     """What points hold is allowed on top of its limit, or the kernel ends them first."""
     sandbox = make_sandbox(memory_mib=200, history=20)
@@ -104,6 +105,7 @@ def test_a_state_that_ends_as_soon_as_it_is_woken_is_not_restored_for_ever(make_
     assert sandbox.run_code("kept").value == "1"
 
 
+@pytest.mark.deep("load")
 def test_a_state_that_ends_a_while_after_it_was_woken_is_not_restored_for_ever(make_sandbox: MakeOne) -> None:
     sandbox = make_sandbox(history=20)
     sandbox.run_code("kept = 1")

@@ -23,6 +23,7 @@ def spilled_mib(sandbox: Sandbox) -> int:
     return sandbox.info().usage["spilled_bytes"] // _MIB
 
 
+@pytest.mark.deep("load")
 def test_all_files_of_output_together_have_at_most_the_memory_limit() -> None:
     with Sandbox(memory_mib=128) as sandbox:
         assert spilled_mib(sandbox) == 0

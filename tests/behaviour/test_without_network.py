@@ -110,6 +110,7 @@ def test_pip_in_every_shell_fails_at_once_with_a_hint(any_sandbox: AnySandbox, c
     assert "--find-links" in result.stderr
 
 
+@pytest.mark.deep("load")
 def test_pip_does_what_needs_no_index(make_any_sandbox: MakeSandbox) -> None:
     pytest.importorskip("pip")
     sandbox = make_any_sandbox()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ramet import Sandbox
 from ramet.cli.local.name_completion import complete
 
@@ -48,6 +50,7 @@ def test_computed_attributes_are_not_computed(sandbox: Sandbox) -> None:
     assert sandbox.run_code("Lazy.count").value == "0"
 
 
+@pytest.mark.deep("load")
 def test_what_never_answers_is_given_up(sandbox: Sandbox) -> None:
     sandbox.run_code("class Endless:\n    def __dir__(self):\n        while True: pass\nendless = Endless()")
     assert complete(sandbox, "endless.a") == []

@@ -113,6 +113,7 @@ def address() -> Iterator[str]:
     server.close()
 
 
+@pytest.mark.deep("load")
 def test_a_script_reaches_what_is_listed_and_nothing_else(address: str) -> None:
     code = f"import urllib.request as u; print(u.urlopen('http://{address}/', timeout=30).read())"
     done = ramet("run", "--network", address, "-c", code)

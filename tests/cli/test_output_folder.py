@@ -82,6 +82,7 @@ def test_files_of_before_stay_unless_they_change(server: Server, kept: Sandbox, 
     assert sorted(path.name for path in out.iterdir()) == [".ramet-output", "changed.txt"]
 
 
+@pytest.mark.deep("load")
 def test_a_plot_that_is_not_saved_says_how_it_can_be() -> None:
     done = ramet("run", "-c", _PLOT * 2)
     assert done.stderr.count("use --output DIR to save it") == 1

@@ -179,6 +179,7 @@ def test_output_that_nobody_reads_any_more_is_no_complaint() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.deep("load")
 def test_a_file_that_is_only_here_is_told_with_the_option_that_gives_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_logs_show_what_was_printed(server: Server, kept: Sandbox) -> None:
     assert events[-1]["code"] == 4
 
 
+@pytest.mark.deep("load")
 def test_logs_can_be_followed(server: Server, kept: Sandbox) -> None:
     kept.run_code("print('before')")
     with subprocess.Popen(

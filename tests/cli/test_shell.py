@@ -92,6 +92,7 @@ def test_values_output_and_errors_are_shown_and_names_stay(shell: Shell) -> None
     assert one.leave() == 0
 
 
+@pytest.mark.deep("load")
 def test_a_block_goes_on_until_an_empty_line(shell: Shell) -> None:
     one = shell()
     one.type("for i in range(3):\r")
@@ -111,6 +112,7 @@ def test_ctrl_c_interrupts_the_cell_and_keeps_the_state(shell: Shell) -> None:
     assert "42\r\n" in one.cell("x + 1")
 
 
+@pytest.mark.deep("load")
 def test_ctrl_c_at_the_prompt_only_drops_the_line(shell: Shell) -> None:
     one = shell()
     one.type("nonsense(")
@@ -120,6 +122,7 @@ def test_ctrl_c_at_the_prompt_only_drops_the_line(shell: Shell) -> None:
     assert "42\r\n" in one.cell("6 * 7")
 
 
+@pytest.mark.deep("load")
 def test_tab_completes_names_of_the_sandbox(shell: Shell) -> None:
     one = shell()
     one.cell("something_long = 'found'")
@@ -130,6 +133,7 @@ def test_tab_completes_names_of_the_sandbox(shell: Shell) -> None:
     assert "'FOUND'" in one.cell("()")
 
 
+@pytest.mark.deep("load")
 def test_history_is_there_in_the_next_shell(shell: Shell) -> None:
     first = shell()
     first.cell("'remembered ' + 'line'")
@@ -138,6 +142,7 @@ def test_history_is_there_in_the_next_shell(shell: Shell) -> None:
     assert "'remembered line'" in second.cell("\x1b[A")
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("no_colour", ["", "1"])
 def test_tracebacks_are_coloured_on_a_terminal_unless_somebody_minds(shell: Shell, no_colour: str) -> None:
     one = shell(no_colour=no_colour)
@@ -146,6 +151,7 @@ def test_tracebacks_are_coloured_on_a_terminal_unless_somebody_minds(shell: Shel
     assert ("\x1b[" in one.child.before) == (not no_colour)
 
 
+@pytest.mark.deep("load")
 def test_leaving_by_word_ends_the_sandbox_of_the_shell(shell: Shell, server: Server) -> None:
     before = set(ramet("ps", "-q", url=server.url).stdout.split())
     one = shell(url=server.url)

@@ -50,6 +50,7 @@ def test_a_server_shows_no_folders_of_this_machine(server: Server) -> None:
     assert "ramet cp" in done.stderr
 
 
+@pytest.mark.deep("load")
 def test_folders_of_this_machine_are_read_only_unless_they_are_not(tmp_path: Path) -> None:
     (tmp_path / "given.txt").write_text("given")
     code = "print(open('/d/given.txt').read()); open('/d/made.txt', 'w').write('made')"

@@ -262,6 +262,7 @@ status = os.stat('/root/tree/b')
     assert children[1].download("/root/tree/b") == b"b"
 
 
+@pytest.mark.deep("load")
 def test_large_files_and_many_files_are_all_there(parent: Sandbox, fork: Fork) -> None:
     """More than is copied into each child: they share one sealed layer."""
     run(

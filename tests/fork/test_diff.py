@@ -131,6 +131,7 @@ def test_arrays_and_tables_are_compared_by_what_they_hold(parent: Sandbox, fork:
     assert names(parent.diff(child)) == {"b": "changed", "df2": "changed"}
 
 
+@pytest.mark.deep("load")
 def test_objects_that_resist_being_looked_at_harm_nobody(parent: Sandbox, fork: Fork) -> None:
     run(
         parent,

@@ -76,6 +76,7 @@ def test_system_calls_rewritten_through_proc_mem(payload: str, neighbour_still_a
     assert_harms_nobody(attack, 8, neighbour_still_answers, "[a.kill() for a in attackers]", poisoned=True)
 
 
+@pytest.mark.deep("restarts")
 def test_a_page_shared_with_another_process_where_the_engine_works(neighbour_still_answers: Check) -> None:
     """Whatever the engine puts there, an accomplice would read and change between its check and its use."""
     attack = """
@@ -200,6 +201,7 @@ def test_a_sandbox_that_never_rests_is_forked_all_the_same(
     assert forks_that_worked > 0
 
 
+@pytest.mark.deep("restarts")
 def test_a_sandbox_that_is_stopped_and_continued_without_end_holds_up_nobody(neighbour_still_answers: Check) -> None:
     assert_harms_nobody(_STOP_AND_GO, 4, neighbour_still_answers, "open('/root/end', 'w').close(); attacker.wait(20)")
 

@@ -34,6 +34,7 @@ def test_a_parent_outlives_its_children_and_is_forked_again(parent: Sandbox) -> 
     assert value(parent, "kept") == 41
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("keep_ancestors", [False, True])
 def test_thirty_generations(keep_ancestors: bool, parent: Sandbox) -> None:
     """Each generation adds to memory and files; with ancestors closed at once, or all alive until the end."""
@@ -63,6 +64,7 @@ threading.Thread(target=ticking, daemon=True).start()
     assert value(parent, "lineage") == []
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.promise("fork-any-order")
 def test_a_tree_is_closed_in_any_order_and_whoever_is_left_answers() -> None:
     shuffle = random.Random(3)

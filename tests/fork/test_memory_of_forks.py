@@ -48,11 +48,13 @@ def test_a_parent_may_rewrite_all_it_has_after_a_fork_at_a_point() -> None:
             assert at_once([sandbox, child], "len(held)") == [HELD_MIB] * 2
 
 
+@pytest.mark.deep("load")
 def test_parent_and_children_may_all_rewrite_at_once(loaded: Sandbox, fork: Fork) -> None:
     children = fork(loaded, 2)
     assert at_once([loaded, *children], f"{_REWRITE}\nlen(held)") == [HELD_MIB] * 3
 
 
+@pytest.mark.deep("restarts")
 def test_a_parent_may_be_forked_and_rewrite_again_and_again(loaded: Sandbox) -> None:
     for _ in range(4):
         children = loaded.fork(1)
@@ -62,6 +64,7 @@ def test_a_parent_may_be_forked_and_rewrite_again_and_again(loaded: Sandbox) -> 
     assert value(loaded, f"{_REWRITE}\nlen(held)") == HELD_MIB
 
 
+@pytest.mark.deep("load")
 def test_a_parent_may_rewrite_while_many_forks_of_different_moments_live(loaded: Sandbox, fork: Fork) -> None:
     children = []
     for _ in range(3):
@@ -70,6 +73,7 @@ def test_a_parent_may_rewrite_while_many_forks_of_different_moments_live(loaded:
     assert at_once(children, "len(held)") == [HELD_MIB] * 3
 
 
+@pytest.mark.deep("load")
 def test_a_child_that_rewrites_all_it_inherited_and_is_forked_lives(loaded: Sandbox, fork: Fork) -> None:
     (child,) = fork(loaded)
     run(child, _REWRITE)
@@ -106,6 +110,7 @@ def test_a_parent_that_takes_too_much_ends_alone(loaded: Sandbox, fork: Fork) ->
     assert at_once(children, "len(held)") == [HELD_MIB] * 2
 
 
+@pytest.mark.deep("load")
 def test_the_room_given_for_children_ends_with_them(loaded: Sandbox) -> None:
     children = loaded.fork(4)
     run(loaded, _REWRITE)

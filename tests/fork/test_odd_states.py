@@ -41,6 +41,7 @@ def assert_fork_while_it_acts_harms_nobody(attack: str, n: int, check: Check) ->
     sandbox.close()
 
 
+@pytest.mark.deep("load")
 def test_a_vfork_that_is_held_fails_the_fork_and_then_lets_go(neighbour_still_answers: Check) -> None:
     """The thread that waits for a vfork child cannot be stopped: the kernel lets only death wake it."""
     attack = """
@@ -75,6 +76,7 @@ held = until(others)
     neighbour_still_answers()
 
 
+@pytest.mark.deep("restarts")
 def test_a_repl_that_replaced_itself_is_not_forked_as_if_it_were_itself(neighbour_still_answers: Check) -> None:
     attack = """
 def replaces():

@@ -54,6 +54,7 @@ def test_it_says_how_to_connect_serves_and_ends_in_order(upstream: ScriptedUpstr
         assert secret not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.deep("restarts")
 def test_a_second_signal_hurries_it_and_clients_are_told(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     with started(tmp_path, upstream.url) as gateway:
         upstream.will(says(python("while True: pass")))
@@ -70,6 +71,7 @@ def test_a_second_signal_hurries_it_and_clients_are_told(upstream: ScriptedUpstr
         assert gateway.process.wait(WAIT_SECONDS) == 0
 
 
+@pytest.mark.deep("restarts")
 def test_keys_come_from_variables(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     options = ("--api-key-env", "OURS", "--upstream-key-env", "THEIRS", "--host", "0.0.0.0")
     with started(tmp_path, upstream.url, *options, OURS="one, two", THEIRS="sk-ant-api-three") as gateway:

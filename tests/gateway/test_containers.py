@@ -321,6 +321,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.deep("restarts")
 async def test_containers_survive_their_engine_and_go_on_in_another(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", _ENGINE_ENDS, str(tmp_path / "files"), stdout=asyncio.subprocess.PIPE

@@ -14,6 +14,7 @@ from tests.server.running import running_server
 LOOK_UP = ClientTool("look_up", "", {"type": "object"})
 
 
+@pytest.mark.deep("restarts")
 async def test_a_container_at_a_server_pauses_freezes_and_is_copied(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -179,6 +179,7 @@ def test_names_of_files_lead_nowhere(upstream: ScriptedUpstream, client: Any, ga
     assert "\n" not in made.headers["content-disposition"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_head_without_an_end_is_cut_off(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     with started(tmp_path, upstream.url) as gateway:
         address = urlsplit(gateway.url)

@@ -146,6 +146,7 @@ def test_conversations_are_told_apart_if_the_upstream_repeats_its_ids(upstream: 
         assert texts(answer) == f"Noon in {question}."
 
 
+@pytest.mark.deep("restarts")
 def test_a_stream_without_an_end_is_given_up(upstream: ScriptedUpstream, client: Any) -> None:
     def endless(exchange: Exchange) -> None:
         exchange.begin_stream()
@@ -208,6 +209,7 @@ def test_the_key_is_in_no_part_of_an_error(upstream: ScriptedUpstream, tmp_path:
                 assert key not in json.dumps(caught.value.body)
 
 
+@pytest.mark.deep("restarts")
 def test_a_model_that_calls_without_end_in_one_sample_is_held_up(upstream: ScriptedUpstream, client: Any) -> None:
     upstream.will(says(*[python(str(number)) for number in range(103)]), says("done"))
     answer = Asking(client, stream=False)("go")

@@ -54,6 +54,7 @@ def images() -> list[str]:
     return sorted(path.name for path in names.glob("space-*")) if names.is_dir() else []
 
 
+@pytest.mark.deep("restarts")
 def test_a_container_outlives_a_stop_and_a_kill_and_says_what_is_missing(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

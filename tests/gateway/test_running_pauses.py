@@ -217,6 +217,7 @@ async def test_code_can_live_with_a_timeout(tmp_path: Path) -> None:
         assert stdout == "Calling tool ['get_weather'] timed out (no response after 1s).\nB\n"
 
 
+@pytest.mark.deep("restarts")
 async def test_waiting_for_the_client_does_not_count_as_running(tmp_path: Path) -> None:
     async with a_place(tmp_path, quick(cell_seconds=0.5, call_seconds=1.0)) as place:
         container = await place.container()
@@ -295,6 +296,7 @@ async def test_a_shell_that_is_given_no_tools_has_no_commands(place: Place) -> N
     assert "get_weather: command not found" in content(failed)["stderr"]
 
 
+@pytest.mark.deep("restarts")
 async def test_commands_that_a_shell_runs_at_once_are_told_at_once(tmp_path: Path) -> None:
     # So long that two programs of a busy machine have begun.
     async with a_place(tmp_path, quick(gather_commands_seconds=2.0, gather_at_most_seconds=30.0)) as place:
@@ -370,6 +372,7 @@ async def test_calls_of_threads_that_come_while_the_client_works_are_told_next(p
     assert content(await ends(run))["stdout"] == "['M', 'T']\n"
 
 
+@pytest.mark.deep("restarts")
 async def test_a_hundred_sequential_calls_in_one_cell(place: Place) -> None:
     container = await place.container()
     code = "total = 0\nfor n in range(100):\n    total += int(await get_weather(location=str(n)))\nprint(total)"

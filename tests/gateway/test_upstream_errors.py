@@ -150,6 +150,7 @@ def test_an_error_inside_a_stream_is_told_with_its_kind(upstream: ScriptedUpstre
     assert (caught.value.status_code, caught.value.type) == (200, "overloaded_error")
 
 
+@pytest.mark.deep("restarts")
 def test_an_upstream_that_stalls_is_given_up(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     with running_gateway(tmp_path, upstream.url, stall_seconds=0.3, answer_seconds=0.3) as gateway:
         with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:

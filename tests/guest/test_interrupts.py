@@ -266,6 +266,7 @@ def test_an_interrupt_right_after_the_value_comes_too_late(guest: Guest, code: s
     assert (outcome.value, outcome.exit_code, outcome.error, outcome.interrupted) == ("42", 0, None, False)
 
 
+@pytest.mark.deep("load")
 def test_an_interrupt_in_the_first_awaiting_cell_leaves_asyncio_whole(start_guest: Callable[..., Guest]) -> None:
     for delay in range(8):
         guest = start_guest()

@@ -145,6 +145,7 @@ def test_a_change_in_place_is_seen_and_looking_alone_changes_nothing(clean_guest
     assert after.fingerprint not in (None, before["x"].fingerprint)
 
 
+@pytest.mark.deep("restarts")
 def test_equal_content_has_equal_digests_in_another_process(start_guest: Callable[..., Guest]) -> None:
     digests = []
     for seed in ("1", "2"):
@@ -239,6 +240,7 @@ def test_looking_draws_no_random_numbers_and_imports_nothing(guest: Guest) -> No
     assert guest.run("random.getstate() == state, set(sys.modules) == before").value == "(True, True)"
 
 
+@pytest.mark.deep("load")
 def test_one_large_value_does_not_take_the_time_of_the_others(clean_guest: Guest) -> None:
     clean_guest.run("large = [[n] for n in range(2_000_000)]\nsmall = [1, 2]\ntext = 'a'")
     found = names(clean_guest, seconds=0.5)

@@ -85,6 +85,7 @@ def test_dicts_that_look_like_marks_are_dicts(guest: Guest, returns: Answer) -> 
     assert shown(guest, "get()") == "[{'$ramet': 0, 'more': {'$ramet': [1]}}]"
 
 
+@pytest.mark.deep("load")
 def test_a_hundred_megabytes_come(guest: Guest, returns: Answer) -> None:
     large = bytes(range(256)) * (400 << 10)
     returns(Blob(encode([{"$ramet": 0}, "end"], [("bytes", large)])))

@@ -326,6 +326,7 @@ def test_an_unknown_execution_is_told(sandbox: Sandbox) -> None:
     assert refused.value.argument == "on_disconnect"
 
 
+@pytest.mark.deep("load")
 def test_one_client_has_five_hundred_cells_at_once() -> None:
     async def crowd() -> list[str | None]:
         async with AsyncSandbox() as sandbox:

@@ -68,6 +68,7 @@ def _boot(store: ImageFolder, monotonic: float) -> None:
     store.change_manifest(change, store.saved("loaded"))
 
 
+@pytest.mark.deep("restarts")
 def test_on_another_kernel_threads_go_on_and_clocks_are_right(store: ImageFolder) -> None:
     _save(store, later=1000)
     _other_vdso(store)
@@ -115,6 +116,7 @@ def test_a_kernel_that_had_one_area_less(store: ImageFolder) -> None:
     assert found["results"] == ["(True, True)"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_clock_of_another_boot_goes_on_and_so_does_the_shift_of_a_shift(store: ImageFolder) -> None:
     _save(store, later=1000)
     _boot(store, 100_000)
@@ -157,6 +159,7 @@ def test_a_clock_that_is_ahead_here_goes_on_from_where_it_was(store: ImageFolder
     assert found["results"] == ["(True, [], [], [])"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_processor_that_lacks_something_is_told_by_its_name(store: ImageFolder) -> None:
     _save(store, later=1000)
 

@@ -45,6 +45,7 @@ def assert_refused(forged: ExportedFile, folder: Path, said: str) -> None:
         assert value(neighbour, "1 + 1") == 2
 
 
+@pytest.mark.deep("restarts")
 def test_a_file_that_was_only_written_anew_is_loaded(forged: ExportedFile, tmp_path: Path) -> None:
     with Snapshot.load(forged.write(tmp_path / "x.ramet")) as loaded, Sandbox(loaded) as copy:
         assert value(copy, "os.read(reading, 9), shared[:5], listening.getsockname()") == (
@@ -220,6 +221,7 @@ def test_a_file_that_claims_to_be_enormous_is_refused_before_anything_is_written
         Snapshot.load(path)
 
 
+@pytest.mark.deep("restarts")
 def test_what_an_image_asks_for_is_made_without_capabilities(forged: ExportedFile, tmp_path: Path) -> None:
     """A port that takes a capability: the sandbox has none when it binds it."""
     forged.things("InternetSocket")[0]["local"][1] = 80

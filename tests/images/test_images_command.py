@@ -37,6 +37,7 @@ def saved(store: ImageFolder) -> ImageFolder:
     return store
 
 
+@pytest.mark.deep("restarts")
 def test_images_are_listed_checked_and_removed(saved: ImageFolder) -> None:
     rows = json.loads(ramet(saved, "--json").stdout)
     assert [(row["name"], row["kind"]) for row in rows] == [("loaded", "snapshot"), ("default", "template")]

@@ -60,6 +60,7 @@ def test_the_file_is_its_owners_and_appears_when_it_is_complete(sandbox: Sandbox
     assert os.listdir(tmp_path) == ["mine.ramet"]
 
 
+@pytest.mark.deep("restarts")
 async def test_programs_on_an_event_loop_export_and_load(tmp_path: Path) -> None:
     async with AsyncSandbox() as sandbox:
         await sandbox.run_code("x = 41")

@@ -92,6 +92,7 @@ def test_a_killed_program_costs_the_cells_since_the_last_checkpoint(warm_store: 
         assert found["texts"][1:] == SEEN[1:]
 
 
+@pytest.mark.deep("restarts")
 def test_closing_keeps_its_state_until_it_is_discarded(warm_store: ImageFolder) -> None:
     made = warm_store.program(
         """
@@ -183,6 +184,7 @@ again.close()
     assert said.split() == ["EngineLost", "7", "True"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_full_disk_leaves_the_last_checkpoint(warm_store: ImageFolder) -> None:
     """What cannot be written does not harm the sandbox, nor what was written before."""
     said = warm_store.program(

@@ -119,6 +119,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.deep("restarts")
 def test_what_a_killed_engine_left_is_removed_by_the_next_one(store: ImageFolder) -> None:
     store.program(_KILLED_ENGINE)
     assert _points(store)
@@ -137,6 +138,7 @@ def test_without_images_states_are_dropped_as_memory_asks(tmp_path: Path, monkey
             assert sandbox.history()[1].note == "its memory was needed for sandboxes that were used more recently"
 
 
+@pytest.mark.deep("restarts")
 def test_an_image_that_is_gone_or_broken_costs_only_its_point(no_memory_for_points: ImageFolder) -> None:
     with Sandbox(history=20) as sandbox:
         for number in range(4):

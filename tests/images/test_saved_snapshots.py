@@ -40,6 +40,7 @@ def test_another_program_has_all_that_was_saved(saved: ImageFolder) -> None:
     assert saved.run(*LOOK, template="loaded")["results"] == SEEN
 
 
+@pytest.mark.deep("restarts")
 def test_a_sandbox_from_disk_is_forked_frozen_and_saved_again(saved: ImageFolder) -> None:
     program = """
     from ramet import Sandbox
@@ -66,6 +67,7 @@ def test_a_name_that_is_saved_again_means_the_new_one(sandbox: Sandbox) -> None:
             assert value(copy, "x") == number
 
 
+@pytest.mark.deep("restarts")
 def test_a_name_that_another_program_has_saved_or_removed_since_is_seen(saved: ImageFolder) -> None:
     program = """
     import os, subprocess, sys
@@ -124,6 +126,7 @@ def test_limits_and_variables_can_be_given_on_top(sandbox: Sandbox) -> None:
 _MORE = pytest.mark.deep("attacks")
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize(
     "part", ["state", *(pytest.param(part, marks=_MORE) for part in ("manifest.json", "files", "pages", "threads"))]
 )
@@ -195,6 +198,7 @@ MEMORY_LIKE_MEMORY = (
 )
 
 
+@pytest.mark.deep("restarts")
 def test_memory_from_disk_grows_and_is_given_back_like_any_other(store: ImageFolder) -> None:
     """Large blocks grow by mremap, and allocators rely on zeros in what they have given back."""
     store.program(
@@ -215,6 +219,7 @@ def test_memory_from_disk_grows_and_is_given_back_like_any_other(store: ImageFol
     ]
 
 
+@pytest.mark.deep("restarts")
 def test_a_clock_that_went_through_a_reboot_goes_on_through_the_next_image(warm_store: ImageFolder) -> None:
     def reboot(manifest: dict[str, Any]) -> None:
         manifest["boot"] = "another"
@@ -235,6 +240,7 @@ def test_a_clock_that_went_through_a_reboot_goes_on_through_the_next_image(warm_
     assert goes_on == "True"
 
 
+@pytest.mark.deep("restarts")
 def test_a_mapping_larger_than_any_disk_is_no_burden(store: ImageFolder) -> None:
     program = """
     from ramet import RametError, Sandbox
@@ -252,6 +258,7 @@ def test_a_mapping_larger_than_any_disk_is_no_burden(store: ImageFolder) -> None
     assert store.program(program).split() == ["True", "1"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_library_that_is_replaced_while_the_engine_runs_is_not_taken_for_the_one_in_memory(
     store: ImageFolder, tmp_path: Path
 ) -> None:
@@ -281,6 +288,7 @@ def test_a_library_that_is_replaced_while_the_engine_runs_is_not_taken_for_the_o
     assert store.run("own.version(), own._handle > 0", template="loaded")["results"] == ["(1, True)"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_library_that_was_replaced_since_is_named_with_the_cure(store: ImageFolder, tmp_path: Path) -> None:
     folder = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)

@@ -86,6 +86,7 @@ def test_what_others_could_have_written_is_not_used(warm_store: ImageFolder, cha
     assert found["images"]["poured"] == 0
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
 def test_a_full_disk_leaves_the_old_image_and_no_rest(store: ImageFolder, tmp_path: Path) -> None:
     store.folder.mkdir(parents=True, mode=0o700)

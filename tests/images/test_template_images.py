@@ -124,6 +124,7 @@ def test_a_name_that_leads_nowhere_is_written_again(warm_store: ImageFolder, con
     assert warm_store.run("1")["images"]["poured"] == 1
 
 
+@pytest.mark.deep("restarts")
 def test_an_image_with_another_key_is_not_believed(warm_store: ImageFolder) -> None:
     (warm_store.folder / "key").write_bytes(os.urandom(32))
     found = warm_store.run("1")
@@ -147,6 +148,7 @@ def _venv(folder: Path) -> tuple[str, Path]:
     return str(folder / "bin" / "python"), packages
 
 
+@pytest.mark.deep("restarts")
 def test_a_changed_module_is_noticed(store: ImageFolder, tmp_path: Path) -> None:
     python, packages = _venv(tmp_path / "venv")
     (packages / "mine.py").write_text("value = 1")
@@ -177,6 +179,7 @@ def test_after_a_reboot_the_clock_goes_on(warm_store: ImageFolder) -> None:
     assert all(100_000 <= float(result) - then < 100_000 + 3600 for result in found["results"])
 
 
+@pytest.mark.deep("restarts")
 def test_programs_at_once_on_an_empty_store_leave_one_image(store: ImageFolder) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: store.run("1 + 1")["results"], range(4)))

@@ -131,6 +131,7 @@ def test_one_event_loop_after_another_can_use_the_engine() -> None:
         assert asyncio.run(session()) == "42"
 
 
+@pytest.mark.deep("restarts")
 def test_a_handle_used_after_fork_says_so_and_the_parent_goes_on(start_program: Callable[[str], Program]) -> None:
     program = start_program("""
         import os
@@ -160,6 +161,7 @@ def test_a_handle_used_after_fork_says_so_and_the_parent_goes_on(start_program: 
     ]
 
 
+@pytest.mark.deep("restarts")
 def test_a_forked_child_that_exits_normally_does_not_end_the_parents_engine(
     start_program: Callable[[str], Program],
 ) -> None:

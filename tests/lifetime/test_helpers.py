@@ -82,11 +82,13 @@ def _run(program: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("name", ["launcher", "engine", "holder"])
 def test_what_sandboxes_cannot_do_without_is_replaced_with_the_engine(name: str) -> None:
     """Not an engine that stays and fails at everything: the next Sandbox() has another one. It says why it ended."""
     assert _run(_LOST, name) == f"{name == 'holder'}\n42 False\n"
 
 
+@pytest.mark.deep("restarts")
 def test_the_proxy_is_replaced_and_sandboxes_go_on() -> None:
     assert _run(_PROXY) == "42\n42\n"

@@ -136,6 +136,7 @@ def test_an_exception_at_each_line_of_a_call_that_makes_something_leaves_nothing
         assert parent.run_code("x").value == "1"
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("what", ["sandbox", "snapshot"])
 def test_a_close_that_is_interrupted_closes_all_the_same(place: Place, what: str) -> None:
     def made() -> Callable[[], object]:

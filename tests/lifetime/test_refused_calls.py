@@ -103,6 +103,7 @@ def test_where_a_call_is_refused_the_error_says_that_the_host_is_not_capable_and
     assert "--security-opt seccomp=unconfined" in done.stdout
 
 
+@pytest.mark.deep("restarts")
 def test_without_a_host_name_of_its_own_a_sandbox_runs_all_the_same() -> None:
     doctor = _doctor("sethostname", errno.EPERM)
     assert doctor.returncode == 0, doctor.stdout

@@ -137,6 +137,7 @@ async def test_what_a_cell_has_cleared_is_not_told(connect: Connect, watched: bo
         assert text_of(made) == "2"
 
 
+@pytest.mark.deep("restarts")
 async def test_a_plot_and_an_error_come_back_with_progress_too(connect: Connect) -> None:
     async with connect() as talk:
 
@@ -204,12 +205,14 @@ async def test_tools_are_described_for_models(connect: Connect) -> None:
         assert tools["fork"].output_schema is not None
 
 
+@pytest.mark.deep("restarts")
 async def test_models_are_told_how_to_use_it(server_url: str, tmp_path: Path) -> None:
     for transport in ("stdio", "stdio-handshake", "http"):
         async with talking(transport, server_url, tmp_path / "server.log") as talk:
             assert "keep their state" in (talk.client.instructions or "")
 
 
+@pytest.mark.deep("restarts")
 async def test_an_older_client_over_stdio(tmp_path: Path) -> None:
     async with talking("stdio-handshake", None, tmp_path / "server.log") as talk:
         assert talk.client.protocol_version == "2025-11-25"

@@ -50,6 +50,7 @@ def call(number: int, code: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
+@pytest.mark.deep("restarts")
 def test_standard_output_has_nothing_but_the_protocol() -> None:
     """The input ends when all answers are there: it ends the server, and cells that run."""
     process = start()
@@ -66,6 +67,7 @@ def test_standard_output_has_nothing_but_the_protocol() -> None:
     assert (rest, said, process.returncode) == ("", "", 0)
 
 
+@pytest.mark.deep("restarts")
 def test_no_sandbox_is_made_for_a_client_that_needs_none() -> None:
     process = start()
     out, said = process.communicate(json.dumps(INITIALIZE) + "\n", timeout=WAIT_SECONDS)
@@ -73,6 +75,7 @@ def test_no_sandbox_is_made_for_a_client_that_needs_none() -> None:
     assert (said, process.returncode) == ("", 0)
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(number: int) -> None:
     process = start()
@@ -96,6 +99,7 @@ async def test_sandboxes_are_made_as_told(tmp_path: Path) -> None:
         assert too_much.is_error
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -227,6 +231,7 @@ async def test_web_pages_do_not_get_in(server_url: str, headers: dict[str, str],
         assert ((await http.post(server_url, json={}, headers=later)).status_code == status) == (status != 200)
 
 
+@pytest.mark.deep("restarts")
 async def test_a_proxy_may_give_it_another_name() -> None:
     with http_server("--allow-host", "sandboxes.example") as server:
         async with httpx2.AsyncClient(headers=HEADERS, timeout=WAIT_SECONDS) as http:
@@ -243,6 +248,7 @@ async def test_a_proxy_may_give_it_another_name() -> None:
                 assert (await http.post(server.url, json=INITIALIZE, headers=headers)).status_code == 403
 
 
+@pytest.mark.deep("restarts")
 async def test_many_clients_at_once(server_url: str) -> None:
     async def one(number: int) -> str:
         async with Client(server_url) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
@@ -45,6 +46,7 @@ async def test_forks_and_sandboxes_of_snapshots_have_network_and_secrets_too() -
             await session.close()
 
 
+@pytest.mark.deep("restarts")
 async def test_a_model_is_told_what_can_be_reached() -> None:
     arguments = [*COMMAND[1:], "mcp", "--network", "api.example", "--secret", "KEY@api.example"]
     started = StdioServerParameters(command=sys.executable, args=arguments, env=environment(KEY=VALUE))
@@ -56,6 +58,7 @@ async def test_a_model_is_told_what_can_be_reached() -> None:
     assert VALUE not in told
 
 
+@pytest.mark.deep("restarts")
 def test_a_secret_without_its_variable_ends_the_command() -> None:
     ended = subprocess.run(
         [*COMMAND, "mcp", "--network", "api.example", "--secret", "KEY_THAT_IS_NOT_SET@api.example"],

@@ -95,6 +95,7 @@ async def test_a_session_that_a_client_ends_leaves_nothing(ramet_url: str) -> No
         await asyncio.to_thread(wait_until, nothing_at(ramet_url), "the sandboxes are closed")
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("transport", ["http", "http-without-sessions"])
 async def test_a_session_that_is_not_used_ends(ramet_url: str, tmp_path: Path, transport: str) -> None:
     """Its client is killed in the middle of a cell, and says nothing any more."""
@@ -121,6 +122,7 @@ async def test_a_session_that_is_used_goes_on(tmp_path: Path) -> None:
             assert await talk.text("run_python", code="x") == "value: 1"
 
 
+@pytest.mark.deep("restarts")
 async def test_a_server_that_is_told_to_stop_closes_what_there_is(ramet_url: str) -> None:
     with http_server("--url", ramet_url) as server:
         async with Client(server.url, mode="2026-07-28") as client:
@@ -130,6 +132,7 @@ async def test_a_server_that_is_told_to_stop_closes_what_there_is(ramet_url: str
         assert nothing_at(ramet_url)()
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("end", ["is told to end", "is killed"])
 def test_nothing_is_left_of_a_server_whose_client(tmp_path: Path, end: str) -> None:
     mounted = mounts()
@@ -151,6 +154,7 @@ def test_nothing_is_left_of_a_server_whose_client(tmp_path: Path, end: str) -> N
         program.close()
 
 
+@pytest.mark.deep("restarts")
 async def test_sandboxes_at_a_server_end_with_a_client_over_stdio(ramet_url: str, tmp_path: Path) -> None:
     async with talking("stdio", None, tmp_path / "log", "--url", ramet_url) as talk:
         await talk.call("run_python", code="x = 1")
@@ -158,6 +162,7 @@ async def test_sandboxes_at_a_server_end_with_a_client_over_stdio(ramet_url: str
     await asyncio.to_thread(wait_until, nothing_at(ramet_url), "the sandbox is closed")
 
 
+@pytest.mark.deep("restarts")
 async def test_a_sandbox_that_ended_by_itself_is_told_and_replaced(ramet_url: str, tmp_path: Path) -> None:
     async with talking("stdio", None, tmp_path / "log", "--url", ramet_url) as talk:
         await talk.call("run_python", code="x = 1")

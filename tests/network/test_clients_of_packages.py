@@ -63,6 +63,7 @@ def place(request: pytest.FixtureRequest, things: More, authority: trustme.CA, a
             yield Place(server, made)
 
 
+@pytest.mark.deep("load")
 def test_pip_installs_with_dependencies(place: Place) -> None:
     index = place.server.url("/simple/", "pypi-index.example")
     code, said = place.bash(f"python -m pip install --target /tmp/by-pip --index-url {index} needs-it")

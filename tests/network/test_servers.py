@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 import trustme
 
 from tests.network import servers
@@ -79,6 +80,7 @@ def test_a_git_repository_can_be_cloned(tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "hello.txt").read_text() == "hello from git\n"
 
 
+@pytest.mark.deep("load")
 def test_a_package_index_can_be_installed_from(tmp_path: Path) -> None:
     with http_serving(more=package_index(wheel("tiny_thing", "1.2"), wheel("tiny_thing", "1.3"))) as server:
         command = [sys.executable, "-m", "pip", "--isolated", "install", "-q", "--proxy", "", "--target", str(tmp_path)]

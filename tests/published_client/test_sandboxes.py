@@ -116,6 +116,7 @@ def test_forks_and_merges_that_are_not_allowed(published: Any, server: Server) -
     client.close()
 
 
+@pytest.mark.deep("load")
 def test_keys(tmp_path: Path) -> None:
     with running_server(tmp_path, "--require-key") as server:
         stranger = podflare.Client(host=server.url, api_key="rmt_wrong")

@@ -162,6 +162,7 @@ def test_who_says_nothing_does_not_keep_out_who_does(tmp_path: Path) -> None:
             assert status(said_to(worker.port, b"GET /v1/healthz HTTP/1.0\r\n\r\n")) == 503
 
 
+@pytest.mark.deep("restarts")
 def test_a_connection_that_is_being_answered_is_not_given_up_for_another(tmp_path: Path) -> None:
     with running_server(tmp_path, "--max-connections", "10") as server, ExitStack() as opened:
         client = Client(server.port)
@@ -185,6 +186,7 @@ def resident_bytes(pid: int) -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.deep("restarts")
 def test_answers_that_nobody_reads_do_not_fill_the_memory(locked_server: Server, key: str, alice: Client) -> None:
     """A result of ten megabytes, asked for again and again by somebody who never takes it."""
     client = alice
@@ -213,6 +215,7 @@ def test_answers_that_nobody_reads_do_not_fill_the_memory(locked_server: Server,
     client.remove(sandbox_id)
 
 
+@pytest.mark.deep("restarts")
 def test_long_bodies_that_are_never_complete_do_not_fill_the_memory(locked_server: Server, key: str) -> None:
     head = f"POST /v1/call HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {70 << 20}\r\n\r\n"
     frame = encode(calls.RUN, {"sandbox": "sbx_0"}, b"#" * (65 << 20))

@@ -140,6 +140,7 @@ def test_an_operator_who_ends_a_sandbox_is_there_with_whose_it_was(server: Serve
     operator.close()
 
 
+@pytest.mark.deep("restarts")
 def test_without_an_audit_log_there_is_none(tmp_path: Path) -> None:
     with running_server(tmp_path, "--audit-log-mib", "0") as server:
         client = Client(server.port)

@@ -7,6 +7,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.server.running import Server, running_server
 from tests.server.talking import Client
 
@@ -20,6 +22,7 @@ def back_up(state: Path, copy: Path) -> None:
         shutil.copy2(state / name, copy / name)
 
 
+@pytest.mark.deep("restarts")
 def test_a_backup_has_the_keys_their_limits_and_the_ends_of_sandboxes(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         key = server.create_key("ci", "--sandboxes", "3")

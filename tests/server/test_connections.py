@@ -88,6 +88,7 @@ def test_a_body_that_stops_coming_is_given_up(worker: WorkerProcess) -> None:
     assert _exchange(worker, head + b"{") == b""
 
 
+@pytest.mark.deep("restarts")
 def test_an_idle_connection_is_closed_and_a_used_one_is_not(worker: WorkerProcess) -> None:
     with raw_connection(worker.port) as connection:
         until = time.monotonic() + 2

@@ -126,6 +126,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_its_cell_ends(impatient: Wor
     client.close()
 
 
+@pytest.mark.deep("restarts")
 def test_silence_is_broken_by_something_that_means_nothing(impatient: WorkerProcess) -> None:
     client = Client(impatient.port)
     sandbox_id = client.create()
@@ -150,6 +151,7 @@ def _answer_to(client: Client, sandbox_id: str, path: str, body: object) -> Answ
     return Answer(response.status, {}, first + response.read())
 
 
+@pytest.mark.deep("restarts")
 def test_a_long_create_is_not_silent(impatient: WorkerProcess) -> None:
     client = Client(impatient.port)
     request = {"template": "slow", "preload": ["numpy", "pandas", "matplotlib.pyplot"]}

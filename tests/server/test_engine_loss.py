@@ -72,6 +72,7 @@ class Streaming:
         self._client.close()
 
 
+@pytest.mark.deep("restarts")
 def test_a_lost_engine_ends_every_stream_with_an_error(server: Server, talker: Client) -> None:
     ids = [talker.create() for _ in range(3)]
     lines, chunks, frames = (
@@ -102,6 +103,7 @@ def test_a_lost_engine_ends_every_stream_with_an_error(server: Server, talker: C
     assert (answer.status, calls.read_error(answer.frames[0].header).details["cause"]) == (410, "lost")
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.promise("survive-worker")
 def test_after_a_kill_of_the_worker_the_cell_goes_on_and_its_result_is_there(server: Server, talker: Client) -> None:
     sandbox_id = talker.create()
@@ -165,6 +167,7 @@ def _swallow(client: Client, sandbox_id: str, code: str, execution: str) -> None
 # A graceful stop
 
 
+@pytest.mark.deep("restarts")
 def test_a_stop_lets_running_cells_end_and_begins_nothing_new(server: Server, talker: Client) -> None:
     sandbox_id = talker.create()
     running = Client(server.port)
@@ -189,6 +192,7 @@ def _refused(client: Client) -> bool:
     return client.ask("POST", "/v1/sandboxes", {}).status == 503
 
 
+@pytest.mark.deep("restarts")
 def test_a_stop_ends_what_does_not_end_by_itself(server: Server, talker: Client) -> None:
     lines = Streaming(talker, talker.create(), "lines")
     frames = Streaming(talker, talker.create(), "frames")
@@ -200,6 +204,7 @@ def test_a_stop_ends_what_does_not_end_by_itself(server: Server, talker: Client)
     assert server.wait() == 0
 
 
+@pytest.mark.deep("restarts")
 def test_idle_connections_do_not_hold_up_a_stop(server: Server) -> None:
     held = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(20)]
     held[0].sendall(b"GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

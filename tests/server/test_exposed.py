@@ -466,6 +466,7 @@ def test_a_fork_has_none_of_its_parents_urls(client: Client) -> None:
     client.remove(sandbox_id)
 
 
+@pytest.mark.deep("restarts")
 def test_a_url_survives_the_worker(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         client = Client(server.port)

@@ -54,6 +54,7 @@ def test_keys_are_listed_on_a_full_disk(state: Path) -> None:
     assert "exit 0" in said
 
 
+@pytest.mark.deep("restarts")
 def test_a_key_that_cannot_be_written_is_told_so_and_nobody_is_told_to_move_the_records_away(state: Path) -> None:
     said = on_a_small_disk(state, "for n in 1 2 3 4 5 6 7 8; do ramet keys create --name more$n; done; ramet keys list")
     assert "Traceback" not in said
@@ -132,6 +133,7 @@ def test_only_records_that_are_broken_are_to_be_moved_away(tmp_path: Path) -> No
         assert "move the file away" in (refused.value.hint or "")
 
 
+@pytest.mark.deep("restarts")
 def test_a_server_says_why_it_cannot_record_an_exposure(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.start()

@@ -190,6 +190,7 @@ def test_bytes_that_are_no_frames_are_refused(target: Target) -> None:
         assert 400 <= answer.status < 500, (data, answer)
 
 
+@pytest.mark.deep("restarts")
 def test_a_call_that_is_malformed_disturbs_nobody_else(target: Target) -> None:
     """The engine hangs up on who breaks the protocol; that connection must not be another's next."""
     for _ in range(100):

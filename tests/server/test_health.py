@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.server.running import running_server
 from tests.server.talking import Client, wait_until
 from tests.server.workers import running_worker
@@ -23,6 +25,7 @@ def test_a_server_without_an_engine_lives_and_is_not_ready(tmp_path: Path) -> No
         client.close()
 
 
+@pytest.mark.deep("restarts")
 def test_a_server_that_was_told_to_stop_lives_and_takes_no_work(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         client, busy = Client(server.port), Client(server.port)

@@ -131,6 +131,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.deep("restarts")
 def test_a_keeper_stays_for_a_client_that_lives_and_ends_when_it_has_been_alone(
     start_keeper: StartKeeper, tmp_path: Path
 ) -> None:

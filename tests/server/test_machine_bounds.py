@@ -45,6 +45,7 @@ def room(server: Server) -> bool:
     return bool(answer.json["room"])
 
 
+@pytest.mark.deep("restarts")
 def test_sandboxes_of_all_keys_together_are_limited(server: Server, clients: list[Client]) -> None:
     one, two = clients
     first, second = one.create(memory_mib=64), two.create(memory_mib=64)
@@ -83,6 +84,7 @@ def test_more_memory_than_the_server_ever_gives_is_not_told_as_a_full_server(cli
     assert "try again" not in answer.json["hint"]
 
 
+@pytest.mark.deep("restarts")
 def test_a_server_says_at_its_start_that_its_bound_is_less_than_a_sandbox_gets_unasked(tmp_path: Path) -> None:
     with running_server(tmp_path, "--max-memory", "100M") as server:
         assert "all must ask for less" in server.banner
@@ -118,6 +120,7 @@ def test_sixty_four_clients_at_once_get_no_more_than_there_is(server: Server, ke
         talker.close()
 
 
+@pytest.mark.deep("restarts")
 def test_the_bounds_hold_after_the_server_was_killed(tmp_path: Path) -> None:
     with running_server(tmp_path, "--max-sandboxes", "2") as server:
         client = Client(server.port)

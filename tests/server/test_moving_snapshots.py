@@ -11,6 +11,7 @@ from tests.images.forging import ExportedFile
 from tests.server.running import running_server
 
 
+@pytest.mark.deep("restarts")
 def test_a_snapshot_leaves_a_server_and_comes_back_as_the_callers_own(tmp_path: Path) -> None:
     path = tmp_path / "x.ramet"
     with running_server(tmp_path) as server:

@@ -170,6 +170,7 @@ def with_key(keyed: Server) -> Iterator[WithKey]:
         client.close()
 
 
+@pytest.mark.deep("restarts")
 def test_a_key_may_have_nothing_unless_it_says_so(with_key: WithKey) -> None:
     client = with_key("plain")
     assert client.ask("GET", "/v1/whoami").json["network"] == []

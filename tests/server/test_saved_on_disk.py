@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.server.asking import Caller
 from tests.server.running import running_server
 
@@ -17,6 +19,7 @@ def save(caller: Caller, name: str, code: str) -> None:
     assert caller.ask("DELETE", f"/v1/snapshots/{snapshot_id}").status == 204
 
 
+@pytest.mark.deep("restarts")
 def test_what_is_saved_is_there_after_a_restart_and_is_each_keys_own(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         alice, bob = (Caller(server.url, server.create_key(name)) for name in ("alice", "bob"))
@@ -44,6 +47,7 @@ def test_what_is_saved_is_there_after_a_restart_and_is_each_keys_own(tmp_path: P
         assert not any(path.name == "key" for path in server.state.rglob("*"))
 
 
+@pytest.mark.deep("restarts")
 def test_a_persistent_sandbox_is_resumed_after_a_restart_until_it_is_discarded(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         alice, bob = (Caller(server.url, server.create_key(name)) for name in ("alice", "bob"))

@@ -75,6 +75,7 @@ def test_sandboxes_on_disk_are_there_again_after_a_restart(tmp_path: Path, how: 
         assert _states(bob) == {}
 
 
+@pytest.mark.deep("restarts")
 def test_idle_sandboxes_sleep_instead_of_ending_when_the_server_is_told_so(tmp_path: Path) -> None:
     with running_server(tmp_path, "--on-idle", "hibernate", "--idle-timeout", "0.5", "--kept-days", "2") as server:
         alice = Caller(server.url, server.create_key("alice"))

@@ -106,6 +106,7 @@ def run(server: Server, sandbox_id: str, code: str) -> str:
         return calls.read_result(ask(connection, calls.RUN, header, code.encode())).stdout
 
 
+@pytest.mark.deep("restarts")
 def test_after_kill_of_the_supervisor_the_worker_is_gone_and_the_sandboxes_are_there(server: Server) -> None:
     server.start()
     sandbox_id = make_sandbox(server)
@@ -121,6 +122,7 @@ def test_after_kill_of_the_supervisor_the_worker_is_gone_and_the_sandboxes_are_t
     assert run(server, sandbox_id, "print(x + 1)") == "42\n"
 
 
+@pytest.mark.deep("restarts")
 def test_with_no_time_to_linger_the_server_starts_and_sandboxes_end_when_it_is_killed(tmp_path: Path) -> None:
     server = Server(tmp_path, "--linger", "0")
     server.start()
@@ -142,6 +144,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("started_by", ["systemd", "a person"])
 def test_sandboxes_end_with_a_killed_server_only_where_systemd_could_start_no_other_beside_them(
     server: Server, started_by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -161,6 +164,7 @@ def test_sandboxes_end_with_a_killed_server_only_where_systemd_could_start_no_ot
         assert run(server, sandbox_id, "print(6 * 7)") == "42\n"
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("victim", ["worker", "introducer"])
 def test_a_worker_that_is_killed_is_replaced_and_nobody_is_turned_away(server: Server, victim: str) -> None:
     server.start()
@@ -175,6 +179,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_is_turned_away(server: S
     assert "worker ended" in server.log.read_text()
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("victim", ["keeper", "launcher", "engine", "holder"])
 def test_a_lost_engine_leaves_no_process_and_is_replaced_while_the_server_goes_on(server: Server, victim: str) -> None:
     server.start()
@@ -206,6 +211,7 @@ def test_a_graceful_stop_leaves_no_process_mount_group_or_socket(server: Server)
     assert left <= {"engine.log", "keeper.pid", "serve.pid", "ramet.db", "ramet.secret"}
 
 
+@pytest.mark.deep("restarts")
 def test_a_graceful_stop_also_ends_an_engine_that_another_server_had_started(server: Server) -> None:
     server.start()
     server.kill()
@@ -215,6 +221,7 @@ def test_a_graceful_stop_also_ends_an_engine_that_another_server_had_started(ser
     watch.wait_until_all_ended()
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_of_a_server_that_is_stopped_while_it_starts(server: Server, number: int) -> None:
     with start_without_waiting(server) as process:
@@ -226,6 +233,7 @@ def test_nothing_is_left_of_a_server_that_is_stopped_while_it_starts(server: Ser
     assert keeper_pid(server) == 0
 
 
+@pytest.mark.deep("restarts")
 def test_a_server_that_is_killed_while_it_starts_is_followed_by_one_that_starts(server: Server) -> None:
     with start_without_waiting(server) as process:
         wait_until(lambda: keeper_pid(server) != 0, "the keeper starts")
@@ -235,6 +243,7 @@ def test_a_server_that_is_killed_while_it_starts_is_followed_by_one_that_starts(
     assert run(server, make_sandbox(server), "print(x)") == "41\n"
 
 
+@pytest.mark.deep("restarts")
 def test_a_second_server_for_the_same_folder_refuses_and_the_first_goes_on(server: Server) -> None:
     server.start()
     done = serve("--port", "0", "--state", str(server.state))
@@ -244,6 +253,7 @@ def test_a_second_server_for_the_same_folder_refuses_and_the_first_goes_on(serve
     assert answers(server)
 
 
+@pytest.mark.deep("restarts")
 def test_a_port_that_is_in_use_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -262,6 +272,7 @@ def test_an_address_that_others_can_reach_is_refused_without_a_key(tmp_path: Pat
     assert "hint: make one first: ramet keys create --name NAME" in done.stderr
 
 
+@pytest.mark.deep("restarts")
 def test_an_address_that_others_can_reach_is_served_with_a_key(tmp_path: Path) -> None:
     server = Server(tmp_path, "--host", "0.0.0.0")
     server.create_key("laptop")
@@ -279,12 +290,14 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_refused(tmp_path: Path)
     assert "a unix socket in it allows 95" in done.stderr
 
 
+@pytest.mark.deep("restarts")
 def test_a_folder_that_others_could_read_is_made_private(server: Server) -> None:
     server.state.mkdir(mode=0o755)
     server.start()
     assert server.state.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.deep("restarts")
 def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +334,7 @@ def start_without_waiting(server: Server) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.deep("restarts")
 def test_an_engine_of_another_build_is_recognised_and_left_alone(server: Server) -> None:
     server.start()
     sandbox_id = make_sandbox(server)

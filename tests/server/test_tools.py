@@ -282,6 +282,7 @@ def test_tools_of_another_key_cannot_be_set_nor_answered(keyed_server: Server) -
     bob.close()
 
 
+@pytest.mark.deep("restarts")
 def test_while_a_call_waits_the_server_says_that_it_is_alive(tmp_path: Path) -> None:
     keeper = KeeperProcess(tmp_path / "state")
     try:

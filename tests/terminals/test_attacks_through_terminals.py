@@ -94,6 +94,7 @@ def open_many(sandbox: Sandbox, count: int) -> list[int | str]:
         return list(threads.map(open_one, range(count)))
 
 
+@pytest.mark.deep("load")
 def test_nobody_looks_into_the_helper_while_it_has_power(hostile: Sandbox) -> None:
     hostile.run_code(_LURK + _LOOK_INSIDE)
     codes = open_many(hostile, 150)
@@ -104,6 +105,7 @@ def test_nobody_looks_into_the_helper_while_it_has_power(hostile: Sandbox) -> No
     assert [line for line in seen if not line.startswith("met ")] == []
 
 
+@pytest.mark.deep("restarts")
 def test_killing_the_helper_only_ends_the_terminal(hostile: Sandbox) -> None:
     hostile.run_code(_LURK + "lurk(lambda name, log: os.kill(int(name), signal.SIGKILL))")
     codes = open_many(hostile, 100)

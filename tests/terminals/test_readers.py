@@ -69,6 +69,7 @@ def test_all_readers_see_the_same(shell: Screen, sandbox: Sandbox) -> None:
     assert {screen.terminal.wait() for screen in others} == {3}
 
 
+@pytest.mark.deep("load")
 def test_the_last_mebibyte_is_kept(sandbox: Sandbox) -> None:
     terminal = sandbox.terminal("stty raw; seq -w 1 500000")  # 3.5 million bytes
     assert terminal.wait() == 0

@@ -147,6 +147,7 @@ def test_shutting_the_control_socket_down_harms_nobody_else(
     assert last.value == "42"
 
 
+@pytest.mark.deep("load")
 def test_reading_from_the_control_socket_takes_only_the_own_cells(
     sandbox: Sandbox, neighbour_still_answers: Check
 ) -> None:
@@ -226,6 +227,7 @@ for _ in range(200):
     neighbour_still_answers()
 
 
+@pytest.mark.deep("load")
 def test_a_cell_that_never_reads_is_ended_at_its_deadline(sandbox: Sandbox, neighbour_still_answers: Check) -> None:
     """A large cell waits in the socket; the engine waits for the guest without holding anybody up."""
     armed(sandbox)
@@ -318,6 +320,7 @@ for _ in range(11):
     neighbour_still_answers()
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize(
     "header",
     [b'{"id":1,"exit_code":0,"error":null,"interrupted":false,"more":[' + b"[]," * 21_000 + b"0]}", done(1)[10:]],

@@ -224,6 +224,7 @@ def test_a_sandbox_that_was_prepared_for_a_network_is_given_to_nobody_without_on
             assert value(offline, "[name for name in os.environ if 'prox' in name.lower()]") == []
 
 
+@pytest.mark.deep("restarts")
 def test_a_proxy_that_stands_still_holds_up_neither_the_engine_nor_those_without_a_network(server: Server) -> None:
     """What strangers send may keep it busy; it is ended then, which takes a while."""
     with Sandbox(network=_network(server)) as busy:

@@ -112,6 +112,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     one.stop()
 
 
+@pytest.mark.deep("load")
 def test_a_key_whose_cells_have_many_descriptors_under_way_cuts_off_no_other(server: Server) -> None:
     hostile, other = server.create_key("hostile"), server.create_key("other")
     with Sandbox(url=server.url, api_key=hostile) as attacker, Sandbox(url=server.url, api_key=other) as victim:
@@ -147,6 +148,7 @@ def test_a_connection_that_cannot_be_made_is_a_limit_and_not_the_end_of_the_engi
     assert default_engine() is engine
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("way", ["by the listener", "by a descriptor"])
 def test_an_engine_without_descriptors_says_so_and_goes_on(way: str) -> None:
     engine = EmbeddedEngine(embedded.start_process)

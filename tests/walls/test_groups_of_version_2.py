@@ -257,6 +257,7 @@ def test_the_top_of_a_containers_own_groups_counts_as_given(given: Given) -> Non
     assert sorted(given.state()[0].split()) == sorted(given.controllers)
 
 
+@pytest.mark.deep("restarts")
 def test_ramet_serve_steps_aside_with_all_that_it_starts(given: Given, tmp_path: Path) -> None:
     given.mark_as_delegated()
     server = Server(tmp_path)

@@ -137,6 +137,7 @@ def test_an_owner_that_ends_leaves_nothing(owner: Owner, word: str) -> None:
     assert_nothing_is_left(owner, before)
 
 
+@pytest.mark.deep("restarts")
 def test_owner_and_launcher_killed_at_once_leave_no_process_and_the_next_engine_sweeps(owner: Owner) -> None:
     before = mounts()
     os.kill(owner.launcher, signal.SIGKILL)

@@ -90,6 +90,7 @@ def test_a_sandbox_gets_half_of_the_limit_that_its_owner_stands_under(limited: P
     assert _run(limited, program) == [str(_LIMIT_MIB // 2)]
 
 
+@pytest.mark.deep("load")
 def test_when_a_limit_around_all_is_reached_the_greedy_sandbox_goes_and_the_reason_is_told(limited: Path) -> None:
     score, starved, killed, lives = _run(limited, _STARVE)
     assert score == "1000"

@@ -200,6 +200,7 @@ if not flooding:
     still_calls(line, answers, attacked)
 
 
+@pytest.mark.deep("restarts")
 def test_huge_calls_to_a_client_that_does_not_read_take_little_of_the_engine(
     line: Line, answers: Line, attacked: str, neighbour_still_answers: Check
 ) -> None:

@@ -7,32 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ramet.cli import completion, doctor
-from ramet.cli.local import images, run, shell
 from ramet.cli.output import print_error
 from ramet.cli.parsing import CommandParser
-from ramet.cli.relatives import merge, take
-from ramet.cli.sandboxes import (
-    cp,
-    create,
-    diff,
-    exec,
-    fork,
-    log,
-    logs,
-    ps,
-    rewind,
-    rm,
-    snapshot,
-    templates,
-    top,
-    undo,
-)
-from ramet.cli.servers import gateway, keys, mcp, serve
-from ramet.cli.sleeping import hibernate, resume
 from ramet.errors import RametError
 
 if TYPE_CHECKING:
@@ -54,53 +33,74 @@ examples:
 """
 
 
-_COMMANDS = (
-    *(
-        run,
-        shell,
-        create,
-        exec,
-        cp,
-        ps,
-        top,
-        logs,
-        log,
-        undo,
-        rewind,
-        hibernate,
-        resume,
-        fork,
-        diff,
-        merge,
-        take,
-        snapshot,
-        templates,
-        images,
-        rm,
-    ),
-    *(serve, keys, gateway, mcp, doctor),
-)
+# In the order in which `ramet --help` lists them. A module is imported when its command is given: all of them together
+# take longer than many a command.
+_COMMANDS = {
+    "run": "ramet.cli.local.run",
+    "shell": "ramet.cli.local.shell",
+    "create": "ramet.cli.sandboxes.create",
+    "exec": "ramet.cli.sandboxes.exec",
+    "cp": "ramet.cli.sandboxes.cp",
+    "ps": "ramet.cli.sandboxes.ps",
+    "top": "ramet.cli.sandboxes.top",
+    "logs": "ramet.cli.sandboxes.logs",
+    "log": "ramet.cli.sandboxes.log",
+    "undo": "ramet.cli.sandboxes.undo",
+    "rewind": "ramet.cli.sandboxes.rewind",
+    "hibernate": "ramet.cli.sleeping.hibernate",
+    "resume": "ramet.cli.sleeping.resume",
+    "fork": "ramet.cli.sandboxes.fork",
+    "diff": "ramet.cli.sandboxes.diff",
+    "merge": "ramet.cli.relatives.merge",
+    "take": "ramet.cli.relatives.take",
+    "snapshot": "ramet.cli.sandboxes.snapshot",
+    "templates": "ramet.cli.sandboxes.templates",
+    "images": "ramet.cli.local.images",
+    "rm": "ramet.cli.sandboxes.rm",
+    "serve": "ramet.cli.servers.serve",
+    "keys": "ramet.cli.servers.keys",
+    "gateway": "ramet.cli.servers.gateway",
+    "mcp": "ramet.cli.servers.mcp",
+    "doctor": "ramet.cli.doctor",
+}
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of one."""
     parser = CommandParser(
         prog="ramet",
         description="Stateful Python sandboxes on your own machine.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ramet {version('ramet')}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     # Typed by the parsers it makes, whose class a command need not know.
     below: Any = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     commands: _SubParsersAction[argparse.ArgumentParser] = below
-    for module in _COMMANDS:
-        module.add_command(commands)
+    if only is not None:
+        import_module(_COMMANDS[only]).add_command(commands)
+        return parser
+    for module in _COMMANDS.values():
+        import_module(module).add_command(commands)
+    completion = import_module("ramet.cli.completion")
     completion.add_command(commands, parser)
     return parser
 
 
+class _ShowVersion(argparse.Action):
+    """Reads the version when it is asked for, because reading it takes longer than parsing."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"ramet {version('ramet')}")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = make_parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    only = arguments[0] if arguments and arguments[0] in _COMMANDS else None
+    parser = make_parser(only)
     chosen = parser.parse_args(arguments)
     if chosen.command is None:
         parser.print_help()
