@@ -55,6 +55,7 @@ def images() -> list[str]:
 
 
 @pytest.mark.deep("restarts")
+@pytest.mark.promise("containers-survive")
 def test_a_container_outlives_a_stop_and_a_kill_and_says_what_is_missing(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

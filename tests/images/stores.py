@@ -74,6 +74,10 @@ class ImageFolder:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def command(self, *arguments: str) -> str:
+        """Run `ramet` with this folder. Returns what it prints."""
+        return self.program("import sys; from ramet.cli.main import main; main(sys.argv[1:])", *arguments)
+
     def names(self) -> list[str]:
         return sorted(os.listdir(self.folder / "names"))
 

@@ -25,6 +25,7 @@ threading.Thread(target=served.serve_forever, daemon=True).start()
 """
 
 
+@pytest.mark.promise("sleep-keeps-everything")
 def test_a_woken_sandbox_has_all_that_it_had() -> None:
     with Sandbox() as sandbox:
         assert sandbox.run_code(STATE).ok
@@ -35,6 +36,7 @@ def test_a_woken_sandbox_has_all_that_it_had() -> None:
         assert sandbox.info().state == "idle"
 
 
+@pytest.mark.promise("sleep-keeps-everything")
 def test_a_hibernated_sandbox_has_no_process_and_no_memory() -> None:
     with Sandbox() as sandbox:
         pid = sandbox.info().pid

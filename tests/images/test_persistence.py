@@ -78,6 +78,7 @@ def resume(store: ImageFolder, sandbox_id: str, *cells: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.promise("persistent-survives")
 def test_a_killed_program_costs_the_cells_since_the_last_checkpoint(warm_store: ImageFolder) -> None:
     sandbox_id = begin(warm_store, STATE, "s.run_code('numbers.clear()'); s.run_code('numbers = 5')")
     found = resume(warm_store, sandbox_id, *LOOK)

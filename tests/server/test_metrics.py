@@ -21,6 +21,16 @@ STATS: dict[str, object] = {
     "snapshots": 5,
     "spaces": 6,
     "history": {"points": 7, "memory_bytes": 8},
+    "images": {
+        "written": 3,
+        "poured": 2,
+        "failures": 1,
+        "kinds": {
+            "sandbox": {"images": 4, "size_bytes": 5, "oldest_used_ms": 1},
+            "snapshot": {"images": 0, "size_bytes": 0, "oldest_used_ms": None},
+        },
+    },
+    "checkpoints_failing": 6,
 }
 
 
@@ -71,6 +81,12 @@ def test_what_the_engine_says_is_told() -> None:
     tried = "ramet_network_connections_total"
     assert [found[tried, (("decision", word), ("key", "ci"))] for word in ("allowed", "refused")] == [8, 9]
     assert found[tried, (("decision", "refused"), ("key", "local"))] == 0
+    counted = ("ramet_images_written_total", "ramet_images_loaded_total", "ramet_image_failures_total")
+    assert [found[name, ()] for name in (*counted, "ramet_checkpoints_failing")] == [3, 2, 1, 6]
+    assert found["ramet_images", (("kind", "sandbox"),)] == 4
+    assert found["ramet_images_bytes", (("kind", "sandbox"),)] == 5
+    assert found["ramet_images_oldest_seconds", (("kind", "sandbox"),)] > 1_000_000_000
+    assert ("ramet_images_oldest_seconds", (("kind", "snapshot"),)) not in found
 
 
 def test_words_that_clients_choose_do_not_become_labels() -> None:

@@ -117,3 +117,26 @@ def test_a_diff_with_a_snapshot_tells_what_has_changed_since(caller: Caller, san
     assert [(change["path"], change["change"]) for change in answer.json["files"]] == [("/root/new", "added")]
     assert {change["name"]: change["change"] for change in answer.json["names"]} == {"x": "changed", "y": "added"}
     assert caller.ask("GET", f"/v1/sandboxes/{sandbox_id}/diff/{UNKNOWN_SNAPSHOT}").status == 404
+
+
+def test_a_snapshot_goes_out_as_a_file_and_comes_back(caller: Caller, snapshot_id: str) -> None:
+    out = caller.ask("GET", f"/v1/snapshots/{snapshot_id}/export")
+    assert (out.status, out.headers["content-type"]) == (200, "application/octet-stream")
+    assert out.body.startswith(b"ramet image")
+    back = caller.ask("POST", "/v1/snapshots/import?memory_mib=512", out.body)
+    assert back.status == 201, back.body
+    made = caller.sandbox(snapshot=back.json["id"])
+    assert caller.run(made, "x + 1")["value"] == "2"
+    assert caller.ask("GET", f"/v1/sandboxes/{made}").json["limits"]["memory_bytes"] == 512 << 20
+    caller.ask("DELETE", f"/v1/sandboxes/{made}")
+    assert caller.ask("DELETE", f"/v1/snapshots/{back.json['id']}").status == 204
+
+
+def test_what_cannot_go_out_or_come_in_is_told(caller: Caller) -> None:
+    assert caller.ask("GET", f"/v1/snapshots/{UNKNOWN_SNAPSHOT}/export").status == 404
+    for body in (b"", b"not a file of a snapshot", b"x" * 3_000_000):
+        answer = caller.ask("POST", "/v1/snapshots/import", body)
+        assert answer.status in (400, 409, 503), answer.body
+    assert caller.ask("POST", "/v1/snapshots/import?memory_mib=1", b"x").status == 400
+    assert caller.ask("POST", "/v1/snapshots/import?owner=me", b"x").status == 400
+    assert ids(caller) == []

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
+import time
 from typing import TYPE_CHECKING
 
+from ramet.cli.output import duration, shown, size
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import RametError
+from ramet.freezing.images.figures import figures, last_error
+from ramet.freezing.images.store import ImageStore
 from ramet.isolation.doctor import ONLY_FOR_FORKS, Finding, examine
+from ramet.isolation.files import cache_folders
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -40,6 +46,7 @@ def run(chosen: argparse.Namespace) -> int:
     findings = examine()
     for finding in findings:
         _print(finding)
+    _print(_images())
     missing = [finding.name for finding in findings if finding.needed and not finding.ok]
     if missing:
         cannot = "forked" if all(name in ONLY_FOR_FORKS for name in missing) else "made"
@@ -56,6 +63,38 @@ def _print(finding: Finding) -> None:
         print(f"      {'':<22} fix: {first}")
         for line in more:
             print(f"      {'':<22}      {line}".rstrip())
+
+
+def _images() -> Finding:
+    """What is on disk: sizes, ages, and the last failure, which the engine that met it could show to nobody."""
+    folder = None if os.environ.get("RAMET_IMAGES") == "off" else cache_folders.find("images")
+    if folder is None:
+        return Finding(
+            "images", False, False, "nothing is kept on disk: no folder for it, or RAMET_IMAGES=off",
+            "unset RAMET_IMAGES, and see that ~/.cache/ramet is a folder that only you can write to",
+        )  # fmt: skip
+    try:
+        store = ImageStore(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except (OSError, RametError) as error:
+        return Finding("images", False, False, f"{folder} cannot be used: {error}", getattr(error, "hint", None))
+    try:
+        return Finding("images", True, False, _described(store, folder))
+    finally:
+        store.close()
+
+
+def _described(store: ImageStore, folder: str) -> str:
+    found = figures(store)
+    parts = [f"{one.images} {kind}{'s' if one.images != 1 else ''}" for kind, one in found.items() if one.images]
+    total = size(sum(one.size_bytes for one in found.values()))
+    told = f"{', '.join(parts) or 'none'}, {total} in {folder}"
+    used = [one.oldest_used for one in found.values() if one.oldest_used is not None]
+    if used:
+        told += f"; the least used one was used {duration(time.time() - min(used))} ago"
+    if (failure := last_error(store)) is not None:
+        at, what = failure
+        told += f"; last failure, {duration(time.time() - at)} ago: {shown(what)}"
+    return told
 
 
 def _trial() -> int:

@@ -258,6 +258,9 @@ class Machine(Protocol):
     async def image_id(self, name: str) -> str | None:
         """Of the image on disk that has this name now."""
 
+    async def image_figures(self) -> Mapping[str, object]:
+        """What the folder of images holds by kind, and what this engine did with it. Raises RametError or OSError."""
+
     @property
     def keeps_images(self) -> bool:
         """Whether there is a folder for them."""

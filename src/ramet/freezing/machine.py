@@ -443,6 +443,9 @@ class Machine:
     async def image_id(self, name: str) -> str | None:
         return None if self._images is None else await self._images.image_id(name)
 
+    async def image_figures(self) -> Mapping[str, object]:
+        return {} if self._images is None else await self._images.figures()
+
     @property
     def keeps_images(self) -> bool:
         return self._saved is not None

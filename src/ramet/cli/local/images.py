@@ -9,8 +9,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.cli.local import image_files
-from ramet.cli.output import print_table, progress, size
+from ramet.cli.output import duration, print_table, progress, shown, size
 from ramet.errors import RametError
+from ramet.freezing.images.figures import last_error
 from ramet.freezing.images.store import TEMPLATE_PREFIX, ImageStore
 from ramet.freezing.images.verifying import verify
 from ramet.isolation.files import cache_folders
@@ -135,6 +136,9 @@ def _list(store: ImageStore, chosen: argparse.Namespace) -> int:
             for row in rows
         ],
     )
+    if (failure := last_error(store)) is not None:
+        at, what = failure
+        print(f"\nlast failure, {duration(time.time() - at)} ago: {shown(what)}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ramet.engine.calls.call import Answer, ClientCall, Peer
@@ -14,7 +15,7 @@ from ramet.engine.cells.turns import Caller
 from ramet.engine.making.thaw import resume
 from ramet.engine.registry import Registry
 from ramet.engine.subscriptions import Subscription
-from ramet.errors import ProtocolError
+from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.values.allowances import Allowance
@@ -140,12 +141,18 @@ async def _stats(registry: Registry, owner: str | None) -> dict[str, object]:
         figures["waiting"] += sandbox.queue.waiting
     machine = registry.workshop.machine_if_started()
     facts: Mapping[str, object] = {} if machine is None else machine.facts()
+    images: Mapping[str, object] = {}
+    if machine is not None and owner is None:  # of all owners together: nothing that one of them may see
+        with suppress(RametError, OSError):
+            images = await machine.image_figures()
     return {
         "pool": {name: facts.get(f"pool_{name}", 0) for name in ("ready", "hits", "misses")},
         "owners": owners,
         "snapshots": len(registry.snapshots) if owner is None else len(registry.snapshots.rows(owner)),
         "spaces": len(registry.kept.rows(owner)),
         "history": registry.history.facts(owner),
+        "images": images,
+        "checkpoints_failing": sum(sandbox.on_disk.last_error != "" for sandbox in sandboxes),
     }
 
 

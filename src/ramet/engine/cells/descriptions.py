@@ -38,6 +38,7 @@ def info(sandbox: Sandbox) -> dict[str, object]:
         "limits": asdict(sandbox.spec.limits),
         "usage": _usage(sandbox, body),
         "walls": walls,
+        "image": sandbox.on_disk.header(),
     }
     return {**row(sandbox), **more}
 

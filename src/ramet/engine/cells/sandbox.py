@@ -28,7 +28,7 @@ from ramet.engine.output.executions import Shelf
 from ramet.engine.seams import Body
 from ramet.engine.settings import Settings
 from ramet.engine.sleeping.absent_body import AbsentBody
-from ramet.engine.sleeping.sleep import Sleep
+from ramet.engine.sleeping.sleep import Sleep, StateOnDisk
 from ramet.engine.terminals.terminals import Terminals
 from ramet.engine.tools.service import ToolService
 from ramet.errors import RametError, SandboxClosed, SandboxLost
@@ -91,6 +91,7 @@ class Sandbox:
         self.past = Past(spec.history)
         self.points: Points | None = None  # of one that a list shows
         self.keeping: Keeping | None = None  # of one that has an image, or is to have one
+        self.on_disk = StateOnDisk()
         self.on_points_stopped: Callable[[], None] = lambda: None
         self._closing: asyncio.Future[None] | None = None
         self.when_closed: Callable[[], None] | None = None  # called once, when all of it is gone

@@ -29,7 +29,6 @@ class Checkpoints:
         self, sandbox: Sandbox, journal: Journal, workshop: Workshop, freeze: Freeze, perform: Perform
     ) -> None:
         self.journal = journal
-        self.last_error = ""
         self._sandbox = sandbox
         self._workshop = workshop
         self._freeze = freeze
@@ -96,15 +95,14 @@ class Checkpoints:
         try:
             if not self._stopped and not self._sandbox.sleep.asleep and self._differs():
                 await self._write()
-                self.last_error = ""
         except Exception as error:
             if not isinstance(error, RametError):
                 traceback.print_exc(file=sys.stderr)
-            self.last_error = str(error) or type(error).__name__
+            self._sandbox.on_disk.last_error = str(error) or type(error).__name__
             self._arm(max(self._seconds, _RETRY_SECONDS))
         finally:
             self._working = None
-        if not self.last_error and self._differs():
+        if not self._sandbox.on_disk.last_error and self._differs():
             self._arm(self._seconds)  # it was changed while it was written
 
     def _differs(self) -> bool:

@@ -18,6 +18,7 @@ from ramet.engine.images.records import describe, rebuild
 from ramet.engine.making import snapshots
 from ramet.engine.making.bring_up import bring_up
 from ramet.engine.making.carried_state import CarriedState, RetiredBody
+from ramet.engine.making.lifetimes import now_ms
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import Workshop
@@ -96,7 +97,13 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
 async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot) -> int:
     """Write an image of a sandbox under its id. Raises RametError, and then the image it had before is still there."""
     about = {**describe(snapshot), "sandbox": SandboxRecord.of(sandbox).header()}
-    return await machine.save_image(snapshot.frozen, space_image_name(sandbox.owner, sandbox.id), about)
+    try:
+        size = await machine.save_image(snapshot.frozen, space_image_name(sandbox.owner, sandbox.id), about)
+    except RametError as error:
+        sandbox.on_disk.last_error = str(error)
+        raise
+    sandbox.on_disk.written(now_ms(), size)
+    return size
 
 
 async def _freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:

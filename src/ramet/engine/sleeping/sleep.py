@@ -9,6 +9,27 @@ from contextlib import contextmanager
 from ramet.errors import RametError
 
 
+class StateOnDisk:
+    """The newest image of one sandbox, and what came of the last try to write one. ``last_error`` empty: it worked."""
+
+    def __init__(self) -> None:
+        self.written_ms: int | None = None
+        self.size_bytes = 0
+        self.last_error = ""
+
+    def __repr__(self) -> str:
+        return f"<StateOnDisk, {self.size_bytes} bytes{', ' + self.last_error if self.last_error else ''}>"
+
+    def written(self, now_ms: int, size_bytes: int) -> None:
+        self.written_ms, self.size_bytes, self.last_error = now_ms, size_bytes, ""
+
+    def header(self) -> dict[str, object] | None:
+        """None: it was never to be written."""
+        if self.written_ms is None and not self.last_error:
+            return None
+        return {"written_ms": self.written_ms, "size_bytes": self.size_bytes, "last_error": self.last_error}
+
+
 class Sleep:
     """The sleep of one sandbox, which owns it.
 

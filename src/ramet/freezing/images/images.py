@@ -17,6 +17,7 @@ from ramet.freezing import _core
 from ramet.freezing.failures import describe
 from ramet.freezing.images import identity, vdso
 from ramet.freezing.images.engine_marks import sweep_left
+from ramet.freezing.images.figures import figures, keep_error
 from ramet.freezing.images.manifest import (
     FILLED,
     MEMORY_LIMITS,
@@ -95,6 +96,7 @@ class Images:
         self.poured = 0
         self.written = 0
         self.last_error = ""
+        self.failures = 0
 
     async def store(self) -> ImageStore:
         """Raises OSError, ImageRefused, or RametError where the folder cannot be opened."""
@@ -113,13 +115,22 @@ class Images:
         await asyncio.to_thread(sweep_left, store)
         return store
 
-    def note(self, what: str, error: Exception) -> str:
-        """Keep the last failure, for `facts`. Returns its cause in words."""
+    def note(self, what: str, error: Exception, ours: bool = True) -> str:
+        """Keep the last failure, for `facts`. Returns its cause in words.
+
+        ``ours`` False: a client's mistake, of which there may be many, and which is not to hide a failure of ours.
+        """
         if isinstance(error, _core.FreezeError):
             why = describe(error)
         else:
             why = error.message if isinstance(error, RametError) else str(error)
+        if not ours:
+            return why
         self.last_error = f"{what}: {why}"
+        self.failures += 1
+        if self._opening is not None and self._opening.done() and self._opening.exception() is None:
+            # Not awaited: it is for whoever looks later, and the disk may be slow.
+            asyncio.get_running_loop().run_in_executor(None, keep_error, self._opening.result(), self.last_error)
         return why
 
     # Pouring
@@ -339,7 +350,26 @@ class Images:
                 store.close()
 
     def facts(self) -> dict[str, object]:
-        return {"folder": self.path, "poured": self.poured, "written": self.written, "last_error": self.last_error}
+        return {
+            "folder": self.path,
+            "poured": self.poured,
+            "written": self.written,
+            "failures": self.failures,
+            "last_error": self.last_error,
+        }
+
+    async def figures(self) -> dict[str, object]:
+        """The facts, and what the store holds by kind. Raises as `store`."""
+        found = await asyncio.to_thread(figures, await self.store())
+        kinds = {
+            kind: {
+                "images": of_kind.images,
+                "size_bytes": of_kind.size_bytes,
+                "oldest_used_ms": None if of_kind.oldest_used is None else int(of_kind.oldest_used * 1000),
+            }
+            for kind, of_kind in found.items()
+        }
+        return {**self.facts(), "kinds": kinds}
 
 
 def _fill(pid: int, opened: OpenImage) -> None:

@@ -229,8 +229,13 @@ class SandboxImages:
                 manifest = await unpacked(receive, new.folder, terms)
                 await asyncio.to_thread(commit_unpacked, store, new, manifest, asked.name)
         except FAILURES as error:
-            why = self._images.note("an image was not imported", error)
-            raise ImageRefused(f"the image was not imported: {why}", hint=getattr(error, "hint", None)) from error
+            of_the_file = isinstance(error, ImageRefused)
+            why = self._images.note("an image was not imported", error, ours=not of_the_file)
+            raise ImageRefused(
+                f"the image was not imported: {why}",
+                hint=getattr(error, "hint", None),
+                details={"status": 400} if of_the_file else {},
+            ) from error
 
 
 def _parts(

@@ -305,6 +305,16 @@ class ImageStore:
         disk = os.fstatvfs(self._folder)
         return disk.f_bavail * disk.f_frsize - disk.f_blocks * disk.f_frsize // FREE_SHARE
 
+    # Small files beside the images
+
+    def read_file(self, name: str, most: int) -> bytes:
+        """Raises OSError, or ImageRefused where it has more bytes or is another user's."""
+        return _read(self._folder, name, most)
+
+    def replace_file(self, name: str, data: bytes) -> None:
+        """Raises OSError; then the file is as it was."""
+        _replace(self._folder, name, data)
+
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in os.listdir(self._names) if name.startswith(prefix) and _NAME.fullmatch(name))
 

@@ -283,6 +283,23 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """The newest image of a sandbox's state on disk."""
+
+    written_ms: int | None  # when it was complete, milliseconds since the epoch; None: none was written so far
+    size_bytes: int  # what it takes on disk
+    last_error: str  # why the last try to write one failed; empty: it did not
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> ImageInfo:
+        return cls(
+            fields.optional_whole(header, "written_ms"),
+            fields.natural(header, "size_bytes"),
+            fields.text(header, "last_error"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """A sandbox's state, its use of resources, and the walls that are really around it."""
 
@@ -301,10 +318,12 @@ class SandboxInfo:
     created_ms: int  # milliseconds since the epoch, like the next two
     expires_ms: int | None  # when it ends by itself
     idle_expires_ms: int | None  # when it ends by itself if it stays unused
+    image: ImageInfo | None = None  # of its state, if it is persistent or has been hibernated
 
     @classmethod
     def read(cls, header: Mapping[str, object]) -> SandboxInfo:
         usage = fields.mapping(header, "usage")
+        image = fields.optional_mapping(header, "image")
         return cls(
             id=fields.text(header, "id"),
             state=fields.text(header, "state"),
@@ -321,6 +340,7 @@ class SandboxInfo:
             created_ms=fields.whole(header, "created_ms"),
             expires_ms=fields.optional_whole(header, "expires_ms"),
             idle_expires_ms=fields.optional_whole(header, "idle_expires_ms"),
+            image=None if image is None else ImageInfo.read(image),
         )
 
 

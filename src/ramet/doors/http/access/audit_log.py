@@ -38,6 +38,8 @@ ROUTE_ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", f"{_SANDBOX}/rewind"): "rewind",
     ("POST", "/v1/snapshots/{snapshot_id}/save"): "save template",
     ("DELETE", "/v1/snapshots/{snapshot_id}"): "drop snapshot",
+    ("GET", "/v1/snapshots/{snapshot_id}/export"): "export snapshot",
+    ("POST", "/v1/snapshots/import"): "import snapshot",
     ("DELETE", "/v1/templates/{template}"): "drop snapshot",
     ("POST", f"{_SANDBOX}/pty"): "terminal",
     ("GET", f"{_SANDBOX}/pty/{{terminal_id}}/attach"): "attach terminal",

@@ -72,6 +72,15 @@ _WITH_REFERENCES: Mapping[str, api.Schema] = {
 _LIMITS = api.record(
     {"memory_bytes": api.whole(), "pids": api.whole(), "cpus": api.number(), "disk_bytes": api.whole()}, open=True
 )
+_IMAGE = api.record(
+    {
+        "written_ms": api.whole("When the newest image of its state was complete.", null=True),
+        "size_bytes": api.whole("What that takes on disk."),
+        "last_error": api.text("Why the last try to write one failed; empty if it did not."),
+    },
+    open=True,
+    null=True,
+)
 _FOR_OPERATORS = {
     "owner": api.text("The id of the key whose it is; only operators are told."),
     "key": api.text("The name of that key, or local; only operators are told.", null=True),
@@ -164,6 +173,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
             "idle_expires_ms": api.whole(null=True),
             "parent": api.text(null=True),
             "persistent": api.flag(),
+            "image": _IMAGE,
             **_FOR_OPERATORS,
         },
         required=("id", "state", "template", "limits", "usage"),

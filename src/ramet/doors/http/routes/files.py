@@ -193,14 +193,15 @@ async def upload(exchange: RequestExchange, sandbox_id: str) -> None:
         await _stat(exchange, sandbox_id, "/")
         async with exchange.link.call() as call:
             await call.send(encode(calls.WRITE, _header(exchange, sandbox_id, path, more=True)))
-            await _send_body(exchange, call)
-            frame = await _final(call)
+            await send_body(exchange, call)
+            frame = await final_frame(call)
             if frame.kind == calls.ERROR:
                 raise calls.read_error(frame.header)
     await answer_nothing(exchange)
 
 
-async def _send_body(exchange: RequestExchange, call: EngineCall) -> None:
+async def send_body(exchange: RequestExchange, call: EngineCall) -> None:
+    """Pass the body of a request on in chunks, no faster than the engine takes them."""
     try:
         async for piece in _pieces(exchange):
             for start in range(0, len(piece), calls.CHUNK_BYTES):
@@ -210,7 +211,7 @@ async def _send_body(exchange: RequestExchange, call: EngineCall) -> None:
     except ClientDisconnected:
         # Abort explicitly, so that the engine lets go of the file before it answers the next request for it.
         await call.send(encode(calls.ABORT, {}))
-        await _final(call)
+        await final_frame(call)
         raise
     if not call.answer.final:
         await call.send(encode(calls.END, {}))
@@ -228,7 +229,8 @@ async def _pieces(exchange: RequestExchange) -> AsyncIterator[bytes]:
             return
 
 
-async def _final(call: EngineCall) -> Frame:
+async def final_frame(call: EngineCall) -> Frame:
+    """The answer, or the error."""
     frames = [frame async for frame in call.frames()]
     return frames[-1]
 

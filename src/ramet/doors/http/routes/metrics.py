@@ -6,6 +6,7 @@ label.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import Counter, Histogram
@@ -132,6 +133,12 @@ class _EngineState(Collector):
         yield GaugeMetricFamily("ramet_points_on_disk", "Those on disk.", _whole(history, "points_on_disk"))
         yield GaugeMetricFamily("ramet_points_disk_bytes", "What they take there.", _whole(history, "disk_bytes"))
         yield GaugeMetricFamily("ramet_spaces", "Ended persistent sandboxes that are kept.", _whole(stats, "spaces"))
+        yield GaugeMetricFamily(
+            "ramet_checkpoints_failing",
+            "Sandboxes whose state could not be written to disk the last time.",
+            _whole(stats, "checkpoints_failing"),
+        )
+        yield from _of_images(fields.optional_mapping(stats, "images") or {})
         yield from self._by_key(fields.mapping(stats, "owners"))
 
     def _by_key(self, owners: Mapping[str, object]) -> Iterable[Metric]:
@@ -160,6 +167,27 @@ class _EngineState(Collector):
             for decision in ("allowed", "refused"):
                 connections.add_metric((name, decision), _whole(tried, decision))
         return sandboxes, waiting, unique, shared, connections
+
+
+def _of_images(images: Mapping[str, object]) -> Iterable[Metric]:
+    """Of the folder of images, which engines of the same user share. Empty where there is none."""
+    for name, key, what in (
+        ("ramet_images_written", "written", "Images that this engine wrote."),
+        ("ramet_images_loaded", "poured", "Images that this engine made processes from."),
+        ("ramet_image_failures", "failures", "Images that could not be written, or were refused."),
+    ):
+        yield CounterMetricFamily(name, what, _whole(images, key))
+    counts = GaugeMetricFamily("ramet_images", "Images on disk.", labels=("kind",))
+    sizes = GaugeMetricFamily("ramet_images_bytes", "What they take there.", labels=("kind",))
+    ages = GaugeMetricFamily("ramet_images_oldest_seconds", "Since the least used one was used.", labels=("kind",))
+    for kind, of_kind in (fields.optional_mapping(images, "kinds") or {}).items():
+        if not isinstance(of_kind, dict):
+            continue
+        counts.add_metric((kind,), _whole(of_kind, "images"))
+        sizes.add_metric((kind,), _whole(of_kind, "size_bytes"))
+        if of_kind.get("oldest_used_ms") is not None:
+            ages.add_metric((kind,), max(0.0, time.time() - _whole(of_kind, "oldest_used_ms") / 1000))
+    yield from (counts, sizes, ages)
 
 
 def _whole(values: Mapping[str, object], name: str) -> int:

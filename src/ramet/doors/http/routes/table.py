@@ -14,6 +14,7 @@ from ramet.doors.http.routes import (
     network,
     ports,
     sandboxes,
+    snapshot_files,
     snapshots,
     terminals,
 )
@@ -24,6 +25,7 @@ ROUTES: list[Route] = [
     *cells.ROUTES,
     *files.ROUTES,
     *snapshots.ROUTES,
+    *snapshot_files.ROUTES,
     *history.ROUTES,
     *terminals.ROUTES,
     *network.ROUTES,
