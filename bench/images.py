@@ -21,8 +21,8 @@ from pathlib import Path
 from bench.forks import threads
 from bench.measure import Unavailable
 from ramet import Sandbox
-from ramet.freezing.images.store import ImageStore
-from ramet.freezing.images.verifying import verify
+from ramet.freezing.images.stored.store import ImageStore
+from ramet.freezing.images.stored.verifying import verify
 from ramet.transport.embedded import default_engine
 
 _SECONDS = 600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -42,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers.Tiers(config), "tiers")
     hypothesis.settings.load_profile("repeatable" if config.getoption("--tier") == "fast" else "random")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: without this, each collection of garbage looks at all of them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from ramet import Sandbox
-from ramet.freezing.images.figures import figures, keep_error, kind_of, last_error
-from ramet.freezing.images.store import ImageStore
+from ramet.freezing.images.stored.figures import figures, keep_error, kind_of, last_error
+from ramet.freezing.images.stored.store import ImageStore
 from tests.images.stores import ImageFolder
 
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.doors.http.routes.line_events import LineCutter, LineEvents
+from ramet.doors.http.routes.cell_answers.line_events import LineCutter, LineEvents
 
 _PIECES = st.lists(st.binary(max_size=40) | st.sampled_from([b"\n", b"\r\n", b"a\xe2\x82", b"\xac\n", b"\xc2\x85"]))
 

@@ -345,6 +345,9 @@ class ScriptedMachine:
     async def journals(self) -> list[tuple[str, ScriptedJournal, bool]]:
         return [(name, journal, True) for name, journal in self.journal.items()]
 
+    async def image_figures(self) -> Mapping[str, object]:
+        return {}
+
     async def image_names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.images if name.startswith(prefix))
 

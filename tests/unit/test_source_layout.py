@@ -60,6 +60,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Those that tests look for, of which there are few: several tests walk over all of the source."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
+    return tuple(node for node in ast.walk(tree_of(path)) if isinstance(node, kinds))
+
+
 def folders() -> list[Path]:
     return sorted({path.parent for path in modules()})
 
@@ -67,7 +74,7 @@ def folders() -> list[Path]:
 def test_a_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in modules():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(SOURCE)))
     repeated = {name: found for name, found in places.items() if len(found) > 1}
@@ -89,7 +96,7 @@ def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
 
 @cache
 def classes_in(path: Path) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    return [node for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
 
 
 @cache
@@ -111,7 +118,7 @@ def subclasses() -> dict[str, set[str]]:
 def imported_names(path: Path) -> set[str]:
     return {
         alias.asname or alias.name
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -121,7 +128,7 @@ def comments_and_docstrings(path: Path) -> list[str]:
     """Return the docstrings, and the comments; lines of one block are joined, so that a sentence can be searched."""
     texts = [
         " ".join(docstring.split())
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (docstring := ast.get_docstring(node))
     ]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ramet.cli.output import duration, shown, size
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import RametError
-from ramet.freezing.images.figures import figures, last_error
-from ramet.freezing.images.store import ImageStore
+from ramet.freezing.images.stored.figures import figures, last_error
+from ramet.freezing.images.stored.store import ImageStore
 from ramet.isolation.doctor import ONLY_FOR_FORKS, Finding, examine
 from ramet.isolation.files import cache_folders
 

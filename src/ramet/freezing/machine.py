@@ -26,7 +26,7 @@ from ramet.freezing.images.images import Images
 from ramet.freezing.images.moving.carrier import Receive
 from ramet.freezing.images.points import PointImages
 from ramet.freezing.images.sandboxes import SandboxImages
-from ramet.freezing.images.store import ImageStore, StoreRoom
+from ramet.freezing.images.stored.store import ImageStore, StoreRoom
 from ramet.freezing.images.templates import TemplateImages
 from ramet.freezing.live import Subject
 from ramet.freezing.memory_allowance import Claim

@@ -16,7 +16,7 @@ from ramet.freezing.images.moving.carrier import parts_of
 from ramet.freezing.images.moving.landing import commit_unpacked
 from ramet.freezing.images.moving.packing import Progress, pack
 from ramet.freezing.images.moving.unpacking import unpack
-from ramet.freezing.images.store import ImageStore, StoreRoom
+from ramet.freezing.images.stored.store import ImageStore, StoreRoom
 from ramet.isolation.files.cache_folders import saved_image_name
 from ramet.protocol.import_terms import ImportTerms
 from ramet.protocol.values.specs import SandboxSpec

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from ramet.cli.local import image_files
 from ramet.cli.output import duration, print_table, progress, shown, size
 from ramet.errors import RametError
-from ramet.freezing.images.figures import last_error
-from ramet.freezing.images.store import TEMPLATE_PREFIX, ImageStore
-from ramet.freezing.images.verifying import verify
+from ramet.freezing.images.stored.figures import last_error
+from ramet.freezing.images.stored.store import TEMPLATE_PREFIX, ImageStore
+from ramet.freezing.images.stored.verifying import verify
 from ramet.isolation.files import cache_folders
 
 if TYPE_CHECKING:

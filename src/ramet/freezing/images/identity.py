@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ramet.freezing.images.manifest import FORMAT, ImageRefused, Manifest
 from ramet.freezing.images.processor import processor_here
-from ramet.freezing.images.store import TEMPLATE_PREFIX
+from ramet.freezing.images.stored.store import TEMPLATE_PREFIX
 from ramet.isolation.kernel import syscalls
 from ramet.protocol.values.specs import TemplateSpec
 

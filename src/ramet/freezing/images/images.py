@@ -16,8 +16,6 @@ from ramet.errors import RametError
 from ramet.freezing import _core
 from ramet.freezing.failures import describe
 from ramet.freezing.images import identity, vdso
-from ramet.freezing.images.engine_marks import sweep_left
-from ramet.freezing.images.figures import figures, keep_error
 from ramet.freezing.images.manifest import (
     FILLED,
     MEMORY_LIMITS,
@@ -30,7 +28,9 @@ from ramet.freezing.images.manifest import (
 from ramet.freezing.images.memory import Area, highest_mapping, kernels_areas, read_vdso
 from ramet.freezing.images.pouring import fillings, last_calls, map_calls, stack_can_grow, texts
 from ramet.freezing.images.processor import check_processor, processor_here
-from ramet.freezing.images.store import ImageStore, NewImage, OpenImage, StoreRoom
+from ramet.freezing.images.stored.engine_marks import sweep_left
+from ramet.freezing.images.stored.figures import figures, keep_error
+from ramet.freezing.images.stored.store import ImageStore, NewImage, OpenImage, StoreRoom
 from ramet.freezing.images.writing import BasePages, PageWriter, write_memory
 from ramet.freezing.process_ends import end_process
 from ramet.isolation.files.skeleton import GUEST_FOLDER, LIBRARY_FOLDER, system_folders

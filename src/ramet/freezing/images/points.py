@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Mapping
 
 from ramet.freezing.frozen import Frozen
-from ramet.freezing.images.engine_marks import hold_mark, leave
 from ramet.freezing.images.images import FAILURES, Images
 from ramet.freezing.images.sandboxes import SandboxImages, WritingPoint
-from ramet.freezing.images.store import PAST_PREFIX, ImageStore
+from ramet.freezing.images.stored.engine_marks import hold_mark, leave
+from ramet.freezing.images.stored.store import PAST_PREFIX, ImageStore
 
 
 class PointImages:

@@ -27,7 +27,7 @@ from ramet.freezing.images.moving.landing import commit_unpacked
 from ramet.freezing.images.moving.saved_state import SavedState, read_state
 from ramet.freezing.images.moving.state import check_state
 from ramet.freezing.images.processor import check_processor
-from ramet.freezing.images.store import ImageStore, NewImage, OpenImage
+from ramet.freezing.images.stored.store import ImageStore, NewImage, OpenImage
 from ramet.freezing.live import SandboxRecipes
 from ramet.freezing.resource_limits import BOOT_LIMITS
 from ramet.isolation.files.layers import FileImage

@@ -20,7 +20,8 @@ from ramet.doors.http.requests.disconnects import ask, ends_with_client, tells_o
 from ramet.doors.http.requests.errors import Headers
 from ramet.doors.http.requests.exchange import ClientDisconnected, RequestExchange, Route, too_large
 from ramet.doors.http.requests.idempotency import StoredAnswer
-from ramet.doors.http.routes import cell_outcomes, creation, ports
+from ramet.doors.http.routes import creation, ports
+from ramet.doors.http.routes.cell_answers import outcomes as cell_outcomes
 from ramet.doors.http.routes.creation import EngineSaid
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, fields

@@ -17,9 +17,9 @@ from ramet.doors.http.requests.disconnects import ask, ends_with_client
 from ramet.doors.http.requests.errors import Headers
 from ramet.doors.http.requests.exchange import JSON, RequestExchange, Route
 from ramet.doors.http.requests.json_answers import answer_json
-from ramet.doors.http.routes import cell_outcomes
-from ramet.doors.http.routes.cell_formats import ChunkFormat, Format, LineFormat, to_json
-from ramet.doors.http.routes.line_events import STREAMS, LineCutter
+from ramet.doors.http.routes.cell_answers import outcomes as cell_outcomes
+from ramet.doors.http.routes.cell_answers.formats import ChunkFormat, Format, LineFormat, to_json
+from ramet.doors.http.routes.cell_answers.line_events import STREAMS, LineCutter
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import must

@@ -19,7 +19,7 @@ from ramet.doors.http.requests.disconnects import ask
 from ramet.doors.http.requests.errors import RequestRefused
 from ramet.doors.http.requests.exchange import RequestExchange, Route
 from ramet.doors.http.requests.json_answers import answer_json
-from ramet.doors.http.routes.cell_outcomes import REFUSED
+from ramet.doors.http.routes.cell_answers.outcomes import REFUSED
 from ramet.errors import RametError
 from ramet.protocol import calls, fields
 from ramet.web.metrics import CONTENT_TYPE, OTHER, RequestMetrics, make_registry

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ramet.freezing
 from ramet.freezing.images.manifest import MANIFEST_BYTES_AT_MOST, ImageRefused, Manifest
-from ramet.freezing.images.store import OpenImage
+from ramet.freezing.images.stored.store import OpenImage
 from ramet.protocol.import_terms import ImportTerms
 
 Receive = Callable[[], Awaitable[bytes | None]]  # the next piece of a file, None after the last

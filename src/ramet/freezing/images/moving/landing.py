@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from ramet.freezing.images.manifest import Manifest
-from ramet.freezing.images.store import ImageStore, NewImage
-from ramet.freezing.images.verifying import hash_pages
+from ramet.freezing.images.stored.store import ImageStore, NewImage
+from ramet.freezing.images.stored.verifying import hash_pages
 
 
 def commit_unpacked(store: ImageStore, new: NewImage, manifest: Manifest, name: str) -> None:

@@ -9,7 +9,7 @@ import struct
 import subprocess
 
 from ramet.freezing.images.manifest import FILLED, PAGES, ImageRefused, Manifest
-from ramet.freezing.images.store import ImageStore, OpenImage
+from ramet.freezing.images.stored.store import ImageStore, OpenImage
 from ramet.isolation.launch import HELPER
 
 _MAPPED = struct.Struct("<3Q")

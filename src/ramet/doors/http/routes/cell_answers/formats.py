@@ -10,7 +10,7 @@ import json
 import time
 from typing import Protocol
 
-from ramet.doors.http.routes.line_events import STREAMS, LineEvents
+from ramet.doors.http.routes.cell_answers.line_events import STREAMS, LineEvents
 from ramet.errors import RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame

@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 
-from ramet.freezing.images.store import PAST_PREFIX, ImageStore
+from ramet.freezing.images.stored.store import PAST_PREFIX, ImageStore
 
 _WORD = re.compile(r"\.?[0-9a-f]{16}")
 _ENGINES = "engines"

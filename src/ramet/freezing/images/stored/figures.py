@@ -7,7 +7,7 @@ import json
 import time
 
 from ramet.errors import RametError
-from ramet.freezing.images.store import PASSING_PREFIX, PAST_PREFIX, TEMPLATE_PREFIX, ImageStore
+from ramet.freezing.images.stored.store import PASSING_PREFIX, PAST_PREFIX, TEMPLATE_PREFIX, ImageStore
 from ramet.protocol.lazy_dataclasses import dataclass
 
 _PREFIXES = (
