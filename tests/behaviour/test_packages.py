@@ -117,6 +117,7 @@ def test_what_was_installed_stays_for_later_cells_and_forks(index: Index) -> Non
         assert sandbox.run_code("import larger_thing").exit_code == 1
 
 
+@pytest.mark.deep("load")
 def test_what_is_there_already_is_said_and_not_fetched(index: Index) -> None:
     with index.sandbox() as sandbox:
         run(sandbox, "%pip install larger_thing")
@@ -259,6 +260,7 @@ def test_an_index_that_no_rule_allows_is_named_at_once_with_what_would_allow_it(
         assert INSTALLED in run(sandbox, code)
 
 
+@pytest.mark.deep("restarts")
 def test_pip_left_to_itself_tells_what_the_proxy_said(index: Index) -> None:
     options = {**index.options, "network": Network(["other.example"], addresses={HOST: "127.0.0.1"})}
     options["env"] = {**options["env"], "PIP_INDEX_URL": f"https://{HOST}/simple"}
@@ -271,6 +273,7 @@ def test_pip_left_to_itself_tells_what_the_proxy_said(index: Index) -> None:
         assert len(sandbox.network.log()) == 3, "what the user says counts"
 
 
+@pytest.mark.deep("load")
 def test_an_index_that_only_the_owner_trusts_is_asked_once_for_all() -> None:
     authority = trustme.CA()
     with http_serving(authority, package_index(wheel("tiny_thing", "1.0"))) as server:

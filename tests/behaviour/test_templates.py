@@ -100,6 +100,7 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.deep("load")
 def test_another_interpreter_without_ipython_works(make_local_sandbox: MakeSandbox, other_python: Path) -> None:
     sandbox = make_local_sandbox(python=str(other_python))
     assert sandbox.info().python == str(other_python)

@@ -15,6 +15,7 @@ def script(source: str, name: str = "bug.py") -> RunScript:
     return RunScript("python", name, source.encode(), [name], f"/root/{name}")
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_script_fails_and_ends_the_same_in_every_python(version: str, tmp_path: Path) -> None:
     failing = script(

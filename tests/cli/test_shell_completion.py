@@ -56,12 +56,14 @@ def in_fish(line: str, folder: Path, url: str = "") -> list[str]:
     return [offered.partition("\t")[0] for offered in said.splitlines()]
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("command", ["rm", "logs", "shell", "diff", "exec", "run --sandbox"])
 def test_ids_of_sandboxes_are_offered(server: Server, kept: Sandbox, folder: Path, command: str) -> None:
     assert kept.id in in_bash(f"{command} {kept.id[:8]}", folder, server.url)
     assert kept.id in in_fish(f"{command} {kept.id[:8]}", folder, server.url)
 
 
+@pytest.mark.deep("load")
 def test_ids_of_snapshots_are_offered(server: Server, kept: Sandbox, folder: Path) -> None:
     snapshot = ramet("snapshot", kept.id, url=server.url).stdout.strip()
     for words in ("create --snapshot snp_", f"snapshot {kept.id} --restore snp_", "snapshot --remove snp_"):
@@ -69,6 +71,7 @@ def test_ids_of_snapshots_are_offered(server: Server, kept: Sandbox, folder: Pat
         assert snapshot in in_fish(words, folder, server.url)
 
 
+@pytest.mark.deep("load")
 def test_a_copy_goes_between_files_and_sandboxes(server: Server, kept: Sandbox, folder: Path) -> None:
     assert f"{kept.id}:" in in_bash(f"cp {kept.id[:8]}", folder, server.url)
     assert "analysis.py" in in_bash("cp analysis.py ana", folder, server.url)

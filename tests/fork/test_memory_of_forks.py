@@ -37,6 +37,7 @@ def test_a_parent_may_rewrite_all_it_has_after_a_fork(loaded: Sandbox, fork: For
     assert all(each == HELD_MIB for each in at_once([loaded, *children], "len(held)"))
 
 
+@pytest.mark.deep("load")
 def test_a_parent_may_rewrite_all_it_has_after_a_fork_at_a_point() -> None:
     """A point gives way when memory is short; a child that was made from it does not."""
     with Sandbox(memory_mib=LIMIT_MIB, recover="fresh", history=5) as sandbox:
@@ -121,6 +122,7 @@ def test_the_room_given_for_children_ends_with_them(loaded: Sandbox) -> None:
     assert ending(result) == STARVED
 
 
+@pytest.mark.deep("load")
 def test_a_snapshot_lets_its_sandbox_rewrite_everything(loaded: Sandbox) -> None:
     with loaded.snapshot() as snapshot:
         run(loaded, _REWRITE)
@@ -129,6 +131,7 @@ def test_a_snapshot_lets_its_sandbox_rewrite_everything(loaded: Sandbox) -> None
             assert value(other, "len(held)") == HELD_MIB
 
 
+@pytest.mark.deep("load")
 def test_usage_tells_what_is_a_childs_own(loaded: Sandbox, fork: Fork) -> None:
     (child,) = fork(loaded)
     before = child.info().usage["private_bytes"]

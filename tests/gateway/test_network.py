@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ramet import AsyncSandbox, Network, Secret
 from ramet.doors.gateway.containers.kept_sandbox import KeptSandbox
 from ramet.doors.gateway.containers.settings import ContainerSettings
@@ -17,6 +19,7 @@ print(urllib.request.urlopen(asked, timeout=30).read().decode())
 """
 
 
+@pytest.mark.deep("restarts")
 async def test_a_container_has_its_network_and_secrets_also_after_it_was_frozen() -> None:
     with http_serving() as server:
         rule = server.rule("api.example")

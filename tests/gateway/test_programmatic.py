@@ -227,6 +227,7 @@ def test_several_cells_of_one_sample_run_in_order_around_a_pause(upstream: Scrip
     ]
 
 
+@pytest.mark.deep("restarts")
 def test_what_the_model_did_not_have_to_read_is_counted(
     upstream: ScriptedUpstream, client: Any, gateway: Gateway
 ) -> None:

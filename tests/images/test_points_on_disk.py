@@ -87,6 +87,7 @@ def test_a_crash_costs_one_cell_also_when_the_last_state_is_on_disk(no_memory_fo
         loop_work.assert_goes_on(sandbox)
 
 
+@pytest.mark.deep("restarts")
 def test_only_as_much_is_written_as_the_disk_budget_allows_and_history_says_why(
     little_disk_for_points: ImageFolder,
 ) -> None:
@@ -128,6 +129,7 @@ def test_what_a_killed_engine_left_is_removed_by_the_next_one(store: ImageFolder
     assert os.listdir(store.folder / "engines") == []
 
 
+@pytest.mark.deep("restarts")
 def test_without_images_states_are_dropped_as_memory_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMET_IMAGES", "off")
     for _ in _engine(tmp_path, monkeypatch, "--history-memory-mib", "0"):

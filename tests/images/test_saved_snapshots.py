@@ -148,6 +148,7 @@ def test_a_broken_image_is_refused_with_its_reason_and_kept(saved: ImageFolder, 
     assert image.exists()
 
 
+@pytest.mark.deep("restarts")
 def test_without_a_folder_for_images_nothing_can_be_saved(store: ImageFolder) -> None:
     store.variables["RAMET_IMAGES"] = "off"
     program = """

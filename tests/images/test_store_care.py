@@ -78,6 +78,7 @@ def _linked_manifest(folder: Path) -> None:
     (image / "manifest.json").symlink_to(folder.parent / "manifest.json")
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("change", [_linked, _open_to_others, _writable_key, _linked_manifest])
 def test_what_others_could_have_written_is_not_used(warm_store: ImageFolder, change: object) -> None:
     change(warm_store.folder)  # type: ignore[operator]

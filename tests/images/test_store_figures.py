@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from ramet import Sandbox
 from ramet.freezing.images.stored.figures import figures, keep_error, kind_of, last_error
 from ramet.freezing.images.stored.store import ImageStore
@@ -15,6 +17,7 @@ def open_store(folder: Path) -> ImageStore:
     return ImageStore(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
+@pytest.mark.deep("restarts")
 def test_images_are_counted_by_kind(warm_store: ImageFolder) -> None:
     warm_store.program(
         """

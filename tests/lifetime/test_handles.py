@@ -52,6 +52,7 @@ def is_sleep(pid: int) -> bool:
     return command_line(pid).startswith(b"sleep\0")
 
 
+@pytest.mark.deep("restarts")
 def test_sandboxes_that_come_and_go_leave_no_descriptors_and_no_processes() -> None:
     def cycle() -> None:
         for _ in range(10):

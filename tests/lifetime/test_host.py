@@ -30,6 +30,7 @@ def _where_namespaces_are_forbidden(*command: str) -> subprocess.CompletedProces
     return _run(unshare, "--user", "--map-root-user", "bash", "-c", forbid, "bash", *command)
 
 
+@pytest.mark.deep("restarts")
 def test_doctor_says_what_the_host_can_do_and_what_a_sandbox_really_has() -> None:
     done = _run(sys.executable, "-m", "ramet.cli.main", "doctor")
     assert done.returncode == 0, done.stdout + done.stderr

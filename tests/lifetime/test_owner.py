@@ -83,6 +83,7 @@ def test_nothing_is_left_when_the_owner_is_killed_while_the_engine_starts(
     assert_nothing_is_left(program, watch, mounted)
 
 
+@pytest.mark.deep("restarts")
 def test_an_interrupt_of_the_terminal_ends_a_call_and_not_the_engine(start_program: Callable[[str], Program]) -> None:
     """Ctrl-C goes to the whole group: the owner decides what it means."""
     program = start_program("""

@@ -91,6 +91,7 @@ def test_doctor_says_no_where_a_call_is_refused(name: str, answer: int, finding:
     assert f"Sandboxes cannot be {made_or_forked} here." in done.stdout
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize(("name", "answer", "_finding"), _deep_but(*_QUICK))
 def test_where_a_call_is_refused_the_error_says_that_the_host_is_not_capable_and_what_to_do(
     name: str, answer: int, _finding: str
@@ -122,6 +123,7 @@ def test_what_could_not_be_tried_has_no_advice() -> None:
     assert sum(line.startswith("  no ") for line in lines) == 1
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose the capability")
 def test_root_without_the_capability_to_map_itself_is_told_so() -> None:
     done = _doctor("capabilities", 0)

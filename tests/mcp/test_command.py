@@ -134,6 +134,7 @@ def test_what_cannot_be_is_refused_at_once(options: list[str], said: str) -> Non
     assert said in ended.stderr
 
 
+@pytest.mark.deep("restarts")
 def test_a_port_that_is_taken_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = ramet("mcp", "--http", "--port", str(taken.getsockname()[1]))
@@ -169,6 +170,7 @@ async def with_key(url: str, key: str, mode: str) -> AsyncIterator[Talk]:
             yield Talk(client, names=mode != "auto")
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.parametrize("mode", ["auto", "2026-07-28"])
 async def test_a_key_opens_and_separates(locked: HttpServer, mode: str) -> None:
     async with with_key(locked.url, "first-key", mode) as one, with_key(locked.url, "second-key", mode) as other:

@@ -109,6 +109,7 @@ def test_a_cell_that_ran_when_the_worker_was_killed_is_there(server: Server) -> 
     again.close()
 
 
+@pytest.mark.deep("restarts")
 def test_key_changes_and_ends_by_the_clock_are_there(server: Server) -> None:
     state = str(server.state)
     server.create_key("changing")

@@ -64,6 +64,7 @@ def test_sandboxes_of_all_keys_together_are_limited(server: Server, clients: lis
     assert len(two.ask("GET", "/v1/sandboxes").json["sandboxes"]) == 3
 
 
+@pytest.mark.deep("restarts")
 def test_memory_of_all_keys_together_is_limited(clients: list[Client]) -> None:
     one, two = clients
     first = one.create(memory_mib=700)

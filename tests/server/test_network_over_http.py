@@ -182,6 +182,7 @@ def test_a_key_may_have_nothing_unless_it_says_so(with_key: WithKey) -> None:
     assert change(client, sandbox_id, deny=["api.example"]).status == 200
 
 
+@pytest.mark.deep("restarts")
 def test_nobody_has_more_than_the_key_and_the_server_allow(with_key: WithKey) -> None:
     client = with_key("some", "api.example", "api.other", "10.0.0.1")
     assert client.ask("GET", "/v1/whoami").json["network"] == ["api.example"]
@@ -207,6 +208,7 @@ def test_a_resumed_or_thawed_sandbox_is_bounded_too(with_key: WithKey) -> None:
     assert client.ask("POST", f"/v1/spaces/{first}/resume", {"egress": ["api.example"]}).status == 201
 
 
+@pytest.mark.deep("restarts")
 def test_keys_are_listed_with_what_they_may_reach(keyed: Server) -> None:
     keyed.create_key("listed", "--network=api.example", "--network=open")
     command = [sys.executable, "-m", "ramet.cli.main", "keys", "list", "--state", str(keyed.state)]

@@ -129,6 +129,7 @@ while True:
 """
 
 
+@pytest.mark.deep("restarts")
 def test_a_server_killed_while_writing_loses_nothing_it_had_written(path: Path) -> None:
     for _ in range(5):
         writer = subprocess.Popen(

@@ -311,6 +311,7 @@ def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(
         assert manager.recv(100) == b"STOPPING=1"
 
 
+@pytest.mark.deep("restarts")
 def test_a_worker_that_cannot_start_ends_the_server_and_leaves_nothing(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

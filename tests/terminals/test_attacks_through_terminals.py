@@ -299,6 +299,7 @@ def test_a_home_that_is_closed_is_no_obstacle(hostile: Sandbox) -> None:
     hostile.run_code("os.chmod('/root', 0o700)")
 
 
+@pytest.mark.deep("load")
 def test_a_terminal_that_somebody_wants_for_himself_is_given_up(hostile: Sandbox) -> None:
     """TIOCEXCL: nobody else may open it, nor the engine without power over the whole machine."""
     hostile.run_code(

@@ -152,6 +152,7 @@ def test_a_terminal_that_ends_during_a_fork_is_told(sandbox: Sandbox) -> None:
         child.close()
 
 
+@pytest.mark.deep("load")
 def test_forks_and_new_terminals_at_the_same_time(sandbox: Sandbox, neighbour: Neighbour) -> None:
     over = threading.Event()
 

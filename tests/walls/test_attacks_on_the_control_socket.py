@@ -191,6 +191,7 @@ os.read(read, 1)
     neighbour_still_answers()
 
 
+@pytest.mark.deep("load")
 def test_a_flood_of_frames_delays_nobody_for_long(sandbox: Sandbox, neighbour: Neighbour) -> None:
     sandbox.run_code("import os, threading")
     old = done(1)

@@ -187,6 +187,7 @@ def uid_of(pid: int) -> int | None:
         return None
 
 
+@pytest.mark.deep("restarts")
 @pytest.mark.skipif(engine_uids.choices() is None, reason="only root may give engines uids of their own")
 def test_engines_of_root_have_uids_of_their_own() -> None:
     code = """

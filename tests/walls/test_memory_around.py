@@ -85,6 +85,7 @@ def _run(group: Path, program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.deep("load")
 def test_a_sandbox_gets_half_of_the_limit_that_its_owner_stands_under(limited: Path) -> None:
     program = "from ramet.transport import resolving; print(resolving.default_memory_mib())"
     assert _run(limited, program) == [str(_LIMIT_MIB // 2)]

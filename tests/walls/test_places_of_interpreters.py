@@ -42,6 +42,7 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
     )  # fmt: skip
 
 
+@pytest.mark.deep("load")
 def test_an_environment_at_opt_ramet_works(elsewhere: Elsewhere) -> None:
     """The first place that an administrator would choose."""
     steps = """
@@ -64,6 +65,7 @@ chmod 755 "$copy"
 """
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("how", ["as it is", "in a user namespace"])
 def test_a_mount_below_the_interpreters_folder_is_shown_with_it(how: str, elsewhere: Elsewhere) -> None:
     """In a user namespace such mounts are locked, and the kernel puts no overlay over the folder that holds them."""
@@ -87,6 +89,7 @@ with ramet.Sandbox(python=sys.argv[1]) as sandbox:
 """
 
 
+@pytest.mark.deep("load")
 def test_an_interpreter_with_a_mount_below_it_is_read_only_and_that_is_told(elsewhere: Elsewhere) -> None:
     done = elsewhere(_MOUNTED_BELOW + 'echo "$copy"\nexec "$1" -c "$2" "$copy/environment/bin/python"', _WALLS)
     assert done.returncode == 0, done.stderr

@@ -167,6 +167,7 @@ def test_a_template_of_ones_own_has_the_same_walls() -> None:
         assert threads == [_POWERLESS] * len(threads)
 
 
+@pytest.mark.deep("load")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave its groups")
 def test_the_groups_of_a_root_owner_stay_outside() -> None:
     program = "from ramet import Sandbox; print(Sandbox().run_code('import os; os.getgroups()').value)"

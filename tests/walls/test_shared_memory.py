@@ -121,17 +121,20 @@ def _uncounted(what: str, code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("kind", _TAKE)
 def test_a_cell_that_shares_too_much_memory_is_out_of_memory(kind: str) -> None:
     lines = _uncounted("cell", f"import mmap, os\n{_TAKE[kind]}\n{_FILL}")
     assert lines == ["lost out of memory 137", "42", "42"]
 
 
+@pytest.mark.deep("load")
 @pytest.mark.parametrize("kind", _TAKE)
 def test_a_child_that_shares_too_much_memory_is_ended(kind: str) -> None:
     assert _uncounted("child", f"import mmap, os\n{_TAKE[kind]}\n{_FILL}") == ["-9", "42"]
 
 
+@pytest.mark.deep("restarts")
 def test_memory_that_is_in_no_process_is_refused_and_the_rest_goes_on() -> None:
     """Also in copies: a thaw makes files in memory itself."""
     code = """
