@@ -112,6 +112,17 @@ def image_neighbours(settings: Settings) -> list[Row]:
     ]
 
 
+def image_sleepers(settings: Settings) -> list[Row]:
+    count, mib = (10, 20) if settings.quick else (100, 100)
+    scenario = f"memory that {count} hibernated sandboxes of {mib} MiB add"
+    with images.store() as store:
+        try:
+            sample = store.run("bench.sleepers", str(count), str(mib))
+        except Unavailable as error:
+            return [Row(scenario, "", "bytes", note=f"not measured: {error}")]
+    return [Row(scenario, f"{count} small ones alive", "bytes", sample["asleep"], sample["alive"], 0.1)]
+
+
 def _several(kind: str, mib: int, count: int) -> list[dict[str, float]] | str:
     """Samples, each of an engine and a store of its own; or why there are none."""
     samples = []

@@ -42,8 +42,12 @@ class Store:
     cache: str
 
     def sample(self, kind: str, mib: int) -> dict[str, float]:
+        return self.run("bench.images", kind, str(mib))
+
+    def run(self, program: str, *arguments: str) -> dict[str, float]:
+        """Run a program that prints its samples as JSON."""
         variables = {**os.environ, "XDG_CACHE_HOME": self.cache, "RAMET_IMAGES": "on"}
-        command = [sys.executable, "-m", "bench.images", kind, str(mib)]
+        command = [sys.executable, "-m", program, *arguments]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=_SECONDS)
         if done.returncode:
             raise Unavailable((done.stderr.strip() or "a program ended without a word").splitlines()[-1])

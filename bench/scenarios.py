@@ -153,6 +153,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Row]]] = {
     "image-load": image_scenarios.image_load,
     "image-increment": image_scenarios.image_increment,
     "image-neighbours": image_scenarios.image_neighbours,
+    "image-sleepers": image_scenarios.image_sleepers,
     "history-pause": history_scenarios.pause,
     "history-undo": history_scenarios.undo,
     "history-cells": history_scenarios.cells_in_a_row,

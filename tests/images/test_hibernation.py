@@ -192,7 +192,6 @@ def test_a_crash_after_the_wake_up_costs_one_cell() -> None:
         assert sandbox.get("x") == 5
 
 
-@pytest.mark.deep("restarts")
 def test_closing_a_hibernated_sandbox_removes_its_image(store: ImageFolder) -> None:
     program = """
     import os

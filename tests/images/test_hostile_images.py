@@ -221,7 +221,6 @@ def test_a_file_that_claims_to_be_enormous_is_refused_before_anything_is_written
         Snapshot.load(path)
 
 
-@pytest.mark.deep("restarts")
 def test_what_an_image_asks_for_is_made_without_capabilities(forged: ExportedFile, tmp_path: Path) -> None:
     """A port that takes a capability: the sandbox has none when it binds it."""
     forged.things("InternetSocket")[0]["local"][1] = 80

@@ -124,7 +124,6 @@ def test_a_name_that_leads_nowhere_is_written_again(warm_store: ImageFolder, con
     assert warm_store.run("1")["images"]["poured"] == 1
 
 
-@pytest.mark.deep("restarts")
 def test_an_image_with_another_key_is_not_believed(warm_store: ImageFolder) -> None:
     (warm_store.folder / "key").write_bytes(os.urandom(32))
     found = warm_store.run("1")

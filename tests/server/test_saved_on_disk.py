@@ -19,7 +19,6 @@ def save(caller: Caller, name: str, code: str) -> None:
     assert caller.ask("DELETE", f"/v1/snapshots/{snapshot_id}").status == 204
 
 
-@pytest.mark.deep("restarts")
 def test_what_is_saved_is_there_after_a_restart_and_is_each_keys_own(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         alice, bob = (Caller(server.url, server.create_key(name)) for name in ("alice", "bob"))

@@ -39,6 +39,14 @@ def test_a_hibernated_sandbox_is_woken_by_a_call_and_takes_no_quota(tmp_path: Pa
         assert _states(alice)[first] == "hibernated"
         assert alice.ask("DELETE", f"/v1/sandboxes/{second}").status == 204
         assert alice.run(first, "x + 1")["value"] == "42"
+        # What hibernates counts as its images on disk do.
+        small = Caller(server.url, server.create_key("small", "--image-mib", "1"))
+        first, second = small.sandbox(), small.sandbox()
+        small.run(first, "import os; data = os.urandom(2 << 20)")
+        assert small.ask("POST", f"/v1/sandboxes/{first}/hibernate").status == 200
+        full = small.ask("POST", f"/v1/sandboxes/{second}/hibernate")
+        assert (full.status, full.json["details"]["limit"]) == (429, "image_mib")
+        assert _states(small) == {first: "hibernated", second: "idle"}
 
 
 @pytest.mark.parametrize("how", ["stop", pytest.param("kill", marks=pytest.mark.deep("load"))])

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 
+from ramet.engine.images.disk_quota import check_bytes
 from ramet.engine.images.records import describe, rebuild
-from ramet.engine.images.saved import check_bytes
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.registry import Registry
 from ramet.errors import LimitReached, RametError
@@ -45,7 +45,7 @@ async def import_snapshot(
     with registry.snapshots.room(owner):
         name = passing_image_name(owner, secrets.token_hex(16))
         interpreter = settings.interpreter or spec.template.interpreter
-        room_bytes = await check_bytes(registry, owner, allowance)
+        room_bytes = await check_bytes(machine, owner, allowance)
         try:
             await machine.import_image(receive, ImportTerms("", name, owner, spec.limits, interpreter, room_bytes))
             found = await machine.load_image(name)

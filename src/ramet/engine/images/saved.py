@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from ramet.engine.images.disk_quota import check_bytes
 from ramet.engine.images.records import describe, rebuild
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.registry import Registry
-from ramet.errors import LimitReached
-from ramet.isolation.files.cache_folders import owner_part, saved_image_name
+from ramet.isolation.files.cache_folders import saved_image_name
 from ramet.protocol import fields
 from ramet.protocol.checks import check_template_name
 from ramet.protocol.values.allowances import Allowance
-
-_NO_LIMIT = 1 << 62
 
 
 async def save(registry: Registry, snapshot: Snapshot, name: str, allowance: Allowance) -> int:
@@ -23,27 +21,12 @@ async def save(registry: Registry, snapshot: Snapshot, name: str, allowance: All
     prefix = saved_image_name(snapshot.owner, "")
     on_disk = {each.removeprefix(prefix) for each in await machine.image_names(prefix)}
     registry.templates.check_saving(snapshot, name, allowance, on_disk)
-    await check_bytes(registry, snapshot.owner, allowance)
+    await check_bytes(machine, snapshot.owner, allowance)
     async with registry.snapshots.held(snapshot):
         stored = saved_image_name(snapshot.owner, name)
         size = await machine.save_image(snapshot.frozen, stored, describe(snapshot))
         await registry.snapshots.forget_name(name, snapshot.owner)
     return size
-
-
-async def check_bytes(registry: Registry, owner: str, allowance: Allowance) -> int:
-    """How many bytes the owner may still have on disk. Raises LimitReached if it has all that it may."""
-    if allowance.image_bytes is None:
-        return _NO_LIMIT
-    machine = await registry.workshop.machine()
-    left = allowance.image_bytes - await machine.image_bytes(owner_part(owner))
-    if left <= 0:
-        raise LimitReached(
-            f"your images on disk take {allowance.image_bytes >> 20} MiB already, which is the limit of this key",
-            hint="remove some of them, or have the server's operator raise the limit: ramet keys set --image-mib",
-            details={"limit": "image_mib", "allowed": allowance.image_bytes >> 20},
-        )
-    return left
 
 
 async def load(registry: Registry, name: str, owner: str) -> Snapshot | None:

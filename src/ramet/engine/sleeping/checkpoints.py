@@ -11,7 +11,7 @@ from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.workshop import Workshop
 from ramet.engine.seams import Body, Journal
-from ramet.engine.sleeping.hibernation import write
+from ramet.engine.sleeping.hibernation import check_room, write
 from ramet.errors import RametError
 
 CHECKPOINT_SECONDS = 10.0
@@ -29,7 +29,7 @@ class Checkpoints:
         self, sandbox: Sandbox, journal: Journal, workshop: Workshop, freeze: Freeze, perform: Perform
     ) -> None:
         self.journal = journal
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._workshop = workshop
         self._freeze = freeze
         self._perform = perform
@@ -42,11 +42,11 @@ class Checkpoints:
         self._written: tuple[int, Body, float] | None = None
 
     def __repr__(self) -> str:
-        return f"<Checkpoints of {self._sandbox.id}>"
+        return f"<Checkpoints of {self.sandbox.id}>"
 
     @property
     def _seconds(self) -> float:
-        wanted = self._sandbox.spec.checkpoint_seconds
+        wanted = self.sandbox.spec.checkpoint_seconds
         return CHECKPOINT_SECONDS if wanted is None else wanted
 
     # What happens to the sandbox
@@ -69,7 +69,7 @@ class Checkpoints:
         if self._working is not None:
             await asyncio.wait([self._working])
         self.stop()
-        if self._sandbox.spec.persistent and not self._sandbox.sleep.asleep and self._differs():
+        if self.sandbox.spec.persistent and not self.sandbox.sleep.asleep and self._differs():
             await self._write()
 
     def stop(self) -> None:
@@ -83,7 +83,7 @@ class Checkpoints:
 
     def _arm(self, seconds: float) -> None:
         # One timer, which later changes do not put off: a sandbox that is always busy is written as well.
-        if self._timer is None and not self._stopped and self._sandbox.spec.persistent:
+        if self._timer is None and not self._stopped and self.sandbox.spec.persistent:
             self._timer = self._loop.call_later(seconds, self._ring)
 
     def _ring(self) -> None:
@@ -93,16 +93,16 @@ class Checkpoints:
 
     async def _checkpoint(self) -> None:
         try:
-            if not self._stopped and not self._sandbox.sleep.asleep and self._differs():
+            if not self._stopped and not self.sandbox.sleep.asleep and self._differs():
                 await self._write()
         except Exception as error:
             if not isinstance(error, RametError):
                 traceback.print_exc(file=sys.stderr)
-            self._sandbox.on_disk.last_error = str(error) or type(error).__name__
+            self.sandbox.on_disk.last_error = str(error) or type(error).__name__
             self._arm(max(self._seconds, _RETRY_SECONDS))
         finally:
             self._working = None
-        if not self._sandbox.on_disk.last_error and self._differs():
+        if not self.sandbox.on_disk.last_error and self._differs():
             self._arm(self._seconds)  # it was changed while it was written
 
     def _differs(self) -> bool:
@@ -110,28 +110,29 @@ class Checkpoints:
         if self._written is None:
             return True
         changes, body, worked = self._written
-        if self._sandbox.sleep.asleep:
+        if self.sandbox.sleep.asleep:
             return False
-        present = self._sandbox.body
+        present = self.sandbox.body
         return changes != self._changes or body is not present or present.processor_seconds() - worked > _WORKED_SECONDS
 
     async def _write(self) -> None:
         machine = await self._workshop.machine()
+        await check_room(self._workshop, self.sandbox)
         snapshot = self._newest_point()
-        changes, body = self._changes, self._sandbox.body
+        changes, body = self._changes, self.sandbox.body
         worked = body.processor_seconds()
         if snapshot is None:
-            turn = self._sandbox.queue.turn(needs_repl=True, quiet=True)
+            turn = self.sandbox.queue.turn(needs_repl=True, quiet=True)
             try:
                 await turn.begun
-                changes, body = self._changes, self._sandbox.body
+                changes, body = self._changes, self.sandbox.body
                 worked = body.processor_seconds()
-                snapshot = await self._freeze(self._sandbox)
+                snapshot = await self._freeze(self.sandbox)
                 turn.check()
             finally:
                 turn.release()
         try:
-            await write(machine, self._sandbox, snapshot)
+            await write(machine, self.sandbox, snapshot)
         finally:
             await snapshot.let_go()
         self._written = changes, body, worked
@@ -139,10 +140,10 @@ class Checkpoints:
 
     def _newest_point(self) -> Snapshot | None:
         """The present state, held, if the history keeps it: then the sandbox need not be stopped."""
-        last = self._sandbox.past.last
+        last = self.sandbox.past.last
         if last is None or not last.exact or not isinstance(last.state, Snapshot) or last.asked is not None:
             return None
-        if self._sandbox.queue.busy or not self._sandbox.repl.alive:
+        if self.sandbox.queue.busy or not self.sandbox.repl.alive:
             return None
         last.state.hold()
         return last.state

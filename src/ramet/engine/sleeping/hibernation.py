@@ -14,6 +14,7 @@ from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
 from ramet.engine.history.memory import resident_bytes
 from ramet.engine.history.past import Past
+from ramet.engine.images.disk_quota import check_bytes
 from ramet.engine.images.records import describe, rebuild
 from ramet.engine.making import snapshots
 from ramet.engine.making.bring_up import bring_up
@@ -75,6 +76,7 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
         if not await sandbox.files_unused(_FILES_SECONDS):
             raise LimitReached(f"sandbox {sandbox.id} cannot hibernate: its files are in use", hint="try again later")
         await sandbox.exposures.settled()
+        await check_room(workshop, sandbox)
         snapshot = await _freeze(machine, sandbox)
         try:
             # Stopped from here on: what its threads did after the freeze would be lost, or be done twice.
@@ -92,6 +94,15 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
             await snapshot.let_go()
     await asyncio.shield(closing)  # when this returns, its memory is free
     return size
+
+
+async def check_room(workshop: Workshop, sandbox: Sandbox) -> None:
+    """Raise LimitReached if the images of its owner take all the disk that they may.
+
+    Before a freeze: between that and `write` nothing is awaited, so that states are written in their order.
+    """
+    allowance = workshop.quotas.allowance_of(sandbox.owner)
+    await check_bytes(await workshop.machine(), sandbox.owner, allowance, sandbox.on_disk.size_bytes)
 
 
 async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot) -> int:

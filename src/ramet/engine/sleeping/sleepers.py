@@ -19,11 +19,12 @@ from ramet.engine.making.workshop import Workshop
 from ramet.engine.seams import Journal, JournalContents, Machine
 from ramet.engine.sleeping.checkpoints import Checkpoints
 from ramet.engine.sleeping.hibernation import hibernate
-from ramet.errors import RametError
+from ramet.errors import LimitReached, RametError
 from ramet.isolation.files.cache_folders import space_image_name
 
 _FLUSH_SECONDS = 20.0  # for the last checkpoints of an engine that ends
 _LOOK_SECONDS = 0.05
+_ASLEEP_AT_MOST = 1000  # of one key of a server
 
 Perform = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
 
@@ -183,7 +184,12 @@ class Sleepers:
         return made
 
     def hibernate(self, sandbox: Sandbox, caller: Caller) -> Awaitable[int]:
-        """Put a sandbox to sleep. The turn is in its queue when this returns. Awaited: bytes on disk."""
+        """Put a sandbox to sleep. The turn is in its queue when this returns. Awaited: bytes on disk.
+
+        Raises LimitReached where its owner has as many on disk as one may.
+        """
+        if self.server and not sandbox.sleep.asleep:
+            self._check_count(sandbox.owner)
         return self._hibernate(sandbox, hibernate(self._workshop, sandbox, caller, self._retire))
 
     async def _hibernate(self, sandbox: Sandbox, work: Awaitable[int]) -> int:
@@ -202,13 +208,29 @@ class Sleepers:
         if sandbox.in_use or sandbox.sleep.asleep:
             return
         caller = Caller()
-        work = asyncio.ensure_future(self.hibernate(sandbox, caller))
+        try:
+            work = asyncio.ensure_future(self.hibernate(sandbox, caller))
+        except RametError:
+            return  # it stays awake
         while not work.done():
             await asyncio.wait([work], timeout=_LOOK_SECONDS)
             if sandbox.queue.waiting or sandbox.sleep.wanted:
                 caller.leave()  # it wakes up at once: what was written so far is dropped
         with suppress(RametError):
             work.result()
+
+    def _check_count(self, owner: str) -> None:
+        """One that sleeps counts against no other limit of its owner: without this one, a key could fill the disk with
+        the records of its sandboxes, and the server's memory with what is known of them.
+        """
+        dormant = sum(one.owner == owner for one in self.dormant.values())
+        asleep = sum(kept.sandbox.owner == owner and kept.sandbox.sleep.asleep for kept in self._kept.values())
+        if dormant + asleep >= _ASLEEP_AT_MOST:
+            raise LimitReached(
+                f"the sandbox cannot hibernate: {dormant + asleep} of yours do already, and {_ASLEEP_AT_MOST} may",
+                hint="close those that are not needed any more",
+                details={"limit": "hibernated", "allowed": _ASLEEP_AT_MOST},
+            )
 
     def _retire(self, retired: RetiredBody) -> Awaitable[None]:
         return self._perform(retired.close())
