@@ -146,9 +146,9 @@ def test_engines_save_load_remove_and_sweep_in_one_store_at_once(store: ImageFol
         subprocess.Popen([*command, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for name in "abc"
     ]
-    for name, engine in zip("abc", engines, strict=True):
-        said, errors = engine.communicate(timeout=SECONDS * 2)
-        assert engine.returncode == 0, errors
+    ended = [(*engine.communicate(timeout=SECONDS * 2), engine.returncode) for engine in engines]
+    for name, (said, errors, code) in zip("abc", ended, strict=True):
+        assert code == 0, errors
         assert said.strip() == f"({name!r}, 3)"
     assert store.run("turn", template="ours")["results"] == ["3"]
     assert not [path for path in store.images() if path.name.startswith(".")]

@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
 from typing import TypeVar
@@ -49,6 +49,7 @@ FAILURES = (RametError, OSError, _core.FreezeError)
 
 _POUR_SECONDS = 10.0
 _BLANKS_AT_MOST = 8
+_ATTEMPTS = 5  # to use an image that others replace all the time
 _STALE = 3  # ramet-pod blank: a file has changed
 _STAT_PLACES = {  # in /proc/PID/stat, counted from 1
     "start_code": 26, "end_code": 27, "start_stack": 28, "start_data": 45, "end_data": 46, "start_brk": 47,
@@ -139,6 +140,24 @@ class Images:
         """The image of this name, the caller's. Raises as `store`, and ImageRefused."""
         store = await self.store()
         return await finish(asyncio.to_thread(_find, store, name), _close_found)
+
+    async def used(self, name: str, work: Callable[[OpenImage], Awaitable[T]]) -> T | None:
+        """What ``work`` makes of the image of this name. None: there is none. Raises what it raises, and as `open`.
+
+        Another engine may give the name to a newer image meanwhile, and remove the old one: files of it that were not
+        open yet are gone then, and the newer one is used.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            opened = await self.open(name)
+            if opened is None:
+                return None
+            with opened:
+                try:
+                    return await work(opened)
+                except FileNotFoundError:
+                    if not left or await self.image_id(name) == opened.manifest.id:
+                        raise
+        return None
 
     async def pour(self, opened: OpenImage, pod: Pod, loaded: bytes) -> _core.Snapshot:
         """An empty process that becomes the image, behind today's filter, in the tree of a pod made for booting.
@@ -425,12 +444,19 @@ def _share(
 
 
 def _find(store: ImageStore, name: str) -> OpenImage | None:
-    image_id = store.find(name)
-    if image_id is None:
-        return None
-    opened = store.read(image_id)
-    store.touch(image_id)
-    return opened
+    for left in reversed(range(_ATTEMPTS)):
+        image_id = store.find(name)
+        if image_id is None:
+            return None
+        try:
+            opened = store.read(image_id)
+        except FileNotFoundError:
+            if not left or store.find(name) == image_id:
+                raise
+            continue  # another engine has replaced it meanwhile
+        store.touch(image_id)
+        return opened
+    return None
 
 
 def _close_found(opened: OpenImage | None) -> None:

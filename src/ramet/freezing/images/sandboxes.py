@@ -142,11 +142,7 @@ class SandboxImages:
         Raises ImageRefused where it cannot be used, here or at all; it stays on disk.
         """
         try:
-            opened = await self._images.open(name)
-            if opened is None:
-                return None
-            with opened:
-                return await self._load(opened, name)
+            return await self._images.used(name, lambda opened: self._load(opened, name))
         except FAILURES as error:
             why = self._images.note(f"the image {name!r} was not used", error)
             hint = getattr(error, "hint", None) or "ramet images lists what is there; saving it again replaces it"

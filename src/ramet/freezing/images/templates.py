@@ -14,6 +14,7 @@ from ramet.freezing import _core
 from ramet.freezing.images import identity
 from ramet.freezing.images.images import FAILURES, FileRecipe, Images, ImageSource
 from ramet.freezing.images.manifest import ImageRefused
+from ramet.freezing.images.stored.store import OpenImage
 from ramet.isolation.pods import Pod
 from ramet.protocol.values.specs import TemplateSpec
 
@@ -55,18 +56,17 @@ class TemplateImages:
         """The template, frozen, in a pod that was made for its boot; None where it has to be booted."""
         name = self._name(spec, environment)
         try:
-            opened = await self._images.open(name)
-            if opened is None:
-                return None
-            with opened:
-                if opened.manifest.template != spec:
-                    raise ImageRefused("the image is of another template")
-                snapshot = await self._images.pour(opened, pod, await asyncio.to_thread(opened.part, "loaded"))
-                return PouredTemplate(snapshot, opened.manifest.open_files)
+            return await self._images.used(name, lambda opened: self._pour(opened, spec, pod))
         except FAILURES as error:
             self._images.note(f"the image of template {spec.name!r} was not used", error)
             await self._images.forget(name)
             return None
+
+    async def _pour(self, opened: OpenImage, spec: TemplateSpec, pod: Pod) -> PouredTemplate:
+        if opened.manifest.template != spec:
+            raise ImageRefused("the image is of another template")
+        snapshot = await self._images.pour(opened, pod, await asyncio.to_thread(opened.part, "loaded"))
+        return PouredTemplate(snapshot, opened.manifest.open_files)
 
     async def forget(self, spec: TemplateSpec, environment: dict[str, str]) -> None:
         await self._images.forget(self._name(spec, environment))
