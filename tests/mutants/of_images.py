@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.breakage import Breakage
 
-_HIBERNATION = "ramet/engine/sleeping/hibernation.py"
 _SLEEPERS = "ramet/engine/sleeping/sleepers.py"
 _STORE = "ramet/freezing/images/stored/store.py"
 _OF_HIBERNATION = "images/test_hibernation.py"
@@ -44,8 +43,8 @@ IMAGES = (
     # Sleep
     Breakage(
         "threads-run-on-while-a-sandbox-is-written",
-        _HIBERNATION,
-        "sandbox.body.signal(signal.SIGSTOP)",
+        "ramet/freezing/live.py",
+        "signal.pidfd_send_signal(subject.repl_pidfd, signal.SIGSTOP)",
         "pass",
         (f"{_OF_HIBERNATION}::test_work_of_threads_is_neither_lost_nor_done_twice",),
     ),
@@ -100,7 +99,7 @@ IMAGES = (
         "ramet/engine/history/past.py",
         "            later.lost = True\n",
         "",
-        ("fork/test_history_model.py::test_a_sandbox_is_as_its_model_after_a_few_random_steps",),
+        ("unit/test_past.py::test_steps_after_a_restored_one_are_shown_as_lost",),
     ),
     # Taking
     Breakage(

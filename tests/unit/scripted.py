@@ -301,7 +301,7 @@ class ScriptedMachine:
         await self._pass("thaw")
         return ScriptedForked([self._body() for _ in range(count)])
 
-    async def freeze(self, body: ScriptedBody, keep_pid: bool) -> ScriptedFrozen:
+    async def freeze(self, body: ScriptedBody, keep_pid: bool, stay_stopped: bool = False) -> ScriptedFrozen:
         self.kept_pids.append(keep_pid)
         await self._pass("freeze")
         self.snapshots.append(ScriptedFrozen(body))

@@ -129,10 +129,10 @@ async def test_a_freeze_that_fails_is_tried_again(
     freeze = engine.machine.freeze
     failures = [ForkFailed("scripted to fail once")]
 
-    async def fail_once(body: ScriptedBody, keep_pid: bool) -> ScriptedFrozen:
+    async def fail_once(body: ScriptedBody, keep_pid: bool, stay_stopped: bool) -> ScriptedFrozen:
         if failures:
             raise failures.pop()
-        return await freeze(body, keep_pid)
+        return await freeze(body, keep_pid, stay_stopped)
 
     monkeypatch.setattr(engine.machine, "freeze", fail_once)
     client = connect()

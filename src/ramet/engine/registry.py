@@ -259,10 +259,11 @@ class Registry:
         machine = await self.workshop.machine()
         async with asyncio.timeout(self.settings.keep_seconds):
             async with Caller().queue(sandbox, needs_repl=True):
+                # It stays stopped until it is closed: what it did after the freeze would be done again after a resume.
                 for _ in range(_KEEP_ATTEMPTS - 1):
                     with suppress(ForkFailed):
-                        return await snapshots.freeze(machine, sandbox)
-                return await snapshots.freeze(machine, sandbox)
+                        return await snapshots.freeze(machine, sandbox, stay_stopped=True)
+                return await snapshots.freeze(machine, sandbox, stay_stopped=True)
 
     def _bury(self, sandbox: Sandbox, cause: Cause, message: str) -> Tombstone:
         tombstone = Tombstone(sandbox.owner, cause, message, now_ms())

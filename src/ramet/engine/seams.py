@@ -230,7 +230,9 @@ class Machine(Protocol):
     async def fork(self, body: Body, count: int, keep_pid: bool, on_resumed: Callable[[], None]) -> Forked:
         """This many copies, or ForkFailed and none. ``on_resumed`` is called on the loop when the parent runs again."""
 
-    async def freeze(self, body: Body, keep_pid: bool) -> Frozen: ...
+    async def freeze(self, body: Body, keep_pid: bool, stay_stopped: bool = False) -> Frozen:
+        """A snapshot. ``stay_stopped``: the body does nothing that it does not know of until it gets SIGCONT."""
+
     async def thaw(self, frozen: Frozen, limits: Limits | None, mounts: Sequence[MountSpec] | None) -> Body:
         """A body from a snapshot. None: limits and mounts as the sandbox that was frozen had."""
 

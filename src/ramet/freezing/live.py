@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -152,10 +153,11 @@ class FrozenCopy:
     stragglers: int  # tasks that could not be let go yet
 
 
-def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None]) -> FrozenCopy:
+def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None], stay_stopped: bool = False) -> FrozenCopy:
     """Runs in the tracer's thread: ptrace binds what is stopped to it.
 
     Calls `on_read` with what was read before the memory is copied: the event loop plans the copies in that time.
+    ``stay_stopped``: the process does nothing any more that the copy does not know of, until it gets SIGCONT.
     """
     began = perf_counter()
     subject.check_alive()
@@ -170,6 +172,10 @@ def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None]) -> Froze
         recipes = _read(subject, paused)
         on_read(recipes)
         snapshot = _core.copy(paused, tuple(privatize(recipes.maps)), _COPY_SECONDS + recipes.copy_seconds)
+        if stay_stopped:
+            # Queued while every thread stands: the first one that is let go takes it before it runs a single
+            # instruction of its own, and the kernel stops the others with it.
+            signal.pidfd_send_signal(subject.repl_pidfd, signal.SIGSTOP)
     except BaseException as error:
         if recipes is not None:
             recipes.image.close()

@@ -274,11 +274,13 @@ class Machine:
                 await frozen.close()
         return Forked(bodies, frozen.pause_seconds, frozen.file_bytes)
 
-    async def freeze(self, body: Body, keep_pid: bool) -> Frozen:
-        """A snapshot of a sandbox, which goes on. Raises ForkFailed or LimitReached."""
-        frozen, _ = await self._freeze(
-            body, keep_pid, 1, lambda subject: Batch(live.freeze(subject, lambda _: None), [], None)
-        )
+    async def freeze(self, body: Body, keep_pid: bool, stay_stopped: bool = False) -> Frozen:
+        """A snapshot of a sandbox, which goes on, unless it is to stay stopped. Raises ForkFailed or LimitReached."""
+
+        def work(subject: Subject) -> Batch:
+            return Batch(live.freeze(subject, lambda _: None, stay_stopped), [], None)
+
+        frozen, _ = await self._freeze(body, keep_pid, 1, work)
         return frozen
 
     async def _freeze(

@@ -55,10 +55,14 @@ class Snapshot:
             await self.frozen.close()
 
 
-async def freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
-    """Freeze a sandbox, in a turn of it. The caller holds the snapshot once. Raises ForkFailed, LimitReached."""
+async def freeze(machine: Machine, sandbox: Sandbox, stay_stopped: bool = False) -> Snapshot:
+    """Freeze a sandbox, in a turn of it. The caller holds the snapshot once. Raises ForkFailed, LimitReached.
+
+    ``stay_stopped``: its REPL does nothing any more until it gets SIGCONT. Also when this is cancelled.
+    """
     keep_pid = await settle(sandbox)
-    return Snapshot(await machine.freeze(sandbox.body, keep_pid), sandbox.spec, sandbox.carried, keep_pid)
+    frozen = await machine.freeze(sandbox.body, keep_pid, stay_stopped)
+    return Snapshot(frozen, sandbox.spec, sandbox.carried, keep_pid)
 
 
 async def settle(sandbox: Sandbox) -> bool:

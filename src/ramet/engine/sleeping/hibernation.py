@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
@@ -77,15 +77,12 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
             raise LimitReached(f"sandbox {sandbox.id} cannot hibernate: its files are in use", hint="try again later")
         await sandbox.exposures.settled()
         await check_room(workshop, sandbox)
-        snapshot = await _freeze(machine, sandbox)
+        # Stopped from the freeze on: what its threads did after it would be lost, or be done twice.
+        with _running_again_if_it_fails(sandbox):
+            snapshot = await _freeze(machine, sandbox)
         try:
-            # Stopped from here on: what its threads did after the freeze would be lost, or be done twice.
-            sandbox.body.signal(signal.SIGSTOP)
-            try:
+            with _running_again_if_it_fails(sandbox):
                 size = await write(machine, sandbox, snapshot)
-            except BaseException:
-                sandbox.body.signal(signal.SIGCONT)
-                raise
             # Nothing is awaited from here until it is asleep: it has a body, or an image and no body.
             sandbox.sleep.wake = _Waking(workshop, sandbox, snapshot.carried, snapshot.keep_pid, retire).wake
             forget_states(sandbox.past)
@@ -117,11 +114,20 @@ async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot) -> int:
     return size
 
 
+@contextmanager
+def _running_again_if_it_fails(sandbox: Sandbox) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # also of a caller who leaves: a cancelled freeze has stopped it
+        sandbox.body.signal(signal.SIGCONT)
+        raise
+
+
 async def _freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
     for _ in range(_FREEZE_ATTEMPTS - 1):
         with suppress(ForkFailed):
-            return await snapshots.freeze(machine, sandbox)
-    return await snapshots.freeze(machine, sandbox)
+            return await snapshots.freeze(machine, sandbox, stay_stopped=True)
+    return await snapshots.freeze(machine, sandbox, stay_stopped=True)
 
 
 def forget_states(past: Past) -> None:
