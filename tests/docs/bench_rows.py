@@ -41,7 +41,7 @@ def _measure_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(crowd, "create_among", lambda counts, *_: dict.fromkeys(counts, _FIGURE))
     patch.setattr(forks, "memory_of_children", _seen)
     patch.setattr(forks, "files_of_children", _seen)
-    patch.setattr(images.Store, "sample", lambda *_: defaultdict(lambda: _FIGURE))
+    patch.setattr(images.Store, "run", lambda *_: defaultdict(lambda: _FIGURE))
     patch.setattr(many_users, "mixed_load", _seen)
     patch.setattr(gateway, "conversations", _seen)
 

@@ -112,7 +112,9 @@ class RandomPasts:
         name = self._random.choice(_NAMES)
         names.pop(name, None)
         files.pop(name, None)
-        pair.real.run_code(f"import os; globals().pop('{name}', None); os.system('rm -f /root/{name}')", timeout=60)
+        code = f"import os; globals().pop('{name}', None); print(os.system('rm -f /root/{name}'), end='')"
+        result = pair.real.run_code(code, timeout=60)
+        assert result.stdout == "0", result
         pair.add(ModelState(tuple(names.items()), tuple(files.items())))
 
     def undo(self, pair: RememberingPair) -> None:
