@@ -27,9 +27,10 @@ SPEC = SandboxSpec(
     Limits(2**30, 100, 1.0, 2**30),
 )
 QUICK = Settings(
-    interrupt_again_seconds=0.01,
-    hard_interrupt_seconds=0.01,
-    kill_seconds=0.01,
+    # Longer than a busy machine lets a test stand still: the ladder is to begin, and not to go on, while a test looks.
+    interrupt_again_seconds=0.1,
+    hard_interrupt_seconds=0.1,
+    kill_seconds=0.1,
     end_of_control_seconds=0.01,
     waiting_cells=3,
     rich_bytes=10_000,

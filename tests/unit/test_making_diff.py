@@ -66,7 +66,7 @@ async def test_a_sandbox_does_not_differ_from_itself_and_a_dead_one_has_no_names
 
 
 async def test_a_guest_that_tells_no_names_is_interrupted_but_never_killed(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, names_interrupt_seconds=0.01, names_at_most_seconds=0.2)
+    settings = replace(SETTINGS, names_interrupt_seconds=0.01, names_at_most_seconds=1.0)
     engine = Engine(tmp_path, settings)
     parent, parent_body, child, child_body = await pair(engine)
     waiting = diff(engine, parent, child)

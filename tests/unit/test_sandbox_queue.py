@@ -96,7 +96,7 @@ async def test_a_cell_that_ends_when_asked_keeps_its_state(sandbox: Sandbox, bod
     outcome = await call.outcome()
     assert (outcome.state, outcome.cause, outcome.interrupted, outcome.exit_code) == ("kept", "interrupt", True, 130)
     assert outcome.stderr == b"KeyboardInterrupt\n"
-    assert body.signals == [signal.SIGINT]
+    assert body.signals[:1] == [signal.SIGINT]
     assert not sandbox.queue.interrupt()
 
 
@@ -104,7 +104,7 @@ async def test_a_caller_that_goes_away_interrupts_its_cell(sandbox: Sandbox, bod
     call = Call(sandbox)
     await body.next_frame()
     sandbox.queue.abandon(call.cell)
-    assert body.signals == [signal.SIGINT]
+    assert body.signals[:1] == [signal.SIGINT]
 
 
 @pytest.mark.parametrize(
