@@ -28,6 +28,16 @@ examples:
 exit code: 0 if sandboxes can be made and forked here, else 1.
 """
 
+# Kinds of images, where there are several.
+_SEVERAL = {
+    "template": "templates",
+    "snapshot": "snapshots",
+    "sandbox": "sandboxes",
+    "point": "points of histories",
+    "passing": "passing",
+    "unnamed": "unnamed",
+}
+
 
 def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
@@ -85,7 +95,7 @@ def _images() -> Finding:
 
 def _described(store: ImageStore, folder: str) -> str:
     found = figures(store)
-    parts = [f"{one.images} {kind}{'s' if one.images != 1 else ''}" for kind, one in found.items() if one.images]
+    parts = [f"{one.images} {kind if one.images == 1 else _SEVERAL[kind]}" for kind, one in found.items() if one.images]
     total = size(sum(one.size_bytes for one in found.values()))
     told = f"{', '.join(parts) or 'none'}, {total} in {folder}"
     used = [one.oldest_used for one in found.values() if one.oldest_used is not None]

@@ -29,13 +29,12 @@ from ramet.engine.settings import Settings
 from ramet.engine.sleeping.records import SandboxRecord
 from ramet.engine.sleeping.sleepers import Sleepers
 from ramet.engine.subscriptions import Subscriptions
-from ramet.errors import EngineClosed, ForkFailed, RametError, SandboxClosed
+from ramet.errors import EngineClosed, RametError, SandboxClosed
 from ramet.isolation.files.walks import Walks
 from ramet.isolation.named_locks import NamedLocks
 from ramet.protocol.values.specs import SandboxSpec
 
 _SPACE = re.compile(r"sbx_[0-9a-f]{32}")
-_KEEP_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time; afterwards the state is lost
 
 
 class Registry:
@@ -259,11 +258,7 @@ class Registry:
         machine = await self.workshop.machine()
         async with asyncio.timeout(self.settings.keep_seconds):
             async with Caller().queue(sandbox, needs_repl=True):
-                # It stays stopped until it is closed: what it did after the freeze would be done again after a resume.
-                for _ in range(_KEEP_ATTEMPTS - 1):
-                    with suppress(ForkFailed):
-                        return await snapshots.freeze(machine, sandbox, stay_stopped=True)
-                return await snapshots.freeze(machine, sandbox, stay_stopped=True)
+                return await snapshots.freeze_for_good(machine, sandbox)
 
     def _bury(self, sandbox: Sandbox, cause: Cause, message: str) -> Tombstone:
         tombstone = Tombstone(sandbox.owner, cause, message, now_ms())

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 from ramet.errors import ForkFailed, RametError
@@ -175,7 +176,8 @@ def freeze(subject: Subject, on_read: Callable[[SandboxRecipes], None], stay_sto
         if stay_stopped:
             # Queued while every thread stands: the first one that is let go takes it before it runs a single
             # instruction of its own, and the kernel stops the others with it.
-            signal.pidfd_send_signal(subject.repl_pidfd, signal.SIGSTOP)
+            with suppress(ProcessLookupError):  # it was killed meanwhile, and does nothing any more anyway
+                signal.pidfd_send_signal(subject.repl_pidfd, signal.SIGSTOP)
     except BaseException as error:
         if recipes is not None:
             recipes.image.close()

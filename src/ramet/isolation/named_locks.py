@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
@@ -11,14 +11,14 @@ class NamedLocks:
     """A lock for each name that somebody holds or waits for."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._users: dict[str, int] = {}
+        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._users: dict[Hashable, int] = {}
 
     def __repr__(self) -> str:
         return f"<NamedLocks, {len(self._locks)} in use>"
 
     @asynccontextmanager
-    async def held(self, name: str) -> AsyncIterator[None]:
+    async def held(self, name: Hashable) -> AsyncIterator[None]:
         """Inside, nobody else holds this name. Those that wait come in the order in which they asked."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._users[name] = self._users.get(name, 0) + 1

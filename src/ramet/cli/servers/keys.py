@@ -46,6 +46,7 @@ examples:
 """
 
 _LIMITS = KeyLimits()
+_IMAGE_HELP = "most disk for snapshots that it saves and sandboxes that it keeps there, or none for no limit"
 _GRACE = "24h"
 _NEVER = "never"
 
@@ -87,7 +88,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         type=count_or_none,
         metavar="N",
         default=_LIMITS.image_mib,
-        help=f"most disk for snapshots that it saves, or none for no limit (default: {_LIMITS.image_mib})",
+        help=f"{_IMAGE_HELP} (default: {_LIMITS.image_mib})",
     )
     create.add_argument(
         "--network",
@@ -109,7 +110,7 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         ("--sandboxes", "most sandboxes at once, or none for no limit"),
         ("--memory-mib", "most memory of all its sandboxes together, or none for no limit"),
         ("--cells", "most cells running or waiting, or none for no limit"),
-        ("--image-mib", "most disk for snapshots that it saves, or none for no limit"),
+        ("--image-mib", _IMAGE_HELP),
     ):
         changed.add_argument(option, type=count_or_none, metavar="N", default=argparse.SUPPRESS, help=what)
     changed.add_argument(

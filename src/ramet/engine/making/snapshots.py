@@ -9,16 +9,19 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.carried_state import CarriedState
 from ramet.engine.seams import Frozen, Machine
 from ramet.engine.settings import Settings
 from ramet.errors import ForkFailed, LimitReached, SandboxClosed
+from ramet.isolation.named_locks import NamedLocks
 from ramet.protocol.argument_errors import must
 from ramet.protocol.checks import BUILTIN_TEMPLATES, check_template_name
 from ramet.protocol.values.specs import SandboxSpec
+
+_FOR_GOOD_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time
 
 
 class Snapshot:
@@ -55,11 +58,20 @@ class Snapshot:
             await self.frozen.close()
 
 
-async def freeze(machine: Machine, sandbox: Sandbox, stay_stopped: bool = False) -> Snapshot:
-    """Freeze a sandbox, in a turn of it. The caller holds the snapshot once. Raises ForkFailed, LimitReached.
+async def freeze_for_good(machine: Machine, sandbox: Sandbox) -> Snapshot:
+    """Freeze a sandbox that ends or goes to sleep now. Raises ForkFailed when several attempts have failed.
 
-    ``stay_stopped``: its REPL does nothing any more until it gets SIGCONT. Also when this is cancelled.
+    Its REPL stays stopped, also when this is cancelled: what it did after the freeze would be lost, or be done again by
+    the sandbox that comes back. SIGCONT lets it go on.
     """
+    for _ in range(_FOR_GOOD_ATTEMPTS - 1):
+        with suppress(ForkFailed):
+            return await freeze(machine, sandbox, stay_stopped=True)
+    return await freeze(machine, sandbox, stay_stopped=True)
+
+
+async def freeze(machine: Machine, sandbox: Sandbox, stay_stopped: bool = False) -> Snapshot:
+    """Freeze a sandbox, in a turn of it. The caller holds the snapshot once. Raises ForkFailed, LimitReached."""
     keep_pid = await settle(sandbox)
     frozen = await machine.freeze(sandbox.body, keep_pid, stay_stopped)
     return Snapshot(frozen, sandbox.spec, sandbox.carried, keep_pid)
@@ -86,7 +98,7 @@ class Snapshots:
         self._by_id: dict[str, Snapshot] = {}
         self._by_name: dict[tuple[str, str], Snapshot] = {}  # owner, name
         self._coming: Counter[str] = Counter()  # being taken, by owner
-        self._loading: dict[tuple[str, str], asyncio.Lock] = {}
+        self._loading = NamedLocks()
 
     def __len__(self) -> int:
         return len(self._by_id) + len(self._by_name)
@@ -159,16 +171,9 @@ class Snapshots:
         if before is not None:
             await before.let_go()
 
-    @asynccontextmanager
-    async def loading(self, name: str, owner: str) -> AsyncIterator[None]:
+    def loading(self, name: str, owner: str) -> AbstractAsyncContextManager[None]:
         """Inside, no other caller reads the snapshot of this name from disk."""
-        lock = self._loading.setdefault((owner, name), asyncio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._loading.pop((owner, name), None)
+        return self._loading.held((owner, name))
 
     def add_loaded(self, snapshot: Snapshot, name: str) -> Snapshot:
         """Keep one that was read from disk under its name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
@@ -25,11 +25,10 @@ from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import Workshop
 from ramet.engine.seams import Body, Machine
 from ramet.engine.sleeping.records import ASLEEP_IN_IT, NOT_KEPT, SandboxRecord
-from ramet.errors import ForkFailed, LimitReached, RametError, SandboxLost
+from ramet.errors import LimitReached, RametError, SandboxLost
 from ramet.isolation.files.cache_folders import space_image_name
 from ramet.protocol.lazy_dataclasses import dataclass
 
-_FREEZE_ATTEMPTS = 3  # a thread that does not stop in time may do so the next time
 _FILES_SECONDS = 30.0  # that calls which use its files may take until it is frozen
 _KEPT_BYTES_AT_MOST = 128 * 2**20  # of a state that stays in memory, as a point, after the wake-up
 
@@ -77,9 +76,8 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
             raise LimitReached(f"sandbox {sandbox.id} cannot hibernate: its files are in use", hint="try again later")
         await sandbox.exposures.settled()
         await check_room(workshop, sandbox)
-        # Stopped from the freeze on: what its threads did after it would be lost, or be done twice.
         with _running_again_if_it_fails(sandbox):
-            snapshot = await _freeze(machine, sandbox)
+            snapshot = await snapshots.freeze_for_good(machine, sandbox)
         try:
             with _running_again_if_it_fails(sandbox):
                 size = await write(machine, sandbox, snapshot)
@@ -121,13 +119,6 @@ def _running_again_if_it_fails(sandbox: Sandbox) -> Iterator[None]:
     except BaseException:  # also of a caller who leaves: a cancelled freeze has stopped it
         sandbox.body.signal(signal.SIGCONT)
         raise
-
-
-async def _freeze(machine: Machine, sandbox: Sandbox) -> Snapshot:
-    for _ in range(_FREEZE_ATTEMPTS - 1):
-        with suppress(ForkFailed):
-            return await snapshots.freeze(machine, sandbox, stay_stopped=True)
-    return await snapshots.freeze(machine, sandbox, stay_stopped=True)
 
 
 def forget_states(past: Past) -> None:

@@ -24,7 +24,7 @@ class StateOnDisk:
         self.written_ms, self.size_bytes, self.last_error = now_ms, size_bytes, ""
 
     def header(self) -> dict[str, object] | None:
-        """None: it was never to be written."""
+        """For a description of the sandbox. None: nobody has tried to write an image of it so far."""
         if self.written_ms is None and not self.last_error:
             return None
         return {"written_ms": self.written_ms, "size_bytes": self.size_bytes, "last_error": self.last_error}
