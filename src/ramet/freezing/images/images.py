@@ -16,6 +16,7 @@ from ramet.errors import RametError
 from ramet.freezing import _core
 from ramet.freezing.failures import describe
 from ramet.freezing.images import identity, vdso
+from ramet.freezing.images.blocks import map_large_blocks
 from ramet.freezing.images.manifest import (
     FILLED,
     MEMORY_LIMITS,
@@ -26,7 +27,7 @@ from ramet.freezing.images.manifest import (
     Segment,
 )
 from ramet.freezing.images.memory import Area, highest_mapping, kernels_areas, read_vdso
-from ramet.freezing.images.pouring import fillings, last_calls, map_calls, stack_can_grow, texts
+from ramet.freezing.images.pouring import FIRST_PAGE_FILE, fillings, last_calls, map_calls, stack_can_grow, texts
 from ramet.freezing.images.processor import check_processor, processor_here
 from ramet.freezing.images.stored.engine_marks import sweep_left
 from ramet.freezing.images.stored.figures import figures, keep_error
@@ -169,8 +170,11 @@ class Images:
         old_vdso = await asyncio.to_thread(opened.part, vdso.PART)
         check_processor(manifest.processor)
         shifts = identity.clock_shifts(manifest)
+        planned = await asyncio.to_thread(map_large_blocks, manifest.segments, opened.pages)
+        manifest = replace(manifest, segments=planned)
         # A caller that is cancelled waits for the thread: a process that it makes would have no owner.
-        pid = await finish(asyncio.to_thread(self._fitting_blank, manifest, pod, shifts, loaded), _end_blank)
+        made = asyncio.to_thread(self._fitting_blank, manifest, pod, shifts, loaded, opened.pages)
+        pid = await finish(made, _end_blank)
         # The snapshot owns the process from here on, also when this step fails.
         held = self._traced(_core.hold_blank, pid, threads, _POUR_SECONDS)
         snapshot = await finish(held, lambda made: self._tracer.submit(_core.end_snapshot, made))
@@ -187,7 +191,7 @@ class Images:
             calls = map_calls(manifest, here, homes)
             await finish(self._traced(_core.pour, snapshot, calls, _POUR_SECONDS), lambda _: None)
             # By another process: it may be gigabytes, and every other sandbox needs the tracer's thread.
-            await finish(asyncio.to_thread(_fill, pid, opened), lambda _: None)
+            await finish(asyncio.to_thread(_fill, pid, manifest, opened.pages), lambda _: None)
             await asyncio.to_thread(_write_texts, pid, texts(manifest, homes))
             last = last_calls(manifest, homes)
             await finish(self._traced(_core.pour, snapshot, last, _POUR_SECONDS), lambda _: None)
@@ -198,16 +202,18 @@ class Images:
     async def _traced(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._tracer, work, *arguments)
 
-    def _fitting_blank(self, manifest: Manifest, pod: Pod, shifts: identity.Shifts, loaded: bytes) -> int:
+    def _fitting_blank(
+        self, manifest: Manifest, pod: Pod, shifts: identity.Shifts, loaded: bytes, pages: Sequence[int]
+    ) -> int:
         """One in which the stack of the image can grow: the kernel places new mappings at random."""
         for left in reversed(range(_BLANKS_AT_MOST)):
-            pid = self._blank(pod, shifts, loaded)
+            pid = self._blank(pod, shifts, loaded, pages)
             if not left or stack_can_grow(manifest, highest_mapping(pid)):
                 break
             _end_blank(pid)
         return pid
 
-    def _blank(self, pod: Pod, shifts: identity.Shifts, loaded: bytes) -> int:
+    def _blank(self, pod: Pod, shifts: identity.Shifts, loaded: bytes, pages: Sequence[int]) -> int:
         """An empty process in the pod's tree, if that still shows all files as the image has loaded them."""
         with contextlib.ExitStack() as ours:
             numbers = [self._holder.pidfd, pod.handle.init_pidfd]
@@ -216,8 +222,8 @@ class Images:
                 ours.callback(os.close, numbers[-1])
                 os.write(numbers[-1], data)
             done = subprocess.run(
-                [str(HELPER), "blank", *map(str, (*numbers, *shifts))],
-                pass_fds=numbers, env={}, capture_output=True, text=True, errors="replace", check=False,
+                [str(HELPER), "blank", *map(str, (*numbers, *shifts, FIRST_PAGE_FILE, *pages))],
+                pass_fds=(*numbers, *pages), env={}, capture_output=True, text=True, errors="replace", check=False,
             )  # fmt: skip
         if done.returncode:
             hint = None if done.returncode != _STALE else "put that version of it back, or make the image again"
@@ -391,10 +397,10 @@ class Images:
         return {**self.facts(), "kinds": kinds}
 
 
-def _fill(pid: int, opened: OpenImage) -> None:
+def _fill(pid: int, manifest: Manifest, pages: Sequence[int]) -> None:
     done = subprocess.run(
-        [str(HELPER), "fill", str(pid), *map(str, opened.pages)],
-        input=fillings(opened.manifest), pass_fds=opened.pages, env={}, capture_output=True, check=False,
+        [str(HELPER), "fill", str(pid), *map(str, pages)],
+        input=fillings(manifest), pass_fds=pages, env={}, capture_output=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise ImageRefused(done.stderr.decode("utf-8", "replace").strip() or "the helper program was ended")

@@ -37,6 +37,7 @@ _AUXILIARY_BYTES_AT_MOST = 1024
 _ACTION_BYTES = 64 * 32
 
 MEMORY, FILE, PAGES, FILLED = "memory", "file", "pages", "filled"  # kinds of segments
+MAPPED = "mapped"  # ``pages`` that a pour maps instead of copying; no manifest on disk has this kind
 
 
 class ImageRefused(RametError):

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from ramet.freezing.calls import AT_FDCWD, InjectedCall, call
-from ramet.freezing.images.manifest import ASIDE, FILE, FILLED, PAGES, TOP, Manifest, Segment
+from ramet.freezing.images.manifest import ASIDE, FILE, FILLED, MAPPED, PAGES, TOP, Manifest, Segment
 from ramet.freezing.images.memory import EXECUTE, GROWS_DOWN, NO_RESERVE, PAGE, PRIVATE, READ, SHARED, WRITE
 from ramet.freezing.images.vdso import Homes
 from ramet_guest.wire import SCRATCH_START
@@ -19,6 +19,7 @@ _LISTS_BYTES_AT_MOST = 1 << 30
 _FILLING = struct.Struct("<4Q")
 _STACK_BYTES = 64 << 20  # that a stack may grow to, and the gap that the kernel keeps below it
 _KILL, _STOP = 9, 19  # have no handlers
+FIRST_PAGE_FILE = 1  # the descriptor at which an empty process has page file 0; 0 is for one file after another
 
 
 def map_calls(manifest: Manifest, here: Mapping[str, tuple[int, int]], homes: Homes) -> tuple[InjectedCall, ...]:
@@ -112,6 +113,11 @@ def _clear(here: Mapping[str, tuple[int, int]], homes: Homes) -> Iterator[Inject
 
 def _map(segment: Segment) -> Iterator[InjectedCall]:
     length = segment.end - segment.start
+    if segment.kind == MAPPED:
+        file, how = FIRST_PAGE_FILE + segment.source, PRIVATE | segment.flags & NO_RESERVE | _FIXED_NOREPLACE
+        yield call("map a block", "mmap", segment.start, length, segment.protection, how, file, segment.offset)
+        yield from _advise(segment)
+        return
     # NOREPLACE: an image whose parts overlap is refused by the kernel as well.
     flags = PRIVATE | _ANONYMOUS | segment.flags & (NO_RESERVE | GROWS_DOWN) | _FIXED_NOREPLACE
     if segment.kind == FILLED:  # in memory that is there already

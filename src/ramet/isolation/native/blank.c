@@ -1,10 +1,14 @@
 /* blank: makes an empty process that an image is poured into.
  *
  * Arguments: HOLDER_PIDFD POD_PIDFD FILTER_FD LOADED_FD MONOTONIC_SECONDS BOOTTIME_SECONDS
+ *            FIRST PAGES_FD...
  * It stands where the interpreter of a template would be (spawn.c): a child of the engine, in E1's
- * user and pid namespaces, in the tree of a pod made for booting, behind the same filter, without
- * any descriptor. The engine seizes it, has it unmap everything that it is and map what the image
- * has, and another process fills that (fill.c).
+ * user and pid namespaces, in the tree of a pod made for booting, behind the same filter. The
+ * engine seizes it, has it unmap everything that it is and map what the image has, and another
+ * process fills that (fill.c).
+ *
+ * Its only descriptors are the page files, for reading, from number FIRST on: it maps large blocks
+ * from them. The engine has it close them before it is a snapshot.
  *
  * LOADED_FD lists files and folders that the image was made of, with sizes and times. It is refused
  * when the tree of the pod shows one of them in another state: a library was upgraded, say.
@@ -60,8 +64,23 @@ static void check_loaded(int list) {
     free(rows);
 }
 
+enum { LEADING = 7, MOST_FILES = 16, OUT_OF_THE_WAY = 100 };
+
+/* Moves the page files to the numbers that the engine expects, and closes everything else. */
+static void keep_page_files(int count, char **numbers, int first) {
+    int moved[MOST_FILES];
+    /* Two steps: a file may stand at the number that another one is to get. */
+    for (int i = 0; i < count; i++)
+        moved[i] = (int)MUST("move a page file", fcntl(atoi(numbers[i]), F_DUPFD, OUT_OF_THE_WAY));
+    for (int i = 0; i < count; i++)
+        MUST("place a page file", dup2(moved[i], first + i));
+    close_from(first + count);
+    for (int number = 0; number < first; number++)
+        close(number);
+}
+
 int blank_main(int argc, char **argv) {
-    if (argc != 6) fail("blank: wrong arguments");
+    if (argc < LEADING || argc > LEADING + MOST_FILES) fail("blank: wrong arguments");
     int holder = atoi(argv[0]), pod = atoi(argv[1]), filter_fd = atoi(argv[2]);
     int loaded = atoi(argv[3]);
     long monotonic = atol(argv[4]), boottime = atol(argv[5]);
@@ -85,7 +104,7 @@ int blank_main(int argc, char **argv) {
     }
     setsid();
     raise_oom_score(500);
-    close_from(0);
+    keep_page_files(argc - LEADING, argv + LEADING, atoi(argv[6]));
     /* A person who lists the processes of the host should not take it for a helper. */
     prctl(PR_SET_NAME, "ramet-image", 0, 0, 0);
     settle_like_new();

@@ -6,7 +6,8 @@
  *
  * Copied and not mapped from the page file, because memory that is mapped from a file is not like
  * memory: it cannot grow (mremap), and where it is given back (MADV_DONTNEED) the bytes of the file
- * return instead of zeros, which allocators rely on.
+ * return instead of zeros, which allocators rely on. For which blocks that does not matter, and
+ * which are mapped therefore, is in freezing/images/blocks.py.
  */
 #include "common.h"
 #include <sys/mman.h>
