@@ -40,6 +40,27 @@ IMAGES = (
         "if manifest.boot:",
         ("images/test_template_images.py::test_after_a_reboot_the_clock_goes_on",),
     ),
+    Breakage(
+        "first-page-of-a-block-is-mapped-too",
+        "ramet/freezing/images/blocks.py",
+        "start = max(at, blocks[place][0] + PAGE)",
+        "start = max(at, blocks[place][0])",
+        ("images/test_large_blocks.py::test_all_of_a_block_but_its_first_page_is_mapped",),
+    ),
+    Breakage(
+        "memory-of-other-allocators-is-mapped",
+        "ramet/freezing/images/blocks.py",
+        "mapped = before == 0 and size & _FLAGS == _IS_MAPPED",
+        "mapped = before == 0 or size & _FLAGS == _IS_MAPPED",
+        ("images/test_large_blocks.py::test_what_does_not_begin_like_a_mapped_block_is_none",),
+    ),
+    Breakage(
+        "large-blocks-are-copied",
+        "ramet/freezing/images/images.py",
+        "manifest = replace(manifest, segments=planned)",
+        "manifest = replace(manifest, segments=planned and manifest.segments)",
+        ("images/test_large_blocks.py::test_blocks_are_mapped_and_hold_what_was_saved",),
+    ),
     # Sleep
     Breakage(
         "threads-run-on-while-a-sandbox-is-written",
