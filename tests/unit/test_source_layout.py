@@ -203,6 +203,18 @@ def test_the_map_has_every_folder() -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_the_callers_of_bring_up_are_on_the_map() -> None:
+    engine = SOURCE / "ramet" / "engine"
+    calling = {
+        str(path.relative_to(engine))
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bring_up"
+    }
+    section = ARCHITECTURE.read_text("utf-8").partition("## One way to make a sandbox")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)) == calling
+
+
 def walks() -> list[tuple[str, str]]:
     return _WALK_STEP.findall(ARCHITECTURE.read_text("utf-8"))
 

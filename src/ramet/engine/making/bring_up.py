@@ -1,10 +1,11 @@
 """The one way a sandbox comes to run: a source gives REPLs in their pods, sandboxes take them.
 
 create    TemplateSource   NewSandbox
+install   TemplateSource   NewSandbox, in no list: it installs packages for others
 fork      ForkSource       NewSandbox, one for each copy
 thaw      SnapshotSource   NewSandbox
 resume    SnapshotSource   NewSandbox
-diff      SnapshotSource   NewSandbox, in no list, closed afterwards
+compare   SnapshotSource   NewSandbox, in no list, closed afterwards; for diff and take
 restore   SnapshotSource   the sandbox itself, which gives up the body it had
 undo      PointSource      the same; also for rewind, and for a REPL that died and is restored
 fork(at)  PointSource      NewSandbox, one for each copy
@@ -28,7 +29,7 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Source(Protocol[S_contra]):
-    """Where memory and files come from: a template, a snapshot, a running sandbox; later, an image on disk."""
+    """Where memory and files come from: a template, a snapshot, a running sandbox, or one in an emptied pod."""
 
     async def bodies(self) -> Sequence[Body]:
         """One body for each destination, all of them the caller's; or raises, and leaves nothing behind."""

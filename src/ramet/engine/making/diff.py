@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turn, Turns
-from ramet.engine.making.bring_up import bring_up, finish_all
+from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.compare_names import compare_names
 from ramet.engine.making.quotas import Reservation
 from ramet.engine.making.snapshots import Snapshot
-from ramet.engine.making.sources import SnapshotSource
-from ramet.engine.making.workshop import NewSandbox
+from ramet.engine.making.thaw import thaw_hidden
 from ramet.engine.registry import Registry
 from ramet.protocol.guest import GuestNames
 from ramet.protocol.values.forks import Diff
-from ramet.protocol.values.specs import Lifetime
 
 
 def diff(
@@ -73,15 +70,10 @@ async def _diff_since(
     turns: Turns,
     reservation: Reservation,
 ) -> Diff:
-    """The snapshot is thawed as a sandbox without a network that no list shows, and closed again."""
     try:
         with reservation:
             async with turns as held, AsyncExitStack() as closing:
-                machine = await registry.workshop.machine()
-                spec = replace(found.spec, lifetime=Lifetime(), persistent=False)
-                new = NewSandbox(registry.workshop, spec, carried=found.carried)
-                source = SnapshotSource(machine, found, spec.limits, spec.mounts)
-                (before,) = await bring_up(source, [new], closing)  # and closed with it, also when all goes well
+                before = await thaw_hidden(registry, found, closing)
                 return await _compare(registry, before, sandbox, paths, caller, held)
     finally:
         await found.let_go()

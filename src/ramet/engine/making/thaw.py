@@ -1,4 +1,4 @@
-"""Snapshot, and what is made of one: a new sandbox (thaw, resume), or the earlier state of a sandbox (restore)."""
+"""Snapshot, and what is made of one: a new sandbox, one to compare with, or the earlier state of a sandbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.checks import check_template_name, check_thaw
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.allowances import Allowance
-from ramet.protocol.values.specs import SandboxSpec, ThawSpec
+from ramet.protocol.values.specs import Lifetime, SandboxSpec, ThawSpec
 
 _ANY = Allowance()
 
@@ -125,6 +125,19 @@ async def _thaw(
             await registry.sleepers.watch(made[0])
             undo.pop_all()
     return made[0]
+
+
+async def thaw_hidden(registry: Registry, found: Snapshot, closing: AsyncExitStack) -> Sandbox:
+    """A snapshot as a sandbox without a network that no list shows, to be compared with another.
+
+    ``closing`` closes it, also when all goes well. The caller holds the snapshot and has reserved quota.
+    """
+    machine = await registry.workshop.machine()
+    spec = replace(found.spec, lifetime=Lifetime(), persistent=False)
+    new = NewSandbox(registry.workshop, spec, carried=found.carried)
+    source = SnapshotSource(machine, found, spec.limits, spec.mounts)
+    (sandbox,) = await bring_up(source, [new], closing)
+    return sandbox
 
 
 def restore(registry: Registry, sandbox: Sandbox, found: Snapshot, caller: Caller) -> Awaitable[None]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.past import Step, TemplateState
-from ramet.engine.making.bring_up import bring_up, finish_all
+from ramet.engine.making.bring_up import finish_all
 from ramet.engine.making.snapshots import Snapshot
-from ramet.engine.making.sources import SnapshotSource
-from ramet.engine.making.workshop import NewSandbox
+from ramet.engine.making.thaw import thaw_hidden
 from ramet.engine.registry import Registry
 from ramet.errors import LimitReached, NameUnknown, RametError
 from ramet.protocol.guest import GuestNames, Named
 from ramet.protocol.lazy_dataclasses import dataclass
-from ramet.protocol.values.specs import Lifetime
 from ramet.protocol.values.takes import Chosen
 
 _NOTHING = GuestNames({}, 0)
@@ -108,13 +105,3 @@ def _last_common(receiver: Sandbox, giver: Sandbox) -> Step | None:
             kept = [step for step in (own, other) if step.exact and not isinstance(step.state, TemplateState)]
             return kept[0] if kept else None
     return None
-
-
-async def thaw_hidden(registry: Registry, found: Snapshot, closing: AsyncExitStack) -> Sandbox:
-    """A snapshot as a sandbox without a network that no list shows, closed with the stack. Its quota is reserved."""
-    machine = await registry.workshop.machine()
-    spec = replace(found.spec, lifetime=Lifetime(), persistent=False)
-    new = NewSandbox(registry.workshop, spec, carried=found.carried)
-    source = SnapshotSource(machine, found, spec.limits, spec.mounts)
-    (sandbox,) = await bring_up(source, [new], closing)
-    return sandbox

@@ -18,7 +18,8 @@ from ramet.engine.history.past import Step
 from ramet.engine.history.returning import bring_back
 from ramet.engine.making.quotas import Reservation
 from ramet.engine.making.snapshots import Snapshot, freeze
-from ramet.engine.merging.names import UNDEFINED, NamePlan, plan_names, thaw_hidden
+from ramet.engine.making.thaw import thaw_hidden
+from ramet.engine.merging.names import UNDEFINED, NamePlan, plan_names
 from ramet.engine.registry import Registry
 from ramet.engine.seams import FilesToTake
 from ramet.errors import (
