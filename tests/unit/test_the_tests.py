@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import KINDS
+
 TESTS = Path(__file__).resolve().parent.parent
 FILES = sorted(TESTS.rglob("test_*.py"))
 _MOST_ON_EVERY_FACE = 75
@@ -79,6 +81,11 @@ def test_few_tests_run_on_every_face_and_none_of_them_is_deep() -> None:
     chosen = [test for file in FILES for test in written_in(file) if "every_face" in test.marks]
     assert 0 < len(chosen) <= _MOST_ON_EVERY_FACE
     assert [test.name for test in chosen if "deep" in test.marks] == []
+
+
+def test_the_kinds_of_deep_tests_are_explained() -> None:
+    text = (TESTS.parent / "docs" / "testing.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(KINDS)
 
 
 def test_helpers_of_several_tests_do_not_lie_in_a_test_file() -> None:
