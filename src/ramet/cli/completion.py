@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 import shtab
 
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
+from ramet.cli.parsing import Commands, new_command
 
 _EXAMPLES = """\
 examples:
@@ -35,14 +33,8 @@ _COMPLETED_BY_METAVAR = {
 _ZSH_EVALUATED, _ZSH_READ = "$zsh_eval_context[-1] == eval", "$zsh_eval_context[-1] == (eval|file)"
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser], ramet: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "completion",
-        help="print a completion script for a shell",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands, ramet: argparse.ArgumentParser) -> None:
+    parser = new_command(commands, "completion", "print a completion script for a shell", __doc__, _EXAMPLES)
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to complete for")
     parser.set_defaults(run=lambda chosen: run(chosen, ramet))
 

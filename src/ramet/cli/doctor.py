@@ -7,18 +7,15 @@ import os
 import platform
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import duration, shown, size
+from ramet.cli.parsing import Commands, new_command
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import RametError
 from ramet.freezing.images.stored.figures import figures, last_error
 from ramet.freezing.images.stored.store import ImageStore
 from ramet.isolation.doctor import ONLY_FOR_FORKS, Finding, examine
 from ramet.isolation.files import cache_folders
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -39,14 +36,8 @@ _SEVERAL = {
 }
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="check what this machine can do for sandboxes",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "doctor", "check what this machine can do for sandboxes", __doc__, _EXAMPLES)
     parser.add_argument("--no-trial", action="store_true", help="do not make a sandbox to check what it really has")
     parser.set_defaults(run=run)
 

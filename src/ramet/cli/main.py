@@ -8,14 +8,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ramet.cli.output import print_error
-from ramet.cli.parsing import CommandParser
+from ramet.cli.parsing import CommandParser, Commands
 from ramet.errors import RametError
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -76,7 +73,7 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     # Typed by the parsers it makes, whose class a command need not know.
     below: Any = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    commands: _SubParsersAction[argparse.ArgumentParser] = below
+    commands: Commands = below
     if only is not None:
         import_module(_COMMANDS[only]).add_command(commands)
         return parser

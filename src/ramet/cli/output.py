@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TextIO
 
 from ramet.cli.parsing import in_words_of_options
 from ramet.errors import InvalidArgument, RametError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def print_note(text: str) -> None:
@@ -51,6 +56,10 @@ def show_progress(text: str) -> None:
     """Show one line on standard error that the next one replaces; an empty text removes it."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def print_record(record: DataclassInstance, as_json: bool) -> None:
+    print(json.dumps(asdict(record)) if as_json else record)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

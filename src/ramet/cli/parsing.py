@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Collection, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from ramet.errors import InvalidArgument
 from ramet.protocol.values.options import options_of
@@ -45,6 +45,23 @@ class CommandParser(argparse.ArgumentParser):
     def options(self) -> set[str]:
         """Return the names of the options as they are typed."""
         return set(self._option_string_actions)
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def new_command(
+    commands: Commands, name: str, summary: str, about: str | None, examples: str, usage: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command, and return its parser. ``about`` and ``examples`` frame its options in the help, as written."""
+    return commands.add_parser(
+        name,
+        help=summary,
+        usage=usage,
+        description=about,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _suggestion(wrong: str, known: Sequence[str]) -> str:

@@ -6,18 +6,16 @@ import argparse
 import json
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ramet.cli.local import image_files
 from ramet.cli.output import duration, print_table, progress, shown, size
+from ramet.cli.parsing import Commands, new_command
 from ramet.errors import RametError
 from ramet.freezing.images.stored.figures import last_error
 from ramet.freezing.images.stored.store import TEMPLATE_PREFIX, ImageStore
 from ramet.freezing.images.stored.verifying import verify
 from ramet.isolation.files import cache_folders
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -44,13 +42,9 @@ class _Listed(NamedTuple):
     used: float
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "images",
-        help="list, check, move and remove templates and snapshots on disk",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_command(commands: Commands) -> None:
+    parser = new_command(
+        commands, "images", "list, check, move and remove templates and snapshots on disk", __doc__, _EXAMPLES
     )
     parser.add_argument(
         "action", nargs="?", choices=("ls", "rm", "verify", "export", "import"), default="ls", help="ls unless given"

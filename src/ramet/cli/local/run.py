@@ -11,12 +11,13 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from ramet.cli.local.output_folder import OutputFolder, tell_of_plots
 from ramet.cli.local.script import RunScript, chosen_script
 from ramet.cli.local.standard_input import InputForwarder, has_input
 from ramet.cli.output import print_error, print_note, progress, shown
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.cli.sandbox_ids import completes
 from ramet.cli.sandbox_options import add_sandbox_options, check_exists, make_sandbox
@@ -24,9 +25,6 @@ from ramet.cli.sandboxes.copying import CopyTally, upload
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError
 from ramet.protocol.values.results import ClearEvent, Event, ExitEvent, OutputEvent, Result, ResultEvent
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -63,14 +61,14 @@ _FILE_NOT_FOUND = re.compile(r"\[Errno 2\] No such file or directory: '([^']+)'"
 _UPLOAD_BYTES_AT_MOST = 2**40
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
+def add_command(commands: Commands) -> None:
+    parser = new_command(
+        commands,
         "run",
-        help="run a script in a sandbox",
+        "run a script in a sandbox",
+        __doc__,
+        _EXAMPLES,
         usage="ramet run [options] (SCRIPT | - | -c CODE) [ARGUMENTS ...]",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser, "a sandbox of this command")
     parser.add_argument("-c", "--code", help="code to run")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ramet.cli.local.output_folder import OutputFolder, tell_of_plots
 from ramet.cli.local.run import clear_line, write
 from ramet.cli.output import coloured, print_error, print_note, progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, chosen_url, find, keep
 from ramet.cli.sandbox_ids import completes
 from ramet.cli.sandbox_options import add_sandbox_options, check_exists, make_sandbox
@@ -24,8 +25,6 @@ from ramet.protocol.values.results import ClearEvent, ExitEvent, OutputEvent, Re
 from ramet.web.state_folder import state_folder
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
     from prompt_toolkit import PromptSession
 
 _EXAMPLES = """\
@@ -51,14 +50,8 @@ _SANDBOX_ENDED = -1
 _WORDS_TO_LEAVE = ("exit", "quit", "exit()", "quit()")
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "shell",
-        help="open a REPL in a sandbox",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "shell", "open a REPL in a sandbox", __doc__, _EXAMPLES)
     add_server_option(parser, "a sandbox of this command")
     completes(
         parser.add_argument(

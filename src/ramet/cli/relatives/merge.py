@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -21,14 +18,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "merge",
-        help="replace a sandbox by one of its forks",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "merge", "replace a sandbox by one of its forks", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser, what="sandbox that is replaced")
     add_sandbox_argument(parser, "winner", "WINNER", "sandbox whose state it gets, and which is closed")

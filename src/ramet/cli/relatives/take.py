@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from ramet.cli.output import progress
+from ramet.cli.output import print_record, progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, find_snapshot, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -23,14 +18,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "take",
-        help="bring variables and files of a fork into a sandbox",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "take", "bring variables and files of a fork into a sandbox", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser, "sandbox", "INTO", "sandbox that they come into")
     add_sandbox_argument(parser, "source", "FROM", "sandbox or snapshot that has them")
@@ -55,5 +44,5 @@ def run(chosen: argparse.Namespace) -> int:
             files=True if chosen.all_files else chosen.files,
             prefer=chosen.prefer,
         )
-    print(json.dumps(asdict(taken)) if chosen.json else taken)
+    print_record(taken, chosen.json)
     return 0

@@ -7,17 +7,15 @@ import json
 import os
 import re
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ramet.cli.output import print_note, shown
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import completes_path
 from ramet.cli.sandboxes.copying import MIB, CopyTally, download, is_name, make_folder, upload
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import FileNotFound, InvalidArgument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -43,14 +41,14 @@ class CopyEnd(NamedTuple):
     path: str
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
+def add_command(commands: Commands) -> None:
+    parser = new_command(
+        commands,
         "cp",
-        help="copy files into a sandbox or out of it",
+        "copy files into a sandbox or out of it",
+        __doc__,
+        _EXAMPLES,
         usage="ramet cp [options] SOURCE ... TARGET",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
     parser.add_argument(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find_snapshot, keep, server
 from ramet.cli.sandbox_ids import completes_snapshot
 from ramet.cli.sandbox_options import add_sandbox_options, make_sandbox
 from ramet.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -26,14 +23,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "create",
-        help="make a sandbox that stays",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "create", "make a sandbox that stays", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_options(parser, "create")
     completes_snapshot(

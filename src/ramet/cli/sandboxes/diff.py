@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from ramet.cli.output import progress
+from ramet.cli.output import print_record, progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, find_snapshot, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -23,14 +18,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "diff",
-        help="compare a sandbox with another, or with a snapshot",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "diff", "compare a sandbox with another, or with a snapshot", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser)
     add_sandbox_argument(parser, "other", "OTHER", "sandbox or snapshot to compare it with")
@@ -45,5 +34,5 @@ def run(chosen: argparse.Namespace) -> int:
     with server(chosen) as url, progress("comparing"):
         other = find_snapshot(url, chosen.other) if chosen.other.startswith("snp_") else find(url, chosen.other)
         found = find(url, chosen.sandbox).diff(other, chosen.path)
-    print(json.dumps(asdict(found)) if chosen.json else found)
+    print_record(found, chosen.json)
     return 0

@@ -7,20 +7,17 @@ import os
 import shlex
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 from ramet.cli.local.run import FAILED, INTERRUPTED, TERMINATED, exit_code, explain, show_events
 from ramet.cli.local.script import RunScript
 from ramet.cli.local.standard_input import InputForwarder
 from ramet.cli.output import print_error
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import completes
 from ramet.cli.terminal import converse
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument, RametError
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -36,14 +33,14 @@ exit code: that of the command; 124 at the timeout; 130 after Ctrl-C; 125 when t
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
+def add_command(commands: Commands) -> None:
+    parser = new_command(
+        commands,
         "exec",
-        help="run a command in a sandbox",
+        "run a command in a sandbox",
+        __doc__,
+        _EXAMPLES,
         usage="ramet exec [options] SANDBOX COMMAND [ARGUMENTS ...]",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_option(parser)
     parser.add_argument("-c", "--code", help="Python code to run instead of a command")

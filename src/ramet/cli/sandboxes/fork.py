@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, keep, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -23,14 +20,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "fork",
-        help="copy a running sandbox",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "fork", "copy a running sandbox", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser)
     parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="number of copies (default: 1)")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
+from ramet.cli.output import print_record
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -20,14 +16,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "log",
-        help="show the past of a sandbox",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "log", "show the past of a sandbox", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON object")
@@ -37,5 +27,5 @@ def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(chosen: argparse.Namespace) -> int:
     with server(chosen) as url:
         found = find(url, chosen.sandbox).history()
-    print(json.dumps(asdict(found)) if chosen.json else found)
+    print_record(found, chosen.json)
     return 0

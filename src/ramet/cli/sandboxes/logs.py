@@ -7,17 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import paint
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import SandboxClosed
 from ramet.protocol.values.replays import ReplayEvent
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -29,14 +26,8 @@ examples:
 _FOLLOW_SECONDS = 0.5
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "logs",
-        help="show what a sandbox printed",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "logs", "show what a sandbox printed", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what it prints from now on")

@@ -6,16 +6,13 @@ import argparse
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import cut, duration, print_note, print_table, size
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, server
 from ramet.cli.sandbox_ids import short
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.protocol.values.listing import SandboxRow
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -32,14 +29,8 @@ _TITLES = ("SANDBOX", "STATE", "TEMPLATE", "AGE", "ENDS IN", "LIMIT", "FORK OF")
 _TEMPLATE_CHARACTERS = 16
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "ps",
-        help="list sandboxes",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "ps", "list sandboxes", __doc__, _EXAMPLES)
     add_server_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print whole ids only")
     parser.add_argument("--json", action="store_true", help="print a JSON array with everything that is known")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import print_error
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import completes
 from ramet.errors import RametError, Unreachable
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -23,14 +20,8 @@ exit code: 0 when all are closed, 1 when one could not be closed.
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "rm",
-        help="close sandboxes",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "rm", "close sandboxes", __doc__, _EXAMPLES)
     add_server_option(parser)
     completes(
         parser.add_argument(

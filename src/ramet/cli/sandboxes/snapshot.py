@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, find_snapshot, keep, server
 from ramet.cli.sandbox_ids import completes, completes_snapshot
 from ramet.client.inventory import inventory
 from ramet.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -26,14 +23,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "snapshot",
-        help="freeze a sandbox, or go back",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "snapshot", "freeze a sandbox, or go back", __doc__, _EXAMPLES)
     add_server_option(parser)
     completes(
         parser.add_argument(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import print_table
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, chosen_url, server
 from ramet.client.inventory import inventory
 from ramet.protocol.checks import BUILTIN_TEMPLATES
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -25,14 +22,8 @@ Without --url or RAMET_URL: those that every sandbox of this machine can be made
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "templates",
-        help="list what sandboxes can be made from",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "templates", "list what sandboxes can be made from", __doc__, _EXAMPLES)
     add_server_option(parser, "no server")
     parser.add_argument("--json", action="store_true", help="print a JSON array")
     parser.set_defaults(run=run)

@@ -10,16 +10,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import cut, duration, paint, print_note, size, table
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, server
 from ramet.cli.sandbox_ids import short
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import SandboxClosed
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -52,14 +49,8 @@ class Use:
     created_ms: int
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "top",
-        help="show what sandboxes use",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "top", "show what sandboxes use", __doc__, _EXAMPLES)
     add_server_option(parser)
     parser.add_argument("--once", action="store_true", help="print the table once, as when the output is no terminal")
     parser.add_argument(

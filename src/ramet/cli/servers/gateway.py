@@ -6,19 +6,16 @@ import argparse
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ramet.cli.network_options import add_network_options, chosen_network
 from ramet.cli.output import show_progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import chosen_url
 from ramet.errors import InvalidArgument, RametError
 from ramet.web.listener import address_of, is_loopback, listen, reachable, url_of
 from ramet.web.request_log import Log
 from ramet.web.state_folder import state_folder
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _PORT = 7080
 # Module names, and the packages that provide them.
@@ -42,13 +39,9 @@ exit code: 0 after a graceful stop, 1 if it could not start.
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "gateway",
-        help="serve the Messages API with code execution in sandboxes",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_command(commands: Commands) -> None:
+    parser = new_command(
+        commands, "gateway", "serve the Messages API with code execution in sandboxes", __doc__, _EXAMPLES
     )
     parser.add_argument(
         "--upstream", required=True, metavar="URL", help="URL of the model's server, which speaks the Messages API"

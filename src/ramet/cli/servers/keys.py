@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import duration, print_note, print_table
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.quantities import count_or_none, seconds
 from ramet.cli.servers.serve import add_state_option
 from ramet.doors.http.access.audit_file import note_key_change
@@ -26,9 +26,6 @@ from ramet.protocol.network.requests import rule_texts
 from ramet.protocol.network.rules import NONE
 from ramet.web.sqlite_store import now_ms
 from ramet.web.state_folder import state_folder
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -51,14 +48,8 @@ _GRACE = "24h"
 _NEVER = "never"
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "keys",
-        help="manage the API keys of a server",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "keys", "manage the API keys of a server", __doc__, _EXAMPLES)
     parser.set_defaults(run=lambda _: _help(parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print it; it cannot be shown again")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from typing import TYPE_CHECKING
 
 from ramet.cli.network_options import add_network_options, chosen_network
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, chosen_url
 from ramet.errors import InvalidArgument, RametError
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _HOST = "127.0.0.1"
 _PORT = 7090
@@ -36,13 +33,9 @@ exit code: 0 after the client has left, 1 if it could not start.
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "mcp",
-        help="serve sandboxes over MCP, to Claude Desktop, editors and others",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_command(commands: Commands) -> None:
+    parser = new_command(
+        commands, "mcp", "serve sandboxes over MCP, to Claude Desktop, editors and others", __doc__, _EXAMPLES
     )
     add_server_option(parser, "sandboxes of this command")
     parser.add_argument("--template", default="default", help="template of the sandboxes (default: %(default)s)")

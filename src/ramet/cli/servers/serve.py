@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import show_progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.quantities import memory_mib
 from ramet.doors.http.access.network_bounds import read_bound
 from ramet.doors.http.processes.keeper import LINGER_SECONDS
@@ -16,9 +16,6 @@ from ramet.protocol.network.rules import NONE
 from ramet.transport import resolving
 from ramet.web.listener import reachable, url_of
 from ramet.web.state_folder import state_folder
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _DEFAULTS = ServerSettings("")
 
@@ -40,14 +37,8 @@ exit code: 0 after a graceful stop, 1 if it could not start.
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "serve",
-        help="serve sandboxes over HTTP",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "serve", "serve sandboxes over HTTP", __doc__, _EXAMPLES)
     add_state_option(parser)
     parser.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s)")
     parser.add_argument(

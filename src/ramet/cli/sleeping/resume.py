@@ -6,14 +6,11 @@ import argparse
 import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from ramet.cli.output import print_table, progress
+from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, keep, server
 from ramet.client.blocking.sandbox import Sandbox
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 _EXAMPLES = """\
 examples:
@@ -22,14 +19,8 @@ examples:
 """
 
 
-def add_command(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "resume",
-        help="go on with a persistent sandbox that has ended",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_command(commands: Commands) -> None:
+    parser = new_command(commands, "resume", "go on with a persistent sandbox that has ended", __doc__, _EXAMPLES)
     add_server_option(parser)
     parser.add_argument("sandbox", nargs="?", metavar="SANDBOX", help="id of the sandbox (default: list all)")
     parser.add_argument("--json", action="store_true", help="print a JSON object, or one for each sandbox of the list")
