@@ -7,8 +7,8 @@ from tests.mutants.breakage import Breakage
 FACES = (
     Breakage(
         "run-always-ends-with-zero",
-        "ramet/cli/local/run.py",
-        'return TIMED_OUT if result.cause == "timeout" else result.exit_code',
+        "ramet/cli/local/outcomes.py",
+        'return _TIMED_OUT if result.cause == "timeout" else result.exit_code',
         "return 0",
         ("cli/test_run.py::test_a_script_gets_its_arguments_and_its_exit_code_is_ours",),
     ),

@@ -7,15 +7,13 @@ import base64
 import json
 import os
 import re
-import signal
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
-from ramet.cli.local.output_folder import OutputFolder, tell_of_plots
+from ramet.cli.local.outcomes import ended_as_a_command, exit_code, explain, show_events
+from ramet.cli.local.output_folder import OutputFolder
 from ramet.cli.local.script import RunScript, chosen_script
-from ramet.cli.local.standard_input import InputForwarder, has_input
+from ramet.cli.local.standard_input import forwarded_input, has_input
 from ramet.cli.output import print_error, print_note, progress, shown
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, chosen_url, find, keep
@@ -23,8 +21,8 @@ from ramet.cli.sandbox_ids import completes
 from ramet.cli.sandbox_options import add_sandbox_options, check_exists, make_sandbox
 from ramet.cli.sandboxes.copying import CopyTally, upload
 from ramet.client.blocking.sandbox import Sandbox
-from ramet.errors import InvalidArgument, RametError
-from ramet.protocol.values.results import ClearEvent, Event, ExitEvent, OutputEvent, Result, ResultEvent
+from ramet.errors import InvalidArgument
+from ramet.protocol.values.results import Result
 
 _EXAMPLES = """\
 examples:
@@ -52,11 +50,7 @@ The script is copied to /root, its working folder, together with the modules bes
 exit code: the script's own; 124 at the timeout; 130 after Ctrl-C; 125 when the sandbox failed and not the script.
 """
 
-FAILED = 125
-TIMED_OUT = 124
-INTERRUPTED = 130
 _MISUSED = 2
-TERMINATED = 128 + signal.SIGTERM
 _FILE_NOT_FOUND = re.compile(r"\[Errno 2\] No such file or directory: '([^']+)'")
 _UPLOAD_BYTES_AT_MOST = 2**40
 
@@ -103,25 +97,19 @@ def add_command(commands: Commands) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    # Makes SIGTERM raise SystemExit, so that `with` closes the sandbox of a server also then.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     if chosen.code is None and chosen.script is None:
         print_error(InvalidArgument("there is nothing to run", hint="give a file, - for standard input, or -c CODE"))
         return _MISUSED
-    try:
-        script = chosen_script(chosen)
-        output = None if chosen.output is None else OutputFolder(chosen.output)
-        with _sandbox(chosen) as sandbox:
-            _upload(sandbox, chosen.upload)
-            script.upload(sandbox)
-            return _run(sandbox, script, output, chosen)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except RametError as error:
-        print_error(error, chosen)
-        return FAILED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return ended_as_a_command(lambda: _run_script(chosen), chosen)
+
+
+def _run_script(chosen: argparse.Namespace) -> int:
+    script = chosen_script(chosen)
+    output = None if chosen.output is None else OutputFolder(chosen.output)
+    with _sandbox(chosen) as sandbox:
+        _upload(sandbox, chosen.upload)
+        script.upload(sandbox)
+        return _run(sandbox, script, output, chosen)
 
 
 @contextmanager
@@ -165,11 +153,8 @@ def _run(sandbox: Sandbox, script: RunScript, output: OutputFolder | None, chose
     stays = chosen.keep or chosen.sandbox is not None
     if output is not None:
         output.begin(sandbox)
-    forwarder = InputForwarder(sandbox) if chosen.script != "-" and has_input() else None
-    code = script.cell(None if forwarder is None else forwarder.folder, final=not stays)
-    if forwarder is not None:
-        forwarder.start()
-    try:
+    with forwarded_input(sandbox, chosen.script != "-" and has_input(), remove=stays) as folder:
+        code = script.cell(folder, final=not stays)
         if chosen.json:
             result = sandbox.run_code(code, timeout=chosen.timeout)
             for one in result.results if output is not None else ():
@@ -177,9 +162,6 @@ def _run(sandbox: Sandbox, script: RunScript, output: OutputFolder | None, chose
         else:
             events = sandbox.run_code_stream(code, timeout=chosen.timeout)
             result = show_events(events, output, values=chosen.code is not None)
-    finally:
-        if forwarder is not None:
-            forwarder.stop(remove=stays)
     saved = output.end(sandbox) if output is not None else None
     ended = exit_code(result)
     if chosen.json:
@@ -191,53 +173,6 @@ def _run(sandbox: Sandbox, script: RunScript, output: OutputFolder | None, chose
     if output is not None:
         output.tell()
     return ended
-
-
-def show_events(events: Iterable[Event], output: OutputFolder | None = None, values: bool = True) -> Result:
-    """Show what code prints and displays, as it arrives; without ``values``, not its last value."""
-    for event in events:
-        if isinstance(event, OutputEvent):
-            write(sys.stdout if event.type == "stdout" else sys.stderr, event.data)
-        elif isinstance(event, ResultEvent):
-            if output is None:
-                tell_of_plots(event.result)
-            else:
-                output.save_plot(event.result)
-            if event.result.what == "display" or values:
-                write(sys.stdout, f"{event.result.text}\n" if event.result.text is not None else "")
-        elif isinstance(event, ClearEvent):
-            clear_line()
-        elif isinstance(event, ExitEvent):
-            return event.result
-    raise AssertionError("a stream of events ends with an exit")
-
-
-def exit_code(result: Result) -> int:
-    """Return 124 after a timeout, as `timeout` of the coreutils does, otherwise the code's own."""
-    return TIMED_OUT if result.cause == "timeout" else result.exit_code
-
-
-def clear_line() -> None:
-    """Do at a terminal what `clear_output()` asks for; only the last line can be removed."""
-    if sys.stdout.isatty():
-        write(sys.stdout, "\r\x1b[2K")
-
-
-def write(stream: TextIO, text: str) -> None:
-    """Write at once and completely, whatever the terminal's encoding is."""
-    if text:
-        stream.buffer.write(text.encode(stream.encoding or "utf-8", "replace"))
-        stream.buffer.flush()
-
-
-def explain(result: Result, timeout_seconds: float | None) -> None:
-    """Print what the exit code alone does not say."""
-    if result.error is not None and "ramet_guest.processes.scripts" in result.error.message:
-        print_note("ramet: the server runs another version of Ramet, which cannot run scripts; restart it")
-    if result.cause == "timeout":
-        after = "" if timeout_seconds is None else f" after {timeout_seconds:g} s"
-        place = result.error.message if result.error is not None and result.error.name == "KeyboardInterrupt" else ""
-        print_note(f"ramet: timed out{after}{f', {shown(place)}' if place else ''}")
 
 
 def _tell_of_local_file(result: Result) -> None:

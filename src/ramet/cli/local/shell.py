@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ramet.cli.local.outcomes import clear_line, write
 from ramet.cli.local.output_folder import OutputFolder, tell_of_plots
-from ramet.cli.local.run import clear_line, write
 from ramet.cli.output import coloured, print_error, print_note, progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, chosen_url, find, keep

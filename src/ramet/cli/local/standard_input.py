@@ -7,7 +7,8 @@ import select
 import stat
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import RametError
@@ -37,7 +38,24 @@ def has_input() -> bool:
     return not any(event & select.POLLHUP and not event & select.POLLIN for _, event in now.poll(0))
 
 
-class InputForwarder:
+@contextmanager
+def forwarded_input(sandbox: Sandbox, wanted: bool, remove: bool) -> Iterator[str | None]:
+    """Forward standard input meanwhile, if wanted. Yields the folder of the sandbox where code finds it.
+
+    ``remove``: the sandbox stays, so delete the folder.
+    """
+    if not wanted:
+        yield None
+        return
+    forwarder = _InputForwarder(sandbox)
+    forwarder.start()
+    try:
+        yield forwarder.folder
+    finally:
+        forwarder.stop(remove)
+
+
+class _InputForwarder:
     """Puts input into a folder of the sandbox, as numbered pieces, where the guest takes them."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -51,7 +69,6 @@ class InputForwarder:
         threading.Thread(target=self._forward, name="standard input", daemon=True).start()
 
     def stop(self, remove: bool) -> None:
-        """Stop forwarding. ``remove``: the sandbox stays, so delete the folder."""
         self._over.set()
         if remove:
             with suppress(RametError):

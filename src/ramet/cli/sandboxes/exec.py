@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import sys
 
-from ramet.cli.local.run import FAILED, INTERRUPTED, TERMINATED, exit_code, explain, show_events
+from ramet.cli.local.outcomes import ended_as_a_command, exit_code, explain, show_events
 from ramet.cli.local.script import RunScript
-from ramet.cli.local.standard_input import InputForwarder
-from ramet.cli.output import print_error
+from ramet.cli.local.standard_input import forwarded_input
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import completes
 from ramet.cli.terminal import converse
 from ramet.client.blocking.sandbox import Sandbox
-from ramet.errors import InvalidArgument, RametError
+from ramet.errors import InvalidArgument
 
 _EXAMPLES = """\
 examples:
@@ -55,24 +53,18 @@ def add_command(commands: Commands) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    # Makes SIGTERM raise SystemExit, so that the command in the sandbox is interrupted also then.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        _check(chosen)
-        with server(chosen) as url:
-            sandbox = find(url, chosen.sandbox)
-            if chosen.tty:
-                return converse(
-                    sandbox, _line(chosen.command_line) if len(chosen.command_line) == 1 else chosen.command_line
-                )
-            return _run(sandbox, chosen)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except RametError as error:
-        print_error(error, chosen)
-        return FAILED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return ended_as_a_command(lambda: _execute(chosen), chosen)
+
+
+def _execute(chosen: argparse.Namespace) -> int:
+    _check(chosen)
+    with server(chosen) as url:
+        sandbox = find(url, chosen.sandbox)
+        if chosen.tty:
+            return converse(
+                sandbox, _line(chosen.command_line) if len(chosen.command_line) == 1 else chosen.command_line
+            )
+        return _run(sandbox, chosen)
 
 
 def _check(chosen: argparse.Namespace) -> None:
@@ -98,14 +90,8 @@ def _run(sandbox: Sandbox, chosen: argparse.Namespace) -> int:
     text = _line(chosen.command_line) if chosen.code is None else chosen.code
     arguments = [] if chosen.code is None else ["-c"]
     script = RunScript(language, "<string>", text.encode("utf-8", "surrogateescape"), arguments)
-    forwarder = InputForwarder(sandbox) if chosen.interactive and not os.isatty(0) else None
-    code = script.cell(None if forwarder is None else forwarder.folder, final=False)
-    if forwarder is not None:
-        forwarder.start()
-    try:
+    with forwarded_input(sandbox, chosen.interactive and not os.isatty(0), remove=True) as folder:
+        code = script.cell(folder, final=False)
         result = show_events(sandbox.run_code_stream(code, timeout=chosen.timeout))
-    finally:
-        if forwarder is not None:
-            forwarder.stop(remove=True)
     explain(result, chosen.timeout)
     return exit_code(result)

@@ -12,6 +12,7 @@ from ramet.cli.network_options import add_network_options, chosen_network
 from ramet.cli.output import show_progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import chosen_url
+from ramet.cli.servers.options import add_listening_options, add_log_option, announce, count
 from ramet.errors import InvalidArgument, RametError
 from ramet.web.listener import address_of, is_loopback, listen, reachable, url_of
 from ramet.web.request_log import Log
@@ -58,10 +59,7 @@ def add_command(commands: Commands) -> None:
         metavar="SECONDS",
         help="give up a stream of the upstream that is silent for this long (default: %(default)g)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=_port, default=_PORT, help="port to listen on; 0 chooses a free one (default: %(default)s)"
-    )
+    add_listening_options(parser, "127.0.0.1", _PORT)
     parser.add_argument(
         "--api-key-env",
         metavar="NAME",
@@ -75,7 +73,7 @@ def add_command(commands: Commands) -> None:
         "--template", default="default", metavar="NAME", help="template of the sandboxes (default: %(default)s)"
     )
     parser.add_argument(
-        "--memory-mib", type=_count, metavar="N", help="memory limit of each sandbox, in MiB (default: the template's)"
+        "--memory-mib", type=count, metavar="N", help="memory limit of each sandbox, in MiB (default: the template's)"
     )
     add_network_options(parser, "the sandboxes")
     numbers: tuple[tuple[str, float, str], ...] = (
@@ -96,9 +94,7 @@ def add_command(commands: Commands) -> None:
         metavar="DIR",
         help="folder for uploads, files that code made and records of containers (default: in ~/.local/state/ramet)",
     )
-    parser.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="format of the log on standard error"
-    )
+    add_log_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -154,7 +150,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _announce(here: str, upstream: str, keys: bool) -> None:
-    """Print how to reach it. Programs wait for the first line."""
+    """Print how to reach it."""
     show_progress("")
     key = "one of the gateway's keys" if keys else "your key"
     lines = [
@@ -168,10 +164,7 @@ def _announce(here: str, upstream: str, keys: bool) -> None:
         "    client.messages.create(model=..., max_tokens=4096, tools=tools, messages=[...])",
         "",
     ]
-    try:
-        print("\n".join(lines), flush=True)
-    except BrokenPipeError:
-        pass  # the reader is gone, which is no reason to stop
+    announce(lines)
 
 
 def _check_installed() -> None:
@@ -215,22 +208,8 @@ def _variable(option: str, name: str) -> str:
     return value
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, got {value}")
-    return value
-
-
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= 10**9:
         raise argparse.ArgumentTypeError(f"must be more than 0 seconds, got {text}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 2**20:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {2**20}, got {value}")
     return value

@@ -13,7 +13,7 @@ from pathlib import Path
 from ramet.cli.output import duration, print_note, print_table
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.quantities import count_or_none, seconds
-from ramet.cli.servers.serve import add_state_option
+from ramet.cli.servers.options import add_state_option
 from ramet.doors.http.access.audit_file import note_key_change
 from ramet.doors.http.access.key_records import KeyChange, read_keys
 from ramet.doors.http.access.keys import KeyLimits, KeyRow, Scope

@@ -7,6 +7,7 @@ import argparse
 from ramet.cli.output import show_progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.quantities import memory_mib
+from ramet.cli.servers.options import add_listening_options, add_log_option, add_state_option, announce, count
 from ramet.doors.http.access.network_bounds import read_bound
 from ramet.doors.http.processes.keeper import LINGER_SECONDS
 from ramet.doors.http.processes.supervisor import serve
@@ -40,13 +41,7 @@ exit code: 0 after a graceful stop, 1 if it could not start.
 def add_command(commands: Commands) -> None:
     parser = new_command(commands, "serve", "serve sandboxes over HTTP", __doc__, _EXAMPLES)
     add_state_option(parser)
-    parser.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port",
-        type=_port,
-        default=_DEFAULTS.port,
-        help="port to listen on; 0 chooses a free one (default: %(default)s)",
-    )
+    add_listening_options(parser, _DEFAULTS.host, _DEFAULTS.port)
     parser.add_argument("--require-key", action="store_true", help="require a key on a loopback address too")
     parser.add_argument(
         "--network",
@@ -55,9 +50,7 @@ def add_command(commands: Commands) -> None:
         help="rule for the most that any sandbox may reach; may be repeated (default: what its key may reach; every "
         "public host where no key is needed)",
     )
-    parser.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="format of the log on standard error"
-    )
+    add_log_option(parser)
     numbers: tuple[tuple[str, float, str], ...] = (
         ("--grace", _DEFAULTS.grace_seconds, "time that running cells get to finish when the server stops"),
         ("--timeout", _DEFAULTS.timeout_seconds, "lifetime of a sandbox that asks for none"),
@@ -83,21 +76,21 @@ def add_command(commands: Commands) -> None:
     )
     parser.add_argument(
         "--max-connections",
-        type=_count,
+        type=count,
         default=_DEFAULTS.connections,
         metavar="N",
         help="most client connections at once (default: %(default)s)",
     )
     parser.add_argument(
         "--max-body-mib",
-        type=_count,
+        type=count,
         default=_DEFAULTS.code_body_bytes >> 20,
         metavar="N",
         help="largest request that carries code, in MiB (default: %(default)s)",
     )
     parser.add_argument(
         "--max-sandboxes",
-        type=_count,
+        type=count,
         metavar="N",
         help="most sandboxes at once, of all keys together (default: what the keys allow)",
     )
@@ -118,14 +111,6 @@ def add_command(commands: Commands) -> None:
     # For tests: options of the engine that shorten its waits.
     parser.add_argument("--engine-option", action="append", default=[], help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
-
-
-def add_state_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--state",
-        metavar="DIR",
-        help="folder for keys, records and the engine's socket (default: $RAMET_STATE, or ~/.local/state/ramet)",
-    )
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -162,7 +147,7 @@ def _bound(words: list[str] | None) -> list[str] | None:
 
 
 def _announce(settings: ServerSettings) -> None:
-    """Print how to reach it. Programs wait for the first line."""
+    """Print how to reach it."""
     here = url_of(reachable(settings.host), settings.port)
     key = settings.require_key or not settings.loopback
     header = ' -H "Authorization: Bearer $RAMET_API_KEY"' if key else ""
@@ -178,10 +163,7 @@ def _announce(settings: ServerSettings) -> None:
         f"  browser  {here}/docs",
         "",
     ]
-    try:
-        print("\n".join(lines), flush=True)
-    except BrokenPipeError:
-        pass  # the reader is gone, which is no reason to stop
+    announce(lines)
 
 
 def _about_keys(settings: ServerSettings) -> str:
@@ -215,13 +197,6 @@ def _progress(text: str) -> None:
     show_progress(f"{text} ..." if text else "")
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, got {value}")
-    return value
-
-
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 10**9:
@@ -237,11 +212,4 @@ def _days(text: str) -> float:
 
 
 def _audit_mib(text: str) -> int:
-    return 0 if text == "0" else _count(text)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 2**20:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {2**20}, got {value}")
-    return value
+    return 0 if text == "0" else count(text)
