@@ -57,7 +57,7 @@ class BuildNative(build_ext):
         target = (Path("src") if self.inplace else Path(self.build_lib)) / HELPER
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = self.compiler.compile(
-            sorted(str(path) for path in ISOLATION.glob("*.c")),
+            sorted(str(path) for path in [*ISOLATION.glob("*.c"), *ISOLATION.glob("pod/*.c")]),
             output_dir=self.build_temp,
             include_dirs=[str(generated)],
             extra_postargs=FLAGS,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.breakage import Breakage
 
-_POD = "ramet/isolation/native/pod.c"
+_POD = "ramet/isolation/native/pod/pod.c"
+_POD_INIT = "ramet/isolation/native/pod/init.c"
+_POD_TREE = "ramet/isolation/native/pod/tree.c"
 
 WALLS = (
     # System calls
@@ -155,7 +157,7 @@ WALLS = (
     ),
     Breakage(
         "pod-may-make-namespaces",
-        _POD,
+        _POD_INIT,
         'write_text(path, "0", 0);',
         'write_text(path, "1", 0);',
         ("walls/test_proc.py::test_no_namespace_may_be_made_even_without_the_filter",),
@@ -170,7 +172,7 @@ WALLS = (
     ),
     Breakage(
         "host-folders-have-the-inodes-of-the-host",
-        _POD,
+        _POD_TREE,
         "mounted = place->kind == MOUNT ? *next : show_mount(*next, place->path);",
         "(void)show_mount, mounted = *next;",
         ("walls/test_inodes_of_the_host.py::test_a_lock_is_met_by_nobody_else",),
@@ -184,14 +186,14 @@ WALLS = (
     ),
     Breakage(
         "kernel-settings-are-writable",
-        _POD,
+        _POD_TREE,
         'sealed[] = {"sys", "bus", "irq"}',
         'sealed[] = {"bus", "irq"}',
         ("walls/test_proc.py::test_kernel_settings_are_read_only_even_for_their_owner",),
     ),
     Breakage(
         "proc-shows-the-symbols-of-the-kernel",
-        _POD,
+        _POD_TREE,
         '"kallsyms",',
         "",
         ("walls/test_proc.py::test_files_that_tell_of_the_host_are_empty",),
@@ -234,7 +236,7 @@ WALLS = (
     ),
     Breakage(
         "disk-is-not-limited",
-        _POD,
+        _POD_TREE,
         '"mode=755,size=%llu,nr_inodes=%llu", pod->upper_bytes,',
         '"mode=755,nr_inodes=%llu",',
         ("walls/test_attacks_on_limits.py::test_a_full_disk_is_an_error_of_file_calls",),

@@ -64,12 +64,12 @@ class Layout:
     """The file tree of pods for one interpreter: a skeleton, and the place of each tree."""
 
     skeleton: int
-    places: tuple[tuple[str, int, str], ...]  # "bind", "show" or "overlay" (native/pod.h), tree number, path
+    places: tuple[tuple[str, int, str], ...]  # "bind", "show" or "overlay" (native/pod/pod.h), tree number, path
     direct: tuple[tuple[str, str], ...] = ()  # (path, reason) of what pods show without an overlay
     layer: int | None = None  # a tree below everything written, with a folder for each overlay that has something in it
 
     def overlays(self) -> tuple[tuple[str, str], ...]:
-        """(folder in a pod's writable layer, path in the pod) of each overlay. native/pod.c chooses the names."""
+        """(folder in a pod's writable layer, path in the pod) of each overlay. native/pod/tree.c chooses the names."""
         shown = ((f"tree{i}", path) for i, (kind, _, path) in enumerate(self.places) if kind == "overlay")
         return (("root", "/"), *shown)
 
@@ -284,7 +284,7 @@ class Holder:
             self._tree_answer.set_exception(error)
 
     async def make_pod(self, layout: Layout, lines: Sequence[str], descriptors: Sequence[int]) -> PodHandle:
-        """Build a pod with this file tree. `lines` and `descriptors` are as in `native/pod.h`.
+        """Build a pod with this file tree. `lines` and `descriptors` are as in `native/pod/pod.h`.
 
         Raises LimitReached without room, HostNotCapable when the host refuses a step, RametError after a timeout.
         """

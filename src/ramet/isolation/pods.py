@@ -419,7 +419,7 @@ class PodMaker:
         # Before the semaphore: the first layout for an interpreter takes long (it opens and attaches host folders), and
         # pods of other kinds must not wait for it.
         layout = await self._holder.layout(interpreter)
-        opened: list[tuple[str, int]] = []  # lines for native/pod.h, each with the descriptor that belongs to it
+        opened: list[tuple[str, int]] = []  # lines for native/pod/pod.h, each with the descriptor that belongs to it
         try:
             for mount in mounts:
                 if mount.writable:
@@ -479,7 +479,7 @@ class PodMaker:
                 *(f"image {kind}" for kind, _ in images),
                 *(line for line, _ in opened),
             ]
-            # In the order in which native/pod.c takes them: the init's command socket, what the init keeps, images,
+            # In the order in which native/pod takes them: the init's command socket, what the init keeps, images,
             # mounts.
             given = [theirs.fileno(), *ends.theirs, *group_files, *(descriptor for _, descriptor in (*images, *opened))]
             handle = await self._holder.make_pod(layout, lines, given)

@@ -1,6 +1,6 @@
 """The host folders that one pod shows read-only, and how changes on the host become visible there.
 
-Each is shown through an overlay of the pod's own (native/pod.c says why). The kernel looks a name up in the host's
+Each is shown through an overlay of the pod's own (native/pod/tree.c says why). The kernel looks a name up in the host's
 folder once and caches the answer, including "does not exist". What the host later replaces or creates under that name
 would not be seen. A remount that changes nothing makes the kernel drop all cached names that are not in use.
 """

@@ -5,10 +5,10 @@
  *   tree N [show]   + mount         attach it as /trees/N; with "show" the answer "ok REASON" says
  *                                   that no overlay takes it
  *   untree N                        detach it again; pods that show it keep it. No answer
- *   pod\n<lines>    + descriptors   make a pod (pod.c); its builder answers by itself
+ *   pod\n<lines>    + descriptors   make a pod (pod/); its builder answers by itself
  */
 #include "common.h"
-#include "pod.h"
+#include "pod/pod.h"
 #include <poll.h>
 
 static void attach_tree(int channel, const char *number, int mount_fd) {

@@ -74,8 +74,8 @@ static void try_proc(void) {
     if (waitpid(child, &status, 0) != child || status) _exit(1);
 }
 
-/* With the same calls as pod.c: some profiles allow mount and refuse these, and "volatile" is newer
- * than overlays in user namespaces. */
+/* With the same calls as pod/tree.c: some profiles allow mount and refuse these, and "volatile" is
+ * newer than overlays in user namespaces. */
 static void try_overlay(void) {
     static const char *const folders[] = {"/tmp/lower", "/tmp/lower/folder", "/tmp/upper",
                                           "/tmp/work", "/tmp/merged"};
