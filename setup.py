@@ -78,8 +78,8 @@ setup(
     ext_modules=[
         Extension(
             "ramet.freezing._core",
-            sources=sorted(str(path) for path in FREEZING.glob("*.c")),
-            depends=[*sorted(str(path) for path in FREEZING.glob("*.h")), str(WIRE)],
+            sources=sorted(str(path) for path in FREEZING.rglob("*.c")),
+            depends=[*sorted(str(path) for path in FREEZING.rglob("*.h")), str(WIRE)],
             extra_compile_args=FLAGS,
         ),
         Extension(
