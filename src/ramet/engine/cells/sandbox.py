@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ramet.engine.cells import repl_endings
 from ramet.engine.cells.cell import Cell, Collected
 from ramet.engine.cells.folder_refresh import FolderRefresh
 from ramet.engine.cells.identity import Identity
 from ramet.engine.cells.outcomes import outcome_of
 from ramet.engine.cells.points import Keeping, Points
 from ramet.engine.cells.queue import CellQueue
+from ramet.engine.cells.recovery import Recovery
 from ramet.engine.cells.repl import Ending, Repl
 from ramet.engine.cells.turns import Turn
 from ramet.engine.history.past import Past
 from ramet.engine.making.carried_state import CarriedState, RetiredBody
-from ramet.engine.making.recover import recover
 from ramet.engine.network.exposed_ports import Exposures
 from ramet.engine.network.network import EngineNetwork
 from ramet.engine.network.prepared import PreparedNetwork, take_proxy_sockets
@@ -85,9 +82,7 @@ class Sandbox:
         self._outdated = self._variables() != state.variables
         # Gets a REPL, tools and a network ready for the current item, which begins when it is over.
         self._preparing: asyncio.Task[None] | None = None
-        # Brings the sandbox back to a kept state, before the outcome of the cell in which its REPL ended is delivered.
-        self._restoring: asyncio.Task[None] | None = None
-        self._restored_note = ""  # for the next cell, which has no other way to know
+        self.recovery = Recovery(self)
         self.past = Past(spec.history)
         self.points: Points | None = None  # of one that a list shows
         self.keeping: Keeping | None = None  # of one that has an image, or is to have one
@@ -152,6 +147,10 @@ class Sandbox:
         """Its last image is not its present state any more."""
         if self.keeping is not None:
             self.keeping.changed()
+
+    @property
+    def closing(self) -> bool:
+        return self._closing is not None
 
     def check_open(self) -> None:
         """Raise SandboxClosed if it is closing."""
@@ -283,54 +282,22 @@ class Sandbox:
         if self.tools is not None:
             self.tools.begin_cell(item, self.repl)
         self.repl.run(item, carried.cells)
-        if carried.restarted:
-            self.repl.note(repl_endings.restarted(carried.why_restarted))
-        elif self._restored_note:
-            self.repl.note(self._restored_note)
-            item.restored = True
-        self._restored_note = ""
+        self.recovery.tell(item)
         if item.interrupted:
             self.repl.interrupt()
 
     def _on_cell_end(self, cell: Cell, ending: Ending) -> None:
         if self.tools is not None:
             self.tools.end_cell()
-        if ending.state != "lost":
-            self._collect(cell, ending)
-        elif self.points is not None and self.points.can_restore and self._closing is None:
-            self._restoring = asyncio.get_running_loop().create_task(self._restore_after(cell, ending))
+        if ending.state == "lost":
+            self.recovery.cell_lost(cell, ending)
         else:
-            self._tell_loss(cell, ending)
+            self.collect(cell, ending)
 
-    def _collect(self, cell: Cell, ending: Ending) -> None:
+    def collect(self, cell: Cell, ending: Ending) -> None:
+        """Deliver the outcome of a cell when its output is complete."""
         # Nearly always at once; a large output has to reach its file first.
         cell.sink.collect(lambda collected: self._deliver(cell, ending, collected))
-
-    def _tell_loss(self, cell: Cell, ending: Ending) -> None:
-        assert ending.error is not None
-        self.repl.note_for(cell, ending.error.message)
-        self._collect(cell, ending)
-
-    async def _restore_after(self, cell: Cell, ending: Ending) -> None:
-        """The REPL ended in a cell: go back to the last kept state first, so that the outcome says what is true."""
-        points, ended = self.points, self.repl
-        assert points is not None
-        try:
-            back = await points.restore_last(idle=False)
-        except Exception as error:
-            if not isinstance(error, RametError):
-                traceback.print_exc(file=sys.stderr)
-            restored = None
-        else:
-            restored = repl_endings.restored(ended.why_ended, back.step.where(), back.lost_cells, back.written)
-        self._restoring = None
-        if self._closing is not None or cell is not self.queue.current:
-            return
-        if restored is None:
-            self._tell_loss(cell, ending)
-            return
-        ended.note_for(cell, restored.message)
-        self._collect(cell, ending._replace(state="restored", error=restored))
 
     def _deliver(self, cell: Cell, ending: Ending, collected: Collected) -> None:
         if cell is not self.queue.current:
@@ -357,7 +324,7 @@ class Sandbox:
             if self.sleep.asleep:
                 await self.sleep.awake()
             if not self.repl.alive and self._closing is None:
-                await self._recover()
+                await self.recovery.recover()
             if self.tools is not None and not self.tools.ready and self._closing is None:
                 await self.tools.open()
             if isinstance(item, Cell) and self._closing is None:
@@ -386,30 +353,6 @@ class Sandbox:
             self.queue.next()
         else:
             self._start(item)
-
-    async def _recover(self) -> None:
-        """The last kept state, or a fresh REPL in the same pod."""
-        self.repl.detach()
-        # One that could not be configured was given up; what ended before it is what was lost.
-        reason = self.repl.why_ended or self.identity.carried.why_restarted
-        # A result has said already that the next cell starts in a fresh Python.
-        promised = self.identity.carried.loss_told
-        if self.points is not None and self.points.can_restore and not promised:
-            try:
-                back = await self.points.restore_last(idle=True)
-            except RametError:
-                self.check_open()  # else as if there were no kept state
-            else:
-                self._restored_note = repl_endings.restored_before(
-                    reason, back.step.where(), back.lost_cells, back.written
-                )
-                return
-        self.identity.carried.why_restarted = reason
-        await recover(self)
-
-    def tell_next_cell(self, note: str) -> None:
-        """The next result has this sentence in its stderr, and ``restored``."""
-        self._restored_note = note
 
     def start_repl_again(self) -> None:
         if self._closing is not None:  # it began to close while the template was thawed
@@ -593,8 +536,7 @@ class Sandbox:
             await current.released.wait()  # a fork or a restore may be using the body
         if self._preparing is not None:
             await asyncio.wait([self._preparing])  # a recovery may be replacing the processes in the pod
-        if self._restoring is not None:
-            await asyncio.wait([self._restoring])
+        await self.recovery.settled()
         await self.sleep.settled()
         # Before the body: the frozen processes are in the groups of its pod.
         await self.past.close()

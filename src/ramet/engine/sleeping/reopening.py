@@ -104,7 +104,7 @@ async def _from_disk(
                 # Their numbers are not given again: they name cells that have run.
                 sandbox.identity.carried.cells = max(cell_id for cell_id, _ in missing)
             if note := _note(record, missing, given, snapshot.carried.cells):
-                sandbox.tell_next_cell(note)
+                sandbox.recovery.tell_next_cell(note)
             sandbox.clock.created_ms = record.created_ms
             registry.add([sandbox])
             undo.pop_all()
