@@ -48,7 +48,7 @@ async def fork_at(
     carried = replace(state.carried, tools=tools) if isinstance(state, Snapshot | DiskState) else None
     spec, asked = replace(spec_at(step, parent.spec), persistent=False), step.asked
     past = parent.past.copy(step, parent.past.wanted)
-    state.hold()  # it may be given up meanwhile
+    state.hold()  # the budget of all histories may drop it during the thaw
     try:
         with workshop.quotas.reserve(parent.owner, allowance, count, spec.limits.memory_bytes):
             async with AsyncExitStack() as undo:

@@ -25,7 +25,7 @@ _WAITING = 16  # states that wait to be written: until then each holds its memor
 _WAITING_BYTES = 256 * 2**20
 _RETRY_SECONDS = 30.0  # after a write that failed: the disk may be full
 NO_ROOM_ON_DISK = "the histories of all sandboxes take as much of the disk as they may"
-TOO_MANY_ON_DISK = "only so many old states of a sandbox are kept on disk"
+TOO_MANY_ON_DISK = "the sandbox has as many old states on disk as it may have"
 BEHIND = "too many other states were waiting to be written to disk"
 
 
@@ -41,7 +41,7 @@ class HasPast(Protocol):
 class _Write:
     holder: HasPast
     snapshot: Snapshot
-    again: bool = False  # it was given up once, perhaps for an image that somebody waited for
+    again: bool = False  # it was given up once, perhaps for an image that a caller waited for
 
 
 class PastOnDisk:
@@ -63,7 +63,7 @@ class PastOnDisk:
         self._holders = holders
         self._waiting: list[_Write] = []
         self._current: _Write | None = None
-        self._working = False
+        self._working = False  # one writer: `give_up` stops the write that is under way, whichever it is
         self._written = 0
         # Why the last write of a sandbox failed, and until when no other is tried: the disk may be full, or its memory
         # cannot be written at all.
@@ -72,7 +72,7 @@ class PastOnDisk:
     def __repr__(self) -> str:
         return f"<PastOnDisk {self._written} written, {len(self._waiting)} waiting>"
 
-    # What is written
+    # Writing
 
     def refusal(self, holder: HasPast) -> str | None:
         """Why nothing of a sandbox is written just now, empty where nothing ever is; None: it is."""
@@ -138,10 +138,11 @@ class PastOnDisk:
         snapshot = write.snapshot
         if not any(step.leaving and step.state is snapshot for _, step in self._steps()):
             return  # it is not wanted any more
-        snapshot.hold()  # it may be given up meanwhile
+        snapshot.hold()  # its steps may be dropped during the write
         state: DiskState | None = None
         try:
             state = await self._write_now(write)
+            # Looked for anew: during the write steps were dropped, and forks at a point have got copies of them.
             for holder, step in self._steps():
                 if step.state is snapshot:
                     state.hold()
@@ -184,7 +185,7 @@ class PastOnDisk:
             if step.state is write.snapshot and step.leaving:
                 holder.sandbox.past.drop(step, f"{step.leaving}; it could not be written to disk: {why}")
 
-    # What goes
+    # Removing
 
     async def _fit(self) -> None:
         """Drop states until all are within their bounds: the owner that holds most gives up first, and of its

@@ -1,4 +1,4 @@
-"""What a point costs its sandbox, and whether that is too much.
+"""The price of a point for its sandbox, and whether that is too much.
 
 A point is taken while the sandbox thinks, so taking it costs nobody anything. But it shares its memory with the
 sandbox: each page that a cell writes to afterwards must be copied by the kernel first. For a sandbox that rewrites

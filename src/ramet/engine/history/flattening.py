@@ -1,4 +1,4 @@
-"""Sandboxes with many living ancestors: they go through an image, and are nobody's copy afterwards.
+"""Sandboxes with many living ancestors: they go through an image, and share nothing with an ancestor afterwards.
 
 Each copy of a process adds to lists that the kernel walks whenever one of its ancestors' pages is shared again. So a
 fork of generation 100 takes several times as long as one of generation 1, if all between them live. A process that was
@@ -29,7 +29,7 @@ from ramet.errors import ForkFailed, RametError
 
 _REST = 3  # times as long as one took, until the next
 _RETRY_SECONDS = 60.0  # after one that could not be done: it may have a child process, or a connection
-_LOOK_SECONDS = 0.005  # between looks whether somebody wants the sandbox
+_LOOK_SECONDS = 0.005  # between looks whether a call waits for the sandbox
 _MEMORY_SHARE = 0.05  # of the machine's, that sandboxes which were made flat may take
 
 
@@ -51,7 +51,7 @@ class Flattener:
         self._has_children = has_children
         self._timers: dict[Sandbox, asyncio.TimerHandle] = {}
         self._waiting: list[Sandbox] = []
-        self._working = False
+        self._working = False  # one at a time: each holds a second copy of its memory
         self._retry_at: dict[Sandbox, float] = {}
         self._flat_bytes: dict[Sandbox, int] = {}  # of those that share nothing any more
         self._bytes_at_most = int(machine_memory_bytes() * _MEMORY_SHARE)
@@ -108,7 +108,7 @@ class Flattener:
             await first.let_go()
         try:
             old = sandbox.body
-            if self._wanted(sandbox):
+            if self._wanted(sandbox):  # asked again: it may have been used or forked during the write
                 await self._exchange(machine, sandbox, base)
             if sandbox.body is not old:
                 self._flat_bytes[sandbox] = memory_bytes
@@ -159,7 +159,7 @@ class Flattener:
     async def _undisturbed(
         self, machine: Machine, sandbox: Sandbox, turn: Turn, work: Coroutine[object, object, None]
     ) -> None:
-        """Do it unless somebody wants the sandbox: then it is given up at once."""
+        """Do it unless a call waits for the sandbox: then it is given up at once."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():

@@ -42,7 +42,7 @@ class HistoryKeeper:
         self._background = background
         self._takers: dict[Sandbox, PointTaker] = {}
         self._asking: deque[PointTaker] = deque()
-        self._working = False
+        self._working = False  # set before the task is made: two would freeze in turns, and rest half as long
         self._unmeasured: dict[PointTaker, None] = {}  # with states that were kept since they were measured
         self._measuring = False
         self.disk = PastOnDisk(workshop, settings, background, self._takers.values)
@@ -154,11 +154,11 @@ class HistoryKeeper:
         found = await asyncio.to_thread(own_memory, [pid for pid in pids.values() if pid])
         for step, snapshot in kept:
             if step.state is not snapshot:
-                continue  # dropped meanwhile
+                continue  # dropped while it was measured in a thread
             if pids[step] in found:
                 step.memory_bytes = found[pids[step]] + snapshot.frozen.file_bytes + _KERNEL_BYTES
                 if step.in_pod:
-                    # What it alone holds is the past's, and not what the sandbox itself uses.
+                    # Memory that only the point holds counts for the past, not for the sandbox.
                     snapshot.frozen.allow(found[pids[step]])
             elif not await snapshot.frozen.usable() and step.state is snapshot:
                 taker.past.drop(step, KILLED)
@@ -174,7 +174,7 @@ class HistoryKeeper:
             if not step.leaving
         ]
         held = Counter(snapshot for _, _, snapshot in kept)
-        # Of those that nobody else holds: a snapshot of the user's would not go.
+        # Only states that the past alone holds: dropping a snapshot of the user's would free nothing.
         bytes_of = {snapshot: step.memory_bytes for _, step, snapshot in kept if snapshot.holders <= held[snapshot]}
         automatic = {snapshot for taker, _, snapshot in kept if taker.automatic}
         total_bytes = sum(bytes_of.values())

@@ -53,7 +53,7 @@ class TemplateState:
 
 @dataclass(frozen=True, slots=True)
 class AskedOnTop:
-    """What a sandbox that was made from a snapshot was given on top of it: its state is that of the snapshot with this.
+    """Environment and folder given to a sandbox on top of a snapshot: its state is that of the snapshot with these.
 
     ``spec``: of the sandbox with all that, without its network.
     """
@@ -139,7 +139,7 @@ class Past:
         self.wanted = None if wanted is None else int(wanted)  # False is 0
         self.steps: list[Step] = []
         self.release: Callable[[State], None] = lambda _: None
-        # What becomes of a state that memory has no room for. It may be written to disk: then it stays until it is.
+        # Called with a state that memory has no room for. It may be written to disk: then it stays until it is.
         self.unload: Callable[[Step, str], object] = self.drop
         self._number = 0
         self._kept: set[Step] = set()  # a few of the steps: all sandboxes are asked for theirs again and again
@@ -147,7 +147,7 @@ class Past:
     def __repr__(self) -> str:
         return f"<Past of {len(self.steps)} steps, {len(self.kept())} kept>"
 
-    # What there is
+    # Looking
 
     @property
     def last(self) -> Step | None:
@@ -194,7 +194,7 @@ class Past:
             hint = f"the nearest kept point before it is {nearest.id}, {nearest.where()}: rewind to that; or {hint}"
         return PointUnknown(message, hint=hint, details={"nearest": earlier[-1].id if earlier else None})
 
-    # What is added
+    # Adding steps
 
     def begin(self, state: State, asked: AskedOnTop | None = None) -> None:
         """The first step."""
@@ -266,7 +266,7 @@ class Past:
         self._kept.add(step)
         self.thin()
 
-    # What goes
+    # Dropping states
 
     def thin(self) -> None:
         """Keep the newest states in memory; of older ones every second, of still older ones every fourth, and so on."""

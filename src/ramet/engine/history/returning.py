@@ -38,6 +38,7 @@ async def back_to_last(workshop: Workshop, sandbox: Sandbox, retire: Retire, wat
             sandbox.check_open()
             error = cause
             continue
+        # Nothing but the caller's turn keeps cells away from it until this is known.
         if await _lives_on(sandbox, max(watch_seconds, _WATCH_SECONDS)):
             written = sandbox.past.written_since(step)
             return Recovered(step, sandbox.past.lose(step), written)
@@ -75,7 +76,7 @@ async def bring_back(
     """
     state, spec = step.state, spec_at(step, sandbox.spec)
     assert state is not None
-    state.hold()  # it may be given up meanwhile
+    state.hold()  # the budget of all histories may drop it during the thaw
     try:
         async with AsyncExitStack() as undone:
             machine = await workshop.machine()

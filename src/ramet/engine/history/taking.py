@@ -23,7 +23,7 @@ from ramet.engine.settings import Settings
 from ramet.errors import RametError
 from ramet.protocol.values.history import Taking
 
-_NOTICED_BYTES = 16 * 2**20  # of memory that grew: less costs nothing, whatever it was
+_NOTICED_BYTES = 16 * 2**20  # of growth: a sandbox that grew by less is measured no further
 _FULL = 0.7  # of the memory limit, above which no automatic point is taken
 _SUSPECT_RESTORES = 2  # to one state, with no cell that ended well between them
 _WATCHED_SECONDS_AT_MOST = 2.0  # one that lives for longer lets short cells end well
@@ -37,7 +37,7 @@ class PointKeeper(Protocol):
     """The part of the history of all sandboxes that is needed here."""
 
     settings: Settings
-    lock: asyncio.Lock  # one state is frozen at a time
+    lock: asyncio.Lock  # one freeze at a time: others would wait in their turns, and hold up their cells
 
     def ask(self, taker: PointTaker) -> None:
         """Have ``take_if_idle`` called when it is its turn."""
@@ -92,7 +92,7 @@ class PointTaker:
     def past(self) -> Past:
         return self.sandbox.past
 
-    # What happens to the sandbox
+    # Events of the sandbox
 
     def cell_ended(self, cell: Cell, ending: Ending) -> None:
         self.used_at = self._loop.time()
@@ -167,6 +167,7 @@ class PointTaker:
         """Called by the keeper, which holds the lock."""
         if self.automatic and self._wanted() and not self.sandbox.queue.busy:
             await self._weigh()
+        # Asked again: a cell may have come while it was weighed.
         if not self._wanted() or self.sandbox.queue.busy:
             return
         if self.automatic and self._refuses(patient=True):
@@ -239,6 +240,7 @@ class PointTaker:
         if self.automatic and self._expense.may_wait:
             self._expense.waited()
         async with self._keeper.lock:
+            # Asked again: the state may have been kept while this waited for the lock.
             if self._wanted() or (self._may_take() and self._went_on()):
                 await self._take()
 
@@ -274,6 +276,7 @@ class PointTaker:
             self._on_failure(step, error)
             return
         if self._stopped or self.past.last is not step:
+            # It began to close during the freeze, or a return to another point has changed its past.
             await snapshot.let_go()
             return
         self._expense.took(perf_counter() - began)
@@ -368,7 +371,7 @@ def _outcome(ending: Ending) -> str:
 
 
 def _file_bytes(body: Body) -> int:
-    """What its files take, in memory."""
+    """The memory that its files take, in bytes."""
     try:
         found = os.fstatvfs(body.root)
     except OSError:

@@ -1,4 +1,4 @@
-"""Snapshots as files: out of an engine, and into one as somebody's snapshot."""
+"""Snapshots as files: exported from an engine, and imported into one as a snapshot of the caller."""
 
 from __future__ import annotations
 

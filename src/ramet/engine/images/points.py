@@ -1,4 +1,4 @@
-"""Kept states of living sandboxes on disk. They take no memory, and are poured when somebody goes back to one."""
+"""Kept states of living sandboxes on disk. They take no memory until a call goes back to one."""
 
 from __future__ import annotations
 

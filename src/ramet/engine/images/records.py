@@ -1,4 +1,4 @@
-"""What the engine itself knows of a snapshot, as plain data that its image on disk holds."""
+"""The engine's record of a snapshot, as plain data in its image on disk."""
 
 from __future__ import annotations
 

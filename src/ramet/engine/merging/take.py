@@ -140,7 +140,7 @@ class _Taking:
         finally:
             await before.let_go()
 
-    # What to take
+    # Choosing
 
     async def _plan_files(self) -> FilesToTake | None:
         wanted = self._asked.files
@@ -200,7 +200,7 @@ class _Taking:
                     await self._lay_values_aside(names, first)
                 if files is not None:
                     await walks.run(owner, files.stage)
-                # From here on to the end, whoever leaves: half of it would be worse than all or nothing.
+                # Shielded from here on: a caller that disconnects must not leave half of it in the sandbox.
                 self._committing = True
                 committing = asyncio.ensure_future(self._commit(names, files, before))
                 try:

@@ -35,10 +35,12 @@ class Checkpoints:
         self._perform = perform
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        # One at a time: of two writes, the older state could be the one that stays on disk.
         self._working: asyncio.Task[None] | None = None
+        # Set when the sandbox closes or the engine ends: a checkpoint after that would replace its last state.
         self._stopped = False
         self._changes = 0
-        # What the newest image has: changes, the body, and the time that its threads had worked.
+        # The state in the newest image: number of changes, body, and processor time of its threads.
         self._written: tuple[int, Body, float] | None = None
 
     def __repr__(self) -> str:
@@ -49,7 +51,7 @@ class Checkpoints:
         wanted = self.sandbox.spec.checkpoint_seconds
         return CHECKPOINT_SECONDS if wanted is None else wanted
 
-    # What happens to the sandbox
+    # Events of the sandbox
 
     def cell_begun(self, cell_id: int, code: bytes) -> None:
         self.journal.begun(cell_id, code)
@@ -125,10 +127,11 @@ class Checkpoints:
             turn = self.sandbox.queue.turn(needs_repl=True, quiet=True)
             try:
                 await turn.begun
+                # Read anew: cells that ran while the turn waited are in the state that is frozen now.
                 changes, body = self._changes, self.sandbox.body
                 worked = body.processor_seconds()
                 snapshot = await self._freeze(self.sandbox)
-                turn.check()
+                turn.check()  # it began to close during the freeze, and whoever closes it writes its last state
             finally:
                 turn.release()
         try:

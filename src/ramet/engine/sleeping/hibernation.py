@@ -87,7 +87,8 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
             closing = retire(sandbox.fall_asleep())
         finally:
             await snapshot.let_go()
-    await asyncio.shield(closing)  # when this returns, its memory is free
+    # When this returns, its memory is free. Shielded: a caller that leaves must not stop the close half-way.
+    await asyncio.shield(closing)
     return size
 
 

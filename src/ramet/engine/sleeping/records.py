@@ -1,4 +1,4 @@
-"""What the engine knows of a sandbox besides a snapshot of it, as plain data that its image on disk holds."""
+"""The engine's record of a sandbox, beside the snapshot in its image on disk, as plain data."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _TOLD_CELLS = 20
 
 @dataclass(frozen=True, slots=True)
 class GivenAnew:
-    """What is given to a sandbox that goes on. ``network`` None: the rules that it had."""
+    """Tools, network and secrets for a sandbox that goes on. ``network`` None: the rules that it had."""
 
     network: NetworkSpec | None = None
     secrets: tuple[SecretSpec, ...] = ()
@@ -52,6 +52,7 @@ async def reopen(
     Raises SandboxClosed if there is none, LimitReached, or RametError if another engine has it or its image cannot be
     used.
     """
+    # One call at a time for an id: of two, both would find it absent and pour it. The journal keeps other engines away.
     async with registry.reopening(sandbox_id):
         present = registry.present(sandbox_id, owner)
         if present is not None:

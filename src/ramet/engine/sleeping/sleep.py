@@ -1,4 +1,4 @@
-"""Whether a sandbox is awake. What puts it to sleep and wakes it is in ``engine/sleeping``."""
+"""Whether a sandbox is awake. ``hibernation.py`` puts it to sleep and wakes it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class Sleep:
     def __init__(self) -> None:
         self.asleep = False
         self.wake: Callable[[], Awaitable[None]] | None = None  # given by who put it to sleep; raises RametError
-        self._callers = 0  # that wait for it
+        self._callers = 0  # that wait for it; an idle sandbox that is being written is woken for them at once
+        # Set before the freeze: a file call that wrote to the body after it would be lost with the body.
         self._falling: asyncio.Future[None] | None = None
+        # One for all callers: two wake-ups would pour two bodies.
         self._waking: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -75,6 +77,7 @@ class Sleep:
         """Wait until it is awake; wake it if need be. Raises RametError, and then it sleeps on."""
         self._callers += 1
         try:
+            # Again after each wait: it may have gone back to sleep before this task had its turn in the loop.
             while not self.is_awake:
                 if self._falling is not None:
                     await asyncio.shield(self._falling)
@@ -90,18 +93,18 @@ class Sleep:
         try:
             assert self.wake is not None
             await self.wake()
-            self.asleep = False
+            self.asleep = False  # with nothing awaited in between: from now on it has a body
         finally:
             self._waking = None
 
     def wake_soon(self) -> None:
-        """Without waiting: somebody has connected to one of its ports."""
+        """Wake it without waiting, because a client has connected to one of its ports."""
         if self._waking is None and self.asleep:
             self._waking = asyncio.get_running_loop().create_task(self._wake())
             self._waking.add_done_callback(_retrieve)
 
     async def settled(self) -> None:
-        """Wait for the end of a wake-up under way, whatever it is."""
+        """Wait until no wake-up is under way, however it ends."""
         if self._waking is not None:
             await asyncio.wait([self._waking])
 

@@ -35,7 +35,7 @@ class Dormant:
 
     id: str
     owner: str
-    about: Mapping[str, object]  # as ``row`` tells of it, with its limits
+    about: Mapping[str, object]  # its row in lists, with its limits
 
 
 class Sleepers:
@@ -69,6 +69,7 @@ class Sleepers:
     async def find(self) -> None:
         """Find out which sandboxes earlier engines of this server have left. Once; others wait."""
         if not self._found:
+            # One task for all callers, and shielded: a caller that is cancelled must not stop it for the others.
             if self._finding is None:
                 self._finding = self._perform(self._find())
             await asyncio.shield(self._finding)
@@ -97,7 +98,7 @@ class Sleepers:
         return self._found
 
     def rows(self, owner: str | None) -> list[dict[str, object]]:
-        """Of the dormant ones, for lists."""
+        """Rows of the dormant ones, for lists."""
         hidden = ("limits", "python", "allowance", "server")
         return [
             {name: value for name, value in one.about.items() if name not in hidden}
@@ -197,6 +198,7 @@ class Sleepers:
         if sandbox.id not in self._kept and sandbox.state != "closed":
             machine = await self._workshop.machine()
             journal = await machine.open_journal(space_image_name(sandbox.owner, sandbox.id))
+            # While the journal was opened, another call may have hibernated it, too, or closed it.
             if sandbox.id in self._kept or sandbox.state == "closed":
                 journal.close()
             else:
@@ -204,7 +206,7 @@ class Sleepers:
         return size
 
     async def hibernate_if_idle(self, sandbox: Sandbox) -> None:
-        """Put a sandbox to sleep that nobody has used for a while. A call that comes meanwhile does not wait for it."""
+        """Put an idle sandbox to sleep. A call that comes meanwhile does not wait for it."""
         if sandbox.in_use or sandbox.sleep.asleep:
             return
         caller = Caller()

@@ -1,4 +1,4 @@
-"""What an image was made of, so that a changed machine, interpreter or library is noticed before the image is used."""
+"""Identity of all that an image was made of: a changed machine, interpreter or library is noticed before it is used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def loaded_list(root: int, paths: Iterable[str], booted_at: float) -> bytes:
 
 
 class Clocks(NamedTuple):
-    """Of a process or of the machine: seconds since the boot, without and with the time that the machine has slept."""
+    """Of a process or the machine: seconds since the boot, without and with the time that the machine has slept."""
 
     monotonic: float
     boottime: float
@@ -75,7 +75,7 @@ def clocks() -> Clocks:
 
 
 def clock_shifts(manifest: Manifest) -> Shifts:
-    """What to add to the clocks of a process that goes on from an image.
+    """Seconds to add to the clocks of a process that goes on from an image.
 
     While the machine stays up, time passes as for a stopped process. After a reboot its clocks begin again at zero, and
     every deadline in memory is a time of the old ones: so they go on as if the machine had stayed up.
@@ -103,7 +103,7 @@ def clock_shifts(manifest: Manifest) -> Shifts:
 
 
 def guest_digest(folder: str) -> str:
-    """Of the code that runs in sandboxes: an image has it in memory, and imports the rest of it later."""
+    """Hash of the guest's code: an image has part of it in memory, and imports the rest later."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).rglob("*.py")):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -111,7 +111,7 @@ def guest_digest(folder: str) -> str:
 
 
 def shifts_of(pid: int) -> Shifts:
-    """By how much the clocks of a process are ahead: it may live in a time namespace of its own."""
+    """Seconds by which the clocks of a process are ahead: it may live in a time namespace of its own."""
     try:
         lines = Path(f"/proc/{pid}/timens_offsets").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:

@@ -66,13 +66,13 @@ class ImageSource:
     template: TemplateSpec
     snapshot: _core.Snapshot
     bases: tuple[str, ...] = ()  # names of images that may have many of its pages: the first that can be used is
-    gives_way: bool = False  # to images that somebody waits for: it is given up when one of these is to be written
-    bytes_at_most: int = 64 << 30  # of memory: a sandbox may have mapped more than anybody wants to write
+    gives_way: bool = False  # to images that a caller waits for: it is given up when one of these is to be written
+    bytes_at_most: int = 64 << 30  # of memory: a sandbox may have mapped terabytes
     file_bytes: int = 0  # of its files
     # Whether a mapped file is one that only this process had, although every pod shows something there.
     own_files: Callable[[Area], bool] = lambda _: False
     open_files: tuple[FileRecipe, ...] = ()
-    imported: bool = False  # it came from elsewhere, and nobody has run it since: what it says is not trusted
+    imported: bool = False  # it came from elsewhere, and has not run here yet: its contents are not trusted
     # Called when the memory is written, with the files that it maps. Returns the other files of the image, by name.
     parts: Callable[[NewImage, Sequence[str]], Mapping[str, bytes]] = field(default=lambda _new, _files: {})
 
@@ -131,7 +131,7 @@ class Images:
         self.last_error = f"{what}: {why}"
         self.failures += 1
         if self._opening is not None and self._opening.done() and self._opening.exception() is None:
-            # Not awaited: it is for whoever looks later, and the disk may be slow.
+            # Not awaited: only `ramet doctor` reads it, and the disk may be slow.
             asyncio.get_running_loop().run_in_executor(None, keep_error, self._opening.result(), self.last_error)
         return why
 
@@ -143,7 +143,7 @@ class Images:
         return await finish(asyncio.to_thread(_find, store, name), _close_found)
 
     async def used(self, name: str, work: Callable[[OpenImage], Awaitable[T]]) -> T | None:
-        """What ``work`` makes of the image of this name. None: there is none. Raises what it raises, and as `open`.
+        """Open the image of this name and return what ``work`` makes of it; None if there is none. Raises as `open`.
 
         Another engine may give the name to a newer image meanwhile, and remove the old one: files of it that were not
         open yet are gone then, and the newer one is used.
@@ -237,7 +237,7 @@ class Images:
                 await asyncio.to_thread((await self.store()).forget, name)
 
     async def bytes_of(self, owner_part: str) -> int:
-        """What all images of an owner take on disk."""
+        """Bytes on disk of all images of an owner."""
         images = await asyncio.to_thread((await self.store()).images)
         return sum(image.size_bytes for image in images if any(f"-{owner_part}-" in name for name in image.names))
 
@@ -280,7 +280,7 @@ class Images:
             return size
 
     def give_way(self) -> None:
-        """End the write that nobody waits for, if one is under way."""
+        """End the write that no caller waits for, if one is under way."""
         if self._giving_way is not None:
             self._giving_way.stop()
 

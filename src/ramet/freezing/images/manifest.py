@@ -96,7 +96,7 @@ class Manifest:
     actions: bytes
     open_files: tuple[tuple[int, int, int, bytes], ...]  # number, flags, offset, path
     digests: tuple[tuple[str, str], ...]  # of the other files of the image: name, SHA-256
-    imported: bool = False  # another store wrote it: whatever it says is treated as hostile
+    imported: bool = False  # another store wrote it: all of it is treated as hostile
 
     def encode(self) -> bytes:
         return json.dumps(

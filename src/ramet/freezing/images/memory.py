@@ -19,7 +19,7 @@ READ, WRITE, EXECUTE = 1, 2, 4
 SHARED, PRIVATE, GROWS_DOWN, NO_RESERVE = 0x01, 0x02, 0x100, 0x4000  # MAP_...
 WIPE_ON_FORK = 18  # MADV_WIPEONFORK
 
-# What madvise(2) has been told of a mapping, by the word that VmFlags has for it.
+# Advice of madvise(2) that a mapping has, by the word for it in VmFlags.
 _ADVICE = {b"hg": 14, b"nh": 15, b"dc": 10, b"wf": WIPE_ON_FORK, b"dd": 16}
 ADVICE = frozenset(_ADVICE.values())
 _HEAD = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) [0-9a-f]+:[0-9a-f]+ (\d+) *(.*)")

@@ -1,6 +1,6 @@
 """Recipes of a sandbox as JSON and back: dataclasses that are listed here, tuples, bytes, numbers and text.
 
-Reading creates nothing but these, whatever the data says, and checks the type of every field.
+Reading creates nothing but these and checks the type of every field.
 """
 
 from __future__ import annotations

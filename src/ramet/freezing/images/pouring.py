@@ -38,7 +38,7 @@ def map_calls(manifest: Manifest, here: Mapping[str, tuple[int, int]], homes: Ho
 
 
 def fillings(manifest: Manifest) -> bytes:
-    """What `ramet-pod fill` copies: page file, offset, address and length of each piece."""
+    """The work of `ramet-pod fill`: page file, offset, address and length of each piece."""
     return b"".join(
         _FILLING.pack(segment.source, segment.offset, segment.start, segment.end - segment.start)
         for segment in manifest.segments
@@ -47,7 +47,7 @@ def fillings(manifest: Manifest) -> bytes:
 
 
 def texts(manifest: Manifest, homes: Homes) -> tuple[tuple[int, bytes], ...]:
-    """What is written besides pages, before `last_calls`: address and bytes."""
+    """Writes besides pages, before `last_calls`: address and bytes."""
     found = [(ASIDE, manifest.auxiliary)]
     if homes.carried:
         found.append((homes.carried_at, homes.carried))
@@ -147,7 +147,7 @@ def _map_files(manifest: Manifest) -> Iterator[InjectedCall]:
             by_file.setdefault(segment.source, []).append(segment)
     for number, segments in by_file.items():
         path = os.fsencode(manifest.files[number])
-        # NONBLOCK: whatever lies there now must not hold up the engine's tracer.
+        # NONBLOCK: a FIFO that lies there now must not hold up the engine's tracer.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         yield call(f"open {manifest.files[number]}", "openat", AT_FDCWD, path, flags, 0)
         for segment in segments:

@@ -1,4 +1,4 @@
-"""What a processor must have for an image: the features that code in its memory was chosen by.
+"""Features that an image needs of a processor: those by which code in its memory was chosen.
 
 The C library and numeric libraries choose their functions once, by what the processor says of itself. Flags of the
 kernel and of microcode that no program can choose by (mitigations, virtualization, power) are left out on purpose.
@@ -77,7 +77,7 @@ class Processor:
             raise ImageRefused("the image does not say which processor it was made on") from error
 
     def missing_for(self, needed: Processor) -> list[str]:
-        """What an image needs that this one lacks, by name."""
+        """Names of features that an image needs and this processor lacks."""
         missing = sorted(needed.features - self.features)
         here = {number for number, _, _ in self.places}
         for number, _, _ in sorted(needed.places - self.places):

@@ -44,7 +44,7 @@ _SLACK_BYTES = 1 << 30  # template and libraries
 
 @dataclass(frozen=True, slots=True)
 class WritingPoint:
-    """How an image is written that nobody waits for."""
+    """How an image is written that no caller waits for."""
 
     base: str | None  # name of an earlier image of the same sandbox
     bytes_at_most: int
@@ -293,7 +293,7 @@ class _OwnFiles:
         except OSError:
             return True  # every pod shows the folder, but not this file: a host folder that only this sandbox had
         try:
-            # Written to since the engine began, in place or anew: nobody knows which state the sandbox has mapped.
+            # Written to since the engine began, in place or anew: which bytes the sandbox has mapped cannot be told.
             found = os.fstat(file)
             if found.st_ctime >= self._engine_began:
                 return True
@@ -330,7 +330,7 @@ def _read_files(opened: OpenImage, about: dict[str, Any]) -> FileImage:
 
 
 def _loaded(opened: OpenImage, root: int) -> bytes:
-    """What the image was made of, as the tree of a pod must show it."""
+    """Identity of the files that the image was made of, as the tree of a pod must show them."""
     manifest = opened.manifest
     if not manifest.imported or "sources" not in dict(manifest.digests):
         return opened.part("loaded")

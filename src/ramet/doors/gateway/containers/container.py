@@ -159,7 +159,7 @@ class Container:
             self._store.used(self.id, self.used_seconds)
 
     def stored(self) -> StoredContainer:
-        """What is known of it besides the state of its sandbox."""
+        """Its record: what the gateway has to know besides the state of its sandbox."""
         return StoredContainer(
             id=self.id,
             owner=self.owner,

@@ -211,7 +211,7 @@ class KeptSandbox:
             persistent=persistent,
             timeout_seconds=_FAR_SECONDS if at_server else None,
             idle_timeout_seconds=_FAR_SECONDS if at_server else None,
-            # Of a gateway that was killed. One that is alive puts it to sleep before.
+            # A gateway that was killed has left it; one that ends in order puts it to sleep first.
             hibernate_after_seconds=2 * self._settings.container_idle_seconds if at_server and persistent else None,
             # Passed each time, because a snapshot has no network.
             network=self._settings.network,

@@ -103,7 +103,7 @@ class Containers:
         return [self._add(child) for child in children]
 
     async def delete(self, owner: str, container_id: str) -> None:
-        """End a container, whatever it is doing."""
+        """End a container, also one that is busy."""
         await self._forget(self._find(owner, container_id), "it was deleted")
 
     async def tend(self) -> None:

@@ -1,4 +1,4 @@
-"""What the first result says in a container whose sandbox came back in an earlier state."""
+"""The note in the first result of a container whose sandbox came back in an earlier state."""
 
 from __future__ import annotations
 

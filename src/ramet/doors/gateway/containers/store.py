@@ -87,7 +87,7 @@ _NOTICE_CHARACTERS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class StoredContainer:
-    """What is known of a container besides the state of its sandbox."""
+    """The record of a container, without the state of its sandbox."""
 
     id: str
     owner: str

@@ -103,7 +103,7 @@ class BlockReader:
 
 
 def _expanded(data: bytes, plain: int) -> bytes:
-    """At most as many bytes as the block says, whatever the compressed ones would become."""
+    """Decompress a block to at most the size that it states, also where the data would become larger."""
     inflating = zlib.decompressobj()
     try:
         expanded = inflating.decompress(data, plain)

@@ -77,7 +77,7 @@ def _start(action: str, given: Mapping[str, object], descriptors: Sequence[int])
 
 
 async def _check(process: subprocess.Popen[bytes]) -> bytes:
-    """What it wrote at last. Raises ImageRefused with its reason."""
+    """Return its last line of output. Raises ImageRefused with the reason that it gives."""
     out, said = await asyncio.to_thread(_wait, process)
     if process.returncode:
         try:

@@ -24,7 +24,7 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 def check_trees(about: Mapping[str, Any], limits: Limits) -> None:
-    """What the state says of the files, before one of them is made. They are in memory."""
+    """Check the list of files in a state before one of them is made: they take memory."""
     trees = about.get("trees")
     demand(isinstance(trees, list) and len(trees) <= MOST_LAYERS + 2, "its files")
     assert isinstance(trees, list)

@@ -20,7 +20,7 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def digests(root: int, paths: Iterable[str]) -> bytes:
-    """What the files are, as a part of an image. ``root``: of a pod, or of the machine. Raises OSError."""
+    """Return hashes of the files, as a part of an image. ``root``: of a pod, or of the machine. Raises OSError."""
     return json.dumps({path: _digest(root, path) for path in sorted(set(paths))}).encode("ascii")
 
 

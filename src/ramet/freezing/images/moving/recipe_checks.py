@@ -87,7 +87,7 @@ def check_descriptors(found: OpenDescriptors) -> OpenDescriptors:
 
 
 def check_compiles(found: OpenDescriptors, maps: Sequence[SharedMap], children: Iterable[int]) -> None:
-    """Whether they fit together: a thaw compiles them on the engine's loop, where nobody expects a failure."""
+    """Check that they fit together: a thaw compiles them on the engine's loop, which handles no failure there."""
     try:
         count = len(compile_calls(found, maps, 2, {pid: pid for pid in children}))
     except (ValueError, LookupError, TypeError, AssertionError, OSError, struct.error, OverflowError) as error:

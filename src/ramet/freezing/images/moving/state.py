@@ -58,7 +58,7 @@ def check_state(found: SavedState, manifest: Manifest, limits: Limits) -> SavedS
 
 
 def _about(found: Mapping[str, Any], manifest: Manifest, terms: ImportTerms) -> dict[str, object]:
-    """What the engine knows of a sandbox. Kept are its environment, which its memory has too, and how far it came."""
+    """Reduce the engine's record of a sandbox to its environment, which its memory has too, and its cell count."""
     try:
         given = fields.text_mapping(fields.mapping(found, "spec"), "environment")
         cells, had_tools = fields.natural(found, "cells"), fields.flag(found, "had_tools")

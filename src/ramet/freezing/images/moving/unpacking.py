@@ -74,7 +74,7 @@ class _Unpacking:
         manifest = self._manifest(self._to_memory("manifest.json", sizes), sizes["pages"])
         sources = self._to_memory("sources", sizes)
         mapped_files.read_digests(sources)
-        # Before gigabytes follow that nobody needs.
+        # Before gigabytes are read for an image that is refused.
         state = foreign_state(self._to_memory("state", sizes), manifest, self._terms)
         parts = {"state": state, "sources": sources}
         for name in ("threads", "vdso"):

@@ -48,7 +48,7 @@ def hold_mark(store: ImageStore, word: str) -> int:
     """A descriptor, the caller's, that holds the lock of an engine. Raises OSError."""
     engines = _engines(store)
     try:
-        # Locked before it has its name: nobody sees one without its lock.
+        # Locked before it has its name, so that another engine never finds it unlocked and takes its owner for dead.
         temporary = f".{word}"
         mark = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=engines)
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a store of images holds, in figures, and the last failure that an engine met with it: for people who look."""
+"""Figures of a store of images for people, and the last failure that an engine met with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KindFigures:
 
 
 def kind_of(name: str | None) -> str:
-    """What an image is, by its name in the store."""
+    """The kind of an image, by its name in the store."""
     return next((kind for prefix, kind in _PREFIXES if name is not None and name.startswith(prefix)), "unnamed")
 
 

@@ -202,7 +202,7 @@ class ImageStore:
         with contextlib.suppress(ImageRefused):
             before = self.find(name)
         _replace(self._names, _checked_name(name), new.id.encode("ascii"))
-        # A look before the old one goes: somebody may have removed the new one while it had no name.
+        # Checked before the old one goes: another engine may have removed the new one while it had no name.
         os.stat(new.id, dir_fd=self._images)
         if before is not None and before != new.id:
             self.remove(before)
