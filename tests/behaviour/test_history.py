@@ -201,8 +201,9 @@ def test_an_undo_waits_its_turn_and_undoes_the_cells_before_it_in_the_queue(
 ) -> None:
     sandbox = make_sandbox(history=5)
     value(sandbox, "x = 1")
-    running = in_background(sandbox.run_code, UNTIL_GO + "\nx = 2", timeout=60)
-    wait_until(lambda: sandbox.info().state == "running", "the cell runs")
+    running = in_background(sandbox.run_code, "open('/root/begun', 'w').close()\n" + UNTIL_GO + "\nx = 2", timeout=60)
+    # Not its state, which is "running" while the point before the cell is taken: what `go` writes then is not in it.
+    wait_until(lambda: sandbox.files.exists("/root/begun"), "the cell runs")
     undoing = in_background(sandbox.undo)
     wait_until(lambda: sandbox.info().waiting == 1, "the undo waits")
     after = in_background(sandbox.run_code, "x", timeout=60)
