@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from ramet import Sandbox
+from ramet import Mount, Sandbox
 from tests.behaviour.waiting import wait_until
 from tests.fork import loop_work
 from tests.fork.relatives import run, value
@@ -25,6 +26,22 @@ _LOOK = (
     "generation, pid == os.getpid(), lock._is_owned(), threading.active_count(), os.read(ours, 11), file.tell(),"
     " threading.get_native_id() == ident, (gate.set(), thread.join(10), told)[2]"
 )
+
+# A folder of the host is the same before and after: a second time there is an error.
+_MARKS = """
+import os, threading, time
+again = []; stop = threading.Event()
+def work():
+    number = 0
+    while not stop.is_set():
+        try:
+            os.mkdir(f'/data/{number}')
+        except FileExistsError:
+            again.append(number)
+        number += 1
+        time.sleep(0.0002)
+worker = threading.Thread(target=work, daemon=True); worker.start()
+"""
 
 
 def _ancestors(sandbox: Sandbox) -> int:
@@ -67,3 +84,16 @@ def test_a_sandbox_with_a_running_child_keeps_it_and_its_ancestors() -> None:
         wait_until(lambda: _ancestors(idle) <= 16, "the other one has a memory of its own")
         assert value(busy, "child.poll()") is None
         assert _ancestors(busy) > 16
+
+
+@pytest.mark.deep("load")
+def test_what_a_thread_does_meanwhile_is_done_once(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        last = stack.enter_context(Sandbox(mounts={"/data": Mount(tmp_path, writable=True)}))
+        for _ in range(1, GENERATIONS):
+            (last,) = last.fork(1)
+            stack.callback(last.close)
+        run(last, _MARKS)
+        last.fork(1)[0].close()
+        wait_until(lambda: _ancestors(last) <= 16, "it has a memory of its own")
+        assert value(last, "stop.set(), worker.join(10), again[:3]")[2] == []

@@ -98,7 +98,7 @@ class Flattener:
         if machine is None or not machine.keeps_images or not self._wanted(sandbox):
             return
         # First while it runs: what is written then need not be written while it stands still.
-        first = await self._freeze(machine, sandbox, in_turn=True)
+        first = await self._freeze(machine, sandbox)
         try:
             memory_bytes = _resident(first)
             if sum(self._flat_bytes.values()) + memory_bytes > self._bytes_at_most:
@@ -124,14 +124,15 @@ class Flattener:
             and not self._has_children(sandbox)
         )
 
-    async def _freeze(self, machine: Machine, sandbox: Sandbox, in_turn: bool) -> Snapshot:
-        turn = sandbox.queue.turn(needs_repl=False, quiet=True) if in_turn else None
+    async def _freeze(self, machine: Machine, sandbox: Sandbox, stay_stopped: bool = False) -> Snapshot:
+        """In a turn of its own. ``stay_stopped``: the caller has one, and sends SIGCONT if the body is not replaced."""
+        turn = None if stay_stopped else sandbox.queue.turn(needs_repl=False, quiet=True)
         try:
             if sandbox.repl.asked:
                 raise ForkFailed("its Python has not answered an earlier question")
             await sandbox.repl.settle()
             # With its process id: the copy takes its place, and no other has it.
-            frozen = await machine.freeze(sandbox.body, True)
+            frozen = await machine.freeze(sandbox.body, True, stay_stopped)
         finally:
             if turn is not None:
                 turn.release()
@@ -176,12 +177,11 @@ class Flattener:
 
     async def _pour(self, machine: Machine, sandbox: Sandbox, base: DiskState, turn: Turn) -> None:
         old = sandbox.body
-        snapshot = await self._freeze(machine, sandbox, in_turn=False)
         async with AsyncExitStack() as always:
-            always.push_async_callback(snapshot.let_go)
-            # Stopped from here on: what its threads did after the freeze would be lost, or be done twice.
-            old.signal(signal.SIGSTOP)
             try:
+                # Its threads stand from the freeze on: what they did after it would be lost, or be done twice.
+                snapshot = await self._freeze(machine, sandbox, stay_stopped=True)
+                always.push_async_callback(snapshot.let_go)
                 last = await self._write(machine, sandbox, snapshot, base)
                 always.push_async_callback(last.let_go)
                 await self._become(machine, sandbox, last, snapshot, turn)
