@@ -105,7 +105,7 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GuestNames:
-    """The names of a guest's namespace; ``omitted`` ones were too many to be told."""
+    """The names of a guest's namespace; ``omitted`` ones were too many to be sent."""
 
     names: Mapping[str, Named]
     omitted: int
@@ -143,7 +143,7 @@ def ask_loops() -> bytes:
 
 
 def ask_names(seconds: float) -> bytes:
-    """Answered after about so many seconds at most; what is not looked at by then is told without a fingerprint."""
+    """Answered after about that many seconds at most; names not looked at by then have no fingerprint."""
     return encode(ASK_NAMES, {"seconds": seconds})
 
 

@@ -1,4 +1,4 @@
-"""From what a user asked for to what an engine is told, on the machine where the engine is."""
+"""Turns what a user asked for into what an engine carries out, on the machine where the engine is."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class ServerSettings(ConnectionLimits):
     # A sandbox made over HTTP always has an end, even if the caller asks for none.
     timeout_seconds: float = 30 * 60.0
     idle_timeout_seconds: float = 5 * 60.0
-    # What happens to one that was idle for so long and has not said: it ends, or it sleeps on disk until it is called,
-    # for so many days after it was made.
+    # What a sandbox that did not say does after its idle timeout: it ends, or sleeps on disk until it is called,
+    # for at most this many days after it was made.
     on_idle: Literal["end", "hibernate"] = "end"
     kept_days: float = 30.0
 

@@ -73,7 +73,7 @@ class PointTaker:
         self._retry_at = 0.0
         # Of the body, when its last state was kept: what it takes beyond that was written since.
         self._kept_at: tuple[Body, int] | None = None
-        self._weighed: Step | None = None  # the step whose state has told how much is rewritten after it
+        self._weighed: Step | None = None  # the step by whose state it is known how much is rewritten after it
         # Of the body, when the present state was kept or gone back to: the time that its threads had worked, and when.
         self._worked_at: tuple[Body, float, float] | None = None
         self._changes = 0  # from outside, so far

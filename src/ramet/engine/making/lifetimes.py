@@ -80,7 +80,7 @@ class Clock:
     def sleeps(
         self, seconds: float | None, instead: bool, asleep: Callable[[], bool], on_sleep: Callable[[], None]
     ) -> None:
-        """Call ``on_sleep`` when it was not used for so long. ``instead``: that is what the idle timeout leads to.
+        """Call ``on_sleep`` when it was not used for that long. ``instead``: that is what the idle timeout leads to.
 
         While it is ``asleep``, it does not end for being idle. To be called before ``start``.
         """

@@ -176,7 +176,7 @@ class Exposures:
             await asyncio.wait([self._moving])
 
     def suspend(self, on_connection: Callable[[], None]) -> None:
-        """The sandbox has no body until ``renew``: connections wait, and the first one is told to ``on_connection``.
+        """The sandbox has no body until ``renew``: connections wait, and the first one calls ``on_connection``.
 
         Only when ``settled``.
         """
@@ -186,7 +186,7 @@ class Exposures:
         self._suspended = True
 
     def _knock(self, on_connection: Callable[[], None]) -> None:
-        self._stop_watching()  # the connection stays in the backlog, and would be told again and again
+        self._stop_watching()  # the connection stays in the backlog, and would call it again and again
         on_connection()
 
     def _stop_watching(self) -> None:

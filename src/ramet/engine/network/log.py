@@ -84,7 +84,7 @@ class ConnectionLog:
     def not_told(self, count: int) -> None:
         """Count attempts that the proxy left out because there were too many at once."""
         if count > _COUNT_AT_MOST:
-            raise ProtocolError("the proxy has not told of more connections than there can be")
+            raise ProtocolError("the proxy cannot have left out more connections than there can be")
         self.dropped += count
 
     def ended(self, peer: int, why: str) -> None:

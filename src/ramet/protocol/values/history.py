@@ -14,7 +14,7 @@ from ramet.protocol.lazy_dataclasses import dataclass
 
 CODE_CHARACTERS = 200  # kept of the code of a cell
 UNDO_AT_MOST = 1000
-_POINT_ID = re.compile(r"p[0-9]{1,12}")
+POINT_ID = re.compile(r"p[0-9]{1,12}")
 
 PointKind = Literal["start", "cell", "restore", "restart", "take"]
 _KINDS: Mapping[str, PointKind] = {"cell": "cell", "restore": "restore", "restart": "restart", "take": "take"}
@@ -160,7 +160,7 @@ def point_id(point: object, argument: str = "point") -> str:
     found = point.id if isinstance(point, Point) else point
     if not isinstance(found, str):
         raise must(argument, "be a Point or the id of one", kind_of(found))
-    if not _POINT_ID.fullmatch(found):
+    if not POINT_ID.fullmatch(found):
         raise must(argument, 'be a Point or the id of one, such as "p3"', found)
     return found
 

@@ -113,7 +113,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a sandbox ends by itself: so long after it was made, and so long after it was last used. None: never."""
+    """When a sandbox ends by itself: seconds after it was made, and after it was last used. None: never."""
 
     timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None

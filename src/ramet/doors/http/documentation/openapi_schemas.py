@@ -82,8 +82,8 @@ _IMAGE = api.record(
     null=True,
 )
 _FOR_OPERATORS = {
-    "owner": api.text("The id of the key whose it is; only operators are told."),
-    "key": api.text("The name of that key, or local; only operators are told.", null=True),
+    "owner": api.text("The id of the key that owns it; shown to operators only."),
+    "key": api.text("The name of that key, or local; shown to operators only.", null=True),
 }
 _RULES = {
     "rules": api.array(api.text(), 'What is allowed; "open" is all that is public.'),

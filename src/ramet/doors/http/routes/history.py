@@ -8,7 +8,7 @@ from ramet.doors.http.requests.exchange import RequestExchange, Route
 from ramet.doors.http.requests.json_answers import answer_json
 from ramet.doors.http.requests.queries import QueryFields
 from ramet.protocol import calls
-from ramet.protocol.values.history import UNDO_AT_MOST, check_undo_count, point_id
+from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, check_undo_count, point_id
 
 _POINT = {
     "id": "p1",
@@ -75,7 +75,7 @@ async def undo(exchange: RequestExchange, sandbox_id: str) -> None:
     "Put a sandbox back to what it was after a point of its history",
     {200: api.answer("Where it is now, and what could not be undone.", api.ref("Undone"), _UNDONE)},
     help="404 with `point_unknown` if there is no such point, or its state is not kept.",
-    body=api.body(api.record({"point": api.text(pattern="^p[0-9]{1,12}$")}), {"point": "p1"}),
+    body=api.body(api.record({"point": api.text(pattern=f"^{POINT_ID.pattern}$")}), {"point": "p1"}),
 )
 async def rewind(exchange: RequestExchange, sandbox_id: str) -> None:
     body = await exchange.read_fields()

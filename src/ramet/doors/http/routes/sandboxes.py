@@ -17,7 +17,7 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import kind_of, must, unknown_field, wrong_argument
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.network.requests import network_request, read_network, read_secrets, rule_texts, secrets_request
-from ramet.protocol.values.history import point_id
+from ramet.protocol.values.history import POINT_ID, point_id
 from ramet.protocol.values.options import options_of, read_option
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import Lifetime
@@ -146,7 +146,7 @@ def _children(answer: Frame) -> dict[str, object]:
                 "at": api.text(
                     "The id of a point in its history that the copies begin at. Default: as the sandbox is now.",
                     null=True,
-                    pattern="^p[0-9]{1,12}$",
+                    pattern=f"^{POINT_ID.pattern}$",
                 ),
             },
             required=(),
