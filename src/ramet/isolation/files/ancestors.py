@@ -45,36 +45,36 @@ class KeptAncestors:
         self._kept: dict[Ancestor, None] = {}
         self._used: Counter[Ancestor] = Counter()
         self._bytes = 0
+        # Held while files are released, too: images are closed by the loop and by the tracer's thread, and one whose
+        # descriptors are about to be closed must not be taken into use, nor closed twice.
         self._lock = threading.Lock()
 
     def add(self, image: Ancestor) -> None:
         """Its snapshot has ended, and only its descendants hold it."""
         if image.is_empty:
             return  # it holds nothing that could be given up
-        given_up = []
         with self._lock:
-            if image.copied_bytes > MOST_BYTES_OF_ONE:
-                given_up.append(image)
-            else:
-                self._kept[image] = None
-                self._bytes += image.copied_bytes
-            for oldest in list(self._kept):
-                if self._bytes <= MOST_BYTES and len(self._kept) <= MOST_IMAGES:
-                    break
-                if not self._used[oldest]:
-                    self._remove(oldest)
-                    given_up.append(oldest)
-        for one in given_up:
-            one.give_up()
+            self._kept[image] = None
+            self._bytes += image.copied_bytes
+            self._fit()
 
-    def remove(self, image: Ancestor) -> None:
+    def _fit(self) -> None:
+        """Give up those that are too large, and the oldest while there are too many. Called with the lock."""
+        for oldest in list(self._kept):
+            too_much = self._bytes > MOST_BYTES or len(self._kept) > MOST_IMAGES
+            if (too_much or oldest.copied_bytes > MOST_BYTES_OF_ONE) and not self._used[oldest]:
+                self._give_up(oldest)
+
+    def give_up(self, image: Ancestor) -> None:
+        """Its last user has dropped it."""
         with self._lock:
-            self._remove(image)
+            self._give_up(image)
 
-    def _remove(self, image: Ancestor) -> None:
+    def _give_up(self, image: Ancestor) -> None:
         if image in self._kept:
             del self._kept[image]
             self._bytes -= image.copied_bytes
+        image.give_up()
 
     @contextlib.contextmanager
     def using(self, image: Ancestor) -> Iterator[bool]:
@@ -87,6 +87,7 @@ class KeptAncestors:
         finally:
             with self._lock:
                 self._used -= Counter([image])
+                self._fit()
 
 
 def common_ancestor(one: HasAncestors, other: HasAncestors) -> Ancestor | None:

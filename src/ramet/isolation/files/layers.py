@@ -320,8 +320,7 @@ class FileImage:
             last = self._users == 0
         if not last:
             return
-        _kept_ancestors.remove(self)
-        self.give_up()
+        _kept_ancestors.give_up(self)
         if self.before is not None:
             self.before.drop()
 
