@@ -92,9 +92,10 @@ class Images:
         self._closed = False
         self._opening: asyncio.Task[ImageStore] | None = None
         self._writer: PageWriter | None = None
+        # One write at a time: each makes room in the store by what it finds there, and takes a processor and the disk.
         self._turn = asyncio.Lock()
         self.of_name = NamedLocks()
-        self._giving_way: PageWriter | None = None
+        self._giving_way: PageWriter | None = None  # a write of a point, ended as soon as a caller wants to write
         self.poured = 0
         self.written = 0
         self.last_error = ""
@@ -259,7 +260,7 @@ class Images:
         if self._giving_way is not None and not source.gives_way:
             self._giving_way.stop()
         async with self._turn:
-            if self._closed:
+            if self._closed:  # asked in the turn: the engine may have begun to close while this waited for it
                 raise RametError("the image was not written: the engine is closing")
             states = await self._traced(_core.states, source.snapshot, _POUR_SECONDS)
             store = await self.store()

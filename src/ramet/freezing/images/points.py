@@ -26,14 +26,14 @@ class PointImages:
         self._word = secrets.token_hex(8)
         self._written = 0
         self._mark: int | None = None
-        self._marking = asyncio.Lock()
+        self._marking = asyncio.Lock()  # two first writes at once would both make the mark, which exists once
 
     async def write(
         self, frozen: Frozen, whose: str, about: Mapping[str, object], base: str | None, bytes_at_most: int
     ) -> tuple[str, int]:
         """Write a snapshot as an increment of an earlier point, or of its template. Returns its name and its size.
 
-        ``whose``: the sandbox, for people who look into the store. Gives way to images that somebody waits for. Raises
+        ``whose``: the sandbox, for people who look into the store. Gives way to images that a caller waits for. Raises
         RametError.
         """
         await self._hold_mark()

@@ -47,7 +47,7 @@ class TemplateImages:
     def __init__(self, images: Images) -> None:
         self._images = images
         self._writes: set[asyncio.Task[None]] = set()
-        self._closing = asyncio.Event()
+        self._closing = asyncio.Event()  # set: a write that waits for a quiet moment begins at once
 
     def _name(self, spec: TemplateSpec, environment: dict[str, str]) -> str:
         return identity.template_name(spec, self._images.guest, environment)

@@ -46,6 +46,7 @@ class PageWriter:
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._process: subprocess.Popen[bytes] | None = None
+        # Set by the event loop while a thread is about to start the process: that looks at it once more afterwards.
         self._stopped = False
 
     def write(
