@@ -88,7 +88,7 @@ IMAGES = (
     # Survival
     Breakage(
         "missing-cells-are-not-told",
-        "ramet/engine/sleeping/reopening.py",
+        "ramet/engine/sleeping/reopen.py",
         "missing = tuple(cell for cell in contents.cells if cell[0] > snapshot.carried.cells)",
         "missing: tuple[tuple[int, str], ...] = ()",
         (_OF_SURVIVAL,),

@@ -29,7 +29,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
         return made
 
     monkeypatch.setattr(engine.machine, "_body", body)
-    monkeypatch.setattr("ramet.engine.history.flattening.resident_bytes", lambda _: 2**20)
+    monkeypatch.setattr("ramet.engine.history.flattener.resident_bytes", lambda _: 2**20)
     return engine
 
 

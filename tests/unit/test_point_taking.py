@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.history import describing
-from ramet.engine.history.branching import fork_at
-from ramet.engine.history.going_back import rewind, undo
+from ramet.engine.history import descriptions
+from ramet.engine.history.fork_at import fork_at
 from ramet.engine.history.past import TemplateState
+from ramet.engine.history.undo import rewind, undo
 from ramet.engine.making.thaw import restore, thaw
 from ramet.errors import ForkFailed, PointUnknown, SandboxClosed
 from ramet.protocol import calls, guest
@@ -50,7 +50,7 @@ async def idle_engine(tmp_path: Path) -> AsyncIterator[Engine]:
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root of a scripted body is a folder of the host, whose file system is full of other things."""
-    monkeypatch.setattr("ramet.engine.history.taking._file_bytes", lambda _: 0)
+    monkeypatch.setattr("ramet.engine.history.point_taker._file_bytes", lambda _: 0)
 
 
 async def kept(engine: Engine, sandbox: Sandbox) -> None:
@@ -68,7 +68,7 @@ async def test_the_state_is_kept_when_the_sandbox_is_idle_and_it_still_counts_as
     await kept(engine, sandbox)
     assert engine.machine.snapshots[0].gives_way
     assert sandbox.clock._used == used
-    assert describing.history(sandbox)["taking"] == "on"
+    assert descriptions.history(sandbox)["taking"] == "on"
 
 
 async def test_a_cell_that_comes_while_a_state_is_kept_runs_after_it(idle_engine: Engine) -> None:
@@ -88,7 +88,7 @@ async def test_a_freeze_that_fails_shows_in_the_history_and_nowhere_else(idle_en
     engine.machine.failing = "freeze"
     sandbox, body = await engine.used()
     await until(lambda: sandbox.past.steps[-1].unkept.startswith("it could not be kept"))
-    told = describing.history(sandbox)
+    told = descriptions.history(sandbox)
     assert (told["taking"], told["note"]) == ("suspended", "no points are taken for now: scripted to fail at freeze")
     assert await run(sandbox, body) == 2
     assert engine.machine.reached == ["freeze"]  # not again at once

@@ -9,7 +9,7 @@ from typing import Any
 from ramet.engine.calls.call import Answer
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
-from ramet.engine.history.branching import fork_at
+from ramet.engine.history.fork_at import fork_at
 from ramet.engine.images.saved import remove, save
 from ramet.engine.making.diff import diff, diff_since
 from ramet.engine.making.fork import ForkResult, fork

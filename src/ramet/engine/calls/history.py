@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from ramet.engine.calls.call import Answer
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
-from ramet.engine.history import describing
-from ramet.engine.history.going_back import WentBack, rewind, undo
-from ramet.engine.history.returning import drop_ended
+from ramet.engine.history import descriptions
+from ramet.engine.history.bring_back import drop_ended
+from ramet.engine.history.undo import WentBack, rewind, undo
 from ramet.engine.registry import Registry
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
@@ -34,8 +34,8 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[byte
 
 async def _history(sandbox: Sandbox) -> dict[str, object]:
     await drop_ended(sandbox.past)
-    return describing.history(sandbox)
+    return descriptions.history(sandbox)
 
 
 async def _undone(work: Awaitable[WentBack]) -> dict[str, object]:
-    return describing.undone(await work)
+    return descriptions.undone(await work)

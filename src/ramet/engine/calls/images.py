@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from ramet.engine.calls.call import ClientCall, Peer
 from ramet.engine.files.transfer import Transfer
-from ramet.engine.images.moving import exported, import_snapshot
+from ramet.engine.images.snapshot_files import exported, import_snapshot
 from ramet.engine.making.snapshots import Snapshot
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame, encode

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ramet.engine.calls.call import Answer
 from ramet.engine.cells.turns import Caller
 from ramet.engine.registry import Registry
-from ramet.engine.sleeping.reopening import GivenAnew, Reopened, reopen, revive
+from ramet.engine.sleeping.reopen import GivenAnew, Reopened, reopen, revive
 from ramet.errors import ProtocolError, SandboxClosed
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame

@@ -9,12 +9,12 @@ from contextlib import suppress
 from time import perf_counter
 
 from ramet.engine.cells.sandbox import Sandbox
+from ramet.engine.history.bring_back import back_to_last
 from ramet.engine.history.disk import PastOnDisk
-from ramet.engine.history.flattening import Flattener
+from ramet.engine.history.flattener import Flattener
 from ramet.engine.history.memory import machine_memory_bytes, own_memory
 from ramet.engine.history.past import KILLED, Recovered, State, Step
-from ramet.engine.history.returning import back_to_last
-from ramet.engine.history.taking import PointTaker
+from ramet.engine.history.point_taker import PointTaker
 from ramet.engine.making.carried_state import RetiredBody
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.making.workshop import Workshop

@@ -14,8 +14,8 @@ from typing import TypeVar
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
 from ramet.engine.files.tree import SandboxTree
+from ramet.engine.history.bring_back import bring_back
 from ramet.engine.history.past import Step
-from ramet.engine.history.returning import bring_back
 from ramet.engine.making.quotas import Reservation
 from ramet.engine.making.snapshots import Snapshot, freeze
 from ramet.engine.making.thaw import thaw_hidden

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.history.going_back import WentBack
 from ramet.engine.history.past import AT_ONCE, NOT_YET, WRITTEN_SINCE, Step, TemplateState
+from ramet.engine.history.undo import WentBack
 from ramet.engine.images.points import DiskState
 from ramet.protocol.values.history import CODE_CHARACTERS, History, KeptIn, Point, Undone
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller, Turns
+from ramet.engine.history.bring_back import bring_back
 from ramet.engine.history.past import Past, Step
-from ramet.engine.history.returning import bring_back
 from ramet.engine.registry import Registry
 from ramet.protocol.lazy_dataclasses import dataclass
 
