@@ -68,6 +68,11 @@ class Server:
         self.process.kill()
         self._reap()
 
+    def kill_engine(self) -> None:
+        for pid in descendants(self.process.pid):
+            if b"ramet.engine.__main__" in command_line(pid) and b"ramet-pod" not in command_line(pid):
+                os.kill(pid, signal.SIGKILL)
+
     def stop(self) -> int:
         """Graceful; gives the exit code."""
         self.tell_to_stop()

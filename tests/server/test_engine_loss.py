@@ -35,12 +35,6 @@ def talker(server: Server) -> Iterator[Client]:
     client.close()
 
 
-def kill_engine(server: Server) -> None:
-    for pid in descendants(server.process.pid):
-        if b"ramet.engine.__main__" in command_line(pid) and b"ramet-pod" not in command_line(pid):
-            os.kill(pid, signal.SIGKILL)
-
-
 def kill_worker(server: Server) -> None:
     for pid in descendants(server.process.pid):
         if b"ramet.doors.http.processes.confined_worker" in command_line(pid):
@@ -78,7 +72,7 @@ def test_a_lost_engine_ends_every_stream_with_an_error(server: Server, talker: C
     lines, chunks, frames = (
         Streaming(talker, sandbox_id, name) for sandbox_id, name in zip(ids, ("lines", "chunks", "frames"), strict=True)
     )
-    kill_engine(server)
+    server.kill_engine()
     events = lines.rest().events
     assert [event["type"] for event in events] == ["stdout", "stderr", "exit"]
     assert "engine" in events[1]["data"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.behaviour.waiting import wait_until
 from tests.processes import descendants
 from tests.server.asking import Caller
 from tests.server.running import Server, running_server
@@ -84,6 +85,23 @@ def test_sandboxes_on_disk_are_there_again_after_a_restart(tmp_path: Path, how: 
 
 
 @pytest.mark.deep("restarts")
+@pytest.mark.deep("restarts")
+def test_sandboxes_on_disk_are_there_again_after_the_engine_was_killed(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        alice = Caller(server.url, server.create_key("alice"))
+        asleep, lasting, other = alice.sandbox(), alice.sandbox(persistent=True), alice.sandbox()
+        alice.run(asleep, "x = 1")
+        alice.run(lasting, "x = 2")
+        for each in (asleep, lasting):
+            assert alice.ask("POST", f"/v1/sandboxes/{each}/hibernate").status == 200
+        server.kill_engine()
+        wait_until(lambda: alice.ask("POST", "/v1/sandboxes", {}).status == 201, "there is a new engine")
+        states = _states(alice)
+        assert (states.get(asleep), states.get(lasting), states.get(other)) == ("hibernated", "hibernated", None)
+        assert (alice.run(asleep, "x")["value"], alice.run(lasting, "x")["value"]) == ("1", "2")
+        assert alice.ask("POST", f"/v1/sandboxes/{other}/exec", {"code": "x"}).status in (404, 410)
+
+
 def test_idle_sandboxes_sleep_instead_of_ending_when_the_server_is_told_so(tmp_path: Path) -> None:
     with running_server(tmp_path, "--on-idle", "hibernate", "--idle-timeout", "0.5", "--kept-days", "2") as server:
         alice = Caller(server.url, server.create_key("alice"))
