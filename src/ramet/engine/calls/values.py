@@ -5,7 +5,6 @@ The engine passes what a REPL sends on unread: only the client, which asked for 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from ramet.engine.calls.call import Answer, QueuedCall
@@ -40,7 +39,7 @@ def begin(frame: Frame, sandbox: Sandbox, caller: Caller, transfer: Transfer) ->
     name = check_name(fields.text(frame.header, "name"))
     if frame.kind == calls.GET_VALUE:
         turns = caller.queue(sandbox, needs_repl=True)
-        return _in_turn(caller, turns, lambda: _get(sandbox, name, transfer))
+        return _in_turn(turns, lambda: _get(sandbox, name, transfer))
     if frame.kind != calls.SET_VALUE:
         raise ProtocolError(f"a call of unknown kind {frame.kind}")
     path = fields.optional_text(frame.header, "path")
@@ -49,19 +48,11 @@ def begin(frame: Frame, sandbox: Sandbox, caller: Caller, transfer: Transfer) ->
     if len(frame.blob) > INLINE_BYTES:
         raise ProtocolError(f"a value of {len(frame.blob)} bytes in a frame, at most {INLINE_BYTES} allowed")
     turns = caller.queue(sandbox, needs_repl=True)
-    return _in_turn(caller, turns, lambda: _set(sandbox, name, path, frame.blob))
+    return _in_turn(turns, lambda: _set(sandbox, name, path, frame.blob))
 
 
-async def _in_turn(caller: Caller, turns: Turns, work: Work) -> dict[str, object]:
-    async with turns as held:
-        doing = asyncio.ensure_future(work())
-        with caller.doing(doing, held):
-            await asyncio.wait([doing])
-        if doing.cancelled():
-            for turn in held:
-                turn.check()
-            caller.check()
-        doing.result()
+async def _in_turn(turns: Turns, work: Work) -> dict[str, object]:
+    await turns.carry_out(work)
     return {}
 
 

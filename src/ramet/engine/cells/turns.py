@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ramet.errors import ExecutionCancelled, RametError, SandboxLost
+
+T = TypeVar("T")
 
 
 class Turn:
@@ -160,6 +162,21 @@ class Turns:
             # The REPL was detached because its sandbox is closing: that is the error to raise.
             for turn in self._turns:
                 turn.check()
+
+    async def carry_out(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work when all have come. It is cancelled as soon as the client disconnects or a sandbox closes.
+
+        Raises what it raises, SandboxClosed or ExecutionCancelled.
+        """
+        async with self as held:
+            doing = asyncio.ensure_future(work())
+            with self._caller.doing(doing, held):
+                await asyncio.wait([doing])
+            if doing.cancelled():
+                for turn in held:
+                    turn.check()
+                self._caller.check()
+            return doing.result()
 
     def _release(self) -> None:
         for turn in self._turns:

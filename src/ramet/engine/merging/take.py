@@ -55,7 +55,7 @@ def take(registry: Registry, receiver: Sandbox, giver: Sandbox, asked: TakeSpec,
     if receiver is giver:
         raise wrong_argument("source", "source must be another sandbox, got the sandbox itself")
     turns = caller.queue(receiver, giver, needs_repl=True)
-    return _in_turns(caller, turns, lambda: _Taking(registry, receiver, giver, asked).run())
+    return turns.carry_out(lambda: _Taking(registry, receiver, giver, asked).run())
 
 
 def take_from_snapshot(
@@ -70,7 +70,7 @@ def take_from_snapshot(
         turns = caller.queue(receiver, needs_repl=True)
         undo.pop_all()
     found.hold()
-    return _from_snapshot(registry, receiver, found, asked, caller, turns, reservation)
+    return _from_snapshot(registry, receiver, found, asked, turns, reservation)
 
 
 async def _from_snapshot(
@@ -78,7 +78,6 @@ async def _from_snapshot(
     receiver: Sandbox,
     found: Snapshot,
     asked: TakeSpec,
-    caller: Caller,
     turns: Turns,
     reservation: Reservation,
 ) -> Taken:
@@ -89,21 +88,9 @@ async def _from_snapshot(
 
     try:
         with reservation:
-            return await _in_turns(caller, turns, work)
+            return await turns.carry_out(work)
     finally:
         await found.let_go()
-
-
-async def _in_turns(caller: Caller, turns: Turns, work: Callable[[], Awaitable[Taken]]) -> Taken:
-    async with turns as held:
-        doing = asyncio.ensure_future(work())
-        with caller.doing(doing, held):
-            await asyncio.wait([doing])
-        if doing.cancelled():
-            for turn in held:
-                turn.check()
-            caller.check()
-        return doing.result()
 
 
 class _Taking:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 
 from ramet.engine.cells.sandbox import Sandbox
-from ramet.engine.cells.turns import Caller, Turns
+from ramet.engine.cells.turns import Caller
 from ramet.engine.history.memory import resident_bytes
 from ramet.engine.history.past import Past
 from ramet.engine.images.disk_quota import check_bytes
@@ -43,24 +43,13 @@ def hibernate(workshop: Workshop, sandbox: Sandbox, caller: Caller, retire: Reti
     """
     if sandbox.sleep.asleep and not sandbox.queue.busy:
         return _nothing()
-    return _in_turn(workshop, sandbox, caller, caller.queue(sandbox, needs_repl=True), retire)
+    turns = caller.queue(sandbox, needs_repl=True)
+    # A caller that leaves, or a sandbox that closes, does not wait for gigabytes to be written.
+    return turns.carry_out(lambda: _hibernate(workshop, sandbox, retire))
 
 
 async def _nothing() -> int:
     return 0
-
-
-async def _in_turn(workshop: Workshop, sandbox: Sandbox, caller: Caller, turns: Turns, retire: Retire) -> int:
-    async with turns as held:
-        work = asyncio.ensure_future(_hibernate(workshop, sandbox, retire))
-        # A caller that leaves, or a sandbox that closes, need not wait for gigabytes to be written.
-        with caller.doing(work, held):
-            await asyncio.wait([work])
-        if work.cancelled():
-            for turn in held:
-                turn.check()
-            caller.check()
-        return work.result()
 
 
 async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> int:
