@@ -140,7 +140,8 @@ async def test_a_winner_whose_repl_died_is_revived_by_the_parents_next_cell(engi
 
 
 async def test_a_body_that_was_replaced_is_closed_when_its_file_calls_are_over(engine: Engine) -> None:
-    engine.registry.settings = replace(SETTINGS, retire_seconds=60.0)  # it is not closed because time is over
+    # Not closed because time is over. Sandboxes have their settings from the workshop.
+    engine.registry.workshop.settings = replace(SETTINGS, retire_seconds=60.0)
     parent, parent_body, winner, _ = await pair(engine)
     call = parent.file_call()
     await engine.merge(parent, winner)
