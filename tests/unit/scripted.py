@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -304,6 +305,8 @@ class ScriptedMachine:
     async def freeze(self, body: ScriptedBody, keep_pid: bool, stay_stopped: bool = False) -> ScriptedFrozen:
         self.kept_pids.append(keep_pid)
         await self._pass("freeze")
+        if stay_stopped:
+            body.signal(signal.SIGSTOP)
         self.snapshots.append(ScriptedFrozen(body))
         return self.snapshots[-1]
 
