@@ -1,4 +1,4 @@
-"""Random cells, undo, rewind, forks, sleep, deaths of the REPL and of the engine, compared with a model.
+"""Random cells, undo, rewind, restore, take, forks, sleep, deaths of the REPL and of the engine, compared with a model.
 
 A persistent sandbox may lose what it did since its last image, and nothing else: after the death of its engine it is in
 one of the states that it had since the last moment that is surely on disk, whole, and names the cells that are missing.
@@ -108,6 +108,23 @@ class Survivor:
             assert child.run_code(_LOOK).stdout == self.state.told(), self.done
             child.run_code("a = b = c = -1; _ = open('/root/a', 'w').write('of a child')")
 
+    def take(self) -> None:
+        """A variable and a file of a child come into it."""
+        name, number = self.random.choice(_NAMES), self.random.randrange(1000)
+        with self.real.fork()[0] as child:
+            child.run_code(f"{name} = {number}; _ = open('/root/{name}', 'w').write('{number}')")
+            self.real.take(child, names=[name], files=[f"/root/{name}"])
+        self.became({**dict(self.state.names), name: number}, {**dict(self.state.files), name: str(number)})
+
+    def restore(self) -> None:
+        """It goes back to a snapshot, after something else was done."""
+        with self.real.snapshot() as snapshot:
+            before = self.state
+            self.run("a = b = -1")
+            self.became({**dict(before.names), "a": -1, "b": -1}, dict(before.files))
+            self.real.restore(snapshot)
+        self.became(dict(before.names), dict(before.files))
+
     def sleep(self) -> None:
         self.real.hibernate()
         self.possible = [self.state]  # this one is on disk, and none before it can come back
@@ -147,7 +164,9 @@ class Survivor:
         self.possible = [found, self.state]
 
     def step(self) -> None:
-        actions = (self.assign, self.assign, self.write, self.undo, self.fork, self.sleep, self.die, self.kill_engine)
+        changes = (self.assign, self.assign, self.write, self.take)
+        returns = (self.undo, self.restore, self.die, self.kill_engine)
+        actions = (*changes, *returns, self.fork, self.sleep)
         action = self.random.choice(actions)
         self.done.append(action.__name__)
         action()

@@ -209,3 +209,21 @@ print(Sandbox.resume(s.id).run_code("x").value)
     )
     lines = said.split()
     assert lines[-2:] == ["idle", "7"] or lines[-1] == "7", said
+
+
+def test_every_kind_of_step_is_in_the_history_after_a_resume() -> None:
+    with Sandbox(persistent=True, recover="fresh") as s:
+        s.run_code("x = 1")
+        with s.snapshot() as snapshot:
+            s.restore(snapshot)
+        s.run_code("import os; os._exit(3)")
+        s.run_code("x = 2")
+        with s.fork() as (child,):
+            child.run_code("y = 3")
+            s.take(child, names=["y"])
+    with Sandbox.resume(s.id) as again:
+        found = [(point.kind, point.code) for point in again.history()]
+        assert again.run_code("x, y").value == "(2, 3)"
+    Sandbox.discard(s.id)
+    assert [kind for kind, _ in found] == ["start", "cell", "restore", "cell", "restart", "cell", "take"]
+    assert found[-1][1].startswith("y of ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.history.past import Kind, Past, Step
@@ -13,7 +14,7 @@ from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import network_request, read_network
 from ramet.protocol.network.specs import NetworkSpec
 
-_KINDS: tuple[Kind, ...] = ("start", "cell", "restore", "restart")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _STEPS_AT_MOST = 2000
 ASLEEP_IN_IT = "the sandbox sleeps in it: the next call wakes it"
 NOT_KEPT = "it was given up when the sandbox was written to disk"
