@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,27 @@ def test_cells_are_shown_and_taken_back(server: Server) -> None:
     refused = ramet("rewind", sandbox, "p1000", url=server.url)
     assert (refused.returncode, "there is no point 'p1000'" in refused.stderr) == (1, True)
     ramet("rm", sandbox, child, url=server.url)
+
+
+def test_the_past_shows_what_was_typed_for_run_and_exec(server: Server, tmp_path: Path) -> None:
+    sandbox = ramet("create", "--history", "20", url=server.url).stdout.strip()
+    script = tmp_path / "job.py"
+    script.write_text("y = 2\n")
+    for arguments in (
+        ("exec", "-c", "if True:\n    x = 1", sandbox),
+        ("exec", sandbox, "ls", "/root/a b"),
+        ("run", "--sandbox", sandbox, str(script), "--fast"),
+        ("run", "--sandbox", sandbox, "-c", "z = '\x1b'"),
+    ):
+        ramet(*arguments, url=server.url)
+    points = json.loads(ramet("log", sandbox, "--json", url=server.url).stdout)["points"]
+    assert [point["code"].splitlines()[0] for point in points[1:]] == [
+        "# if True: x = 1",
+        "# $ ls '/root/a b'",
+        f"# {script} --fast",
+        "# z = '\\x1b'",
+    ]
+    ramet("rm", sandbox, url=server.url)
 
 
 def test_rm_goes_on_after_an_id_that_is_unknown(server: Server) -> None:

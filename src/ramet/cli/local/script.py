@@ -18,8 +18,10 @@ from ramet.cli.output import shown
 from ramet.cli.sandboxes.copying import MIB, CopyTally, reading, upload_open
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
+from ramet.protocol.values.history import CODE_CHARACTERS
 
 _SOURCE_BYTES_AT_MOST = 32 * MIB
+_TYPED_BYTES = 4 * CODE_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,19 @@ class RunScript:
             "input": input_folder,
             "final": final,
         }
-        return f"__import__('ramet_guest.processes.scripts').processes.scripts.run({ascii(json.dumps(order))})"
+        # The comment is what histories show of it, and the sandbox's own `%history`.
+        call = f"__import__('ramet_guest.processes.scripts').processes.scripts.run({ascii(json.dumps(order))})"
+        return f"# {self._typed()}\n{call}"
+
+    def _typed(self) -> str:
+        """What the user typed, in one line."""
+        if not self.name.startswith("<"):
+            arguments = self.arguments if self.language == "bash" else self.arguments[1:]
+            typed = shlex.join([self.name, *arguments])
+        else:
+            source = self.source[:_TYPED_BYTES].decode("utf-8", "replace")
+            typed = source if self.language == "python" else f"$ {source}"
+        return shown(" ".join(typed.split()))
 
 
 def chosen_script(chosen: argparse.Namespace) -> RunScript:
