@@ -69,6 +69,44 @@ def test_a_single_wrong_byte_is_found(saved: ImageFolder, part: str) -> None:
     assert checked.stdout.startswith("broken  snapshot loaded: ")
 
 
+_KEPT = """
+from ramet import Sandbox
+with Sandbox(persistent=True) as sandbox:
+    sandbox.run_code("x = 1")
+    print(sandbox.id)
+"""
+_ALIVE = """
+import subprocess, sys
+from ramet import Sandbox
+with Sandbox(persistent=True) as sandbox:
+    sandbox.run_code("x = 1")
+    sandbox.hibernate()
+    code = "import sys; from ramet.cli.main import main; sys.exit(main(['images', 'rm', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-c", code, sandbox.id], capture_output=True, text=True)
+    print(done.returncode, done.stderr, sandbox.run_code("x").value)
+Sandbox.discard(sandbox.id)
+"""
+
+
+def test_sandboxes_on_disk_are_listed_by_their_ids_and_can_be_removed(warm_store: ImageFolder) -> None:
+    kept = warm_store.program(_KEPT).strip()
+    rows = json.loads(ramet(warm_store, "--json").stdout)
+    assert [(row["name"], row["kind"]) for row in rows if row["kind"] != "template"] == [(kept, "sandbox")]
+    assert f"ok      sandbox {kept}" in ramet(warm_store, "verify", kept).stdout
+    assert ramet(warm_store, "rm", kept).stdout.startswith("removed 1 image, ")
+    assert [name for name in warm_store.names() if name.startswith("space-")] == []
+    assert list((warm_store.folder / "sandboxes").iterdir()) == []
+
+
+@pytest.mark.deep("restarts")
+def test_a_sandbox_that_a_program_has_is_not_removed_under_it(warm_store: ImageFolder) -> None:
+    said = warm_store.program(_ALIVE)
+    assert said.startswith("1 ramet: the sandbox is alive in another engine")
+    assert said.split()[-1] == "1"
+
+
 def test_what_cannot_be_removed_is_told(store: ImageFolder) -> None:
-    assert "no snapshot is saved as 'other'; saved are: none" in ramet(store, "rm", "other").stderr
+    assert (
+        "nothing here is named 'other'; there are: no snapshots and no sandboxes" in ramet(store, "rm", "other").stderr
+    )
     assert "say what to remove" in ramet(store, "rm").stderr

@@ -1,4 +1,4 @@
-"""ramet images: list, check, move and remove what is kept on disk: templates, and snapshots that you saved."""
+"""ramet images: list, check, move and remove what is kept on disk: templates, saved snapshots, sandboxes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ramet.cli.local import image_files
 from ramet.cli.output import duration, print_table, progress, shown, size
 from ramet.cli.parsing import Commands, new_command
 from ramet.errors import RametError
-from ramet.freezing.images.stored.figures import last_error
-from ramet.freezing.images.stored.store import TEMPLATE_PREFIX, ImageStore
+from ramet.freezing.images.stored.figures import kind_of, last_error
+from ramet.freezing.images.stored.store import ImageStore
 from ramet.freezing.images.stored.verifying import verify
 from ramet.isolation.files import cache_folders
 
@@ -27,6 +27,8 @@ examples:
   ramet images import loaded.ramet again
                                such a file as a snapshot: Sandbox("again")
   ramet images rm loaded       a snapshot that was saved by this name
+  ramet images rm sbx_0f3a61c29d4c4b6a9d0e5f7a8b1c2d3e
+                               a sandbox that is persistent or hibernated, and that no program has
   ramet images rm --templates  they are written again when they are needed
 
 Images are in ~/.cache/ramet/images (below $XDG_CACHE_HOME, if that is set).
@@ -44,7 +46,11 @@ class _Listed(NamedTuple):
 
 def add_command(commands: Commands) -> None:
     parser = new_command(
-        commands, "images", "list, check, move and remove templates and snapshots on disk", __doc__, _EXAMPLES
+        commands,
+        "images",
+        "list, check, move and remove templates, snapshots and sandboxes on disk",
+        __doc__,
+        _EXAMPLES,
     )
     parser.add_argument(
         "action", nargs="?", choices=("ls", "rm", "verify", "export", "import"), default="ls", help="ls unless given"
@@ -53,7 +59,7 @@ def add_command(commands: Commands) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="snapshots, by the names they were saved as; export: NAME FILE; import: FILE [NAME]",
+        help="snapshots, by the names they were saved as, and ids of sandboxes; export: NAME FILE; import: FILE [NAME]",
     )
     parser.add_argument("--templates", action="store_true", help="with rm: the images of all templates")
     parser.add_argument("--json", action="store_true", help="with ls: print a JSON array")
@@ -83,20 +89,29 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _listed(store: ImageStore) -> list[_Listed]:
-    own = cache_folders.saved_image_name("", "")
     found = []
     for image in store.images():
         for stored in image.names or (None,):
-            if stored is None:
-                name, kind = "-", "without a name"
-            elif stored.startswith(own):
-                name, kind = stored.removeprefix(own), "snapshot"
-            elif stored.startswith(TEMPLATE_PREFIX):
-                name, kind = _template_name(store, image.id), "template"
-            else:
-                name, kind = "-", "of a server"
+            name, kind = "-", "without a name"
+            if stored is not None:
+                name, kind = _told(store, image.id, stored)
             found.append(_Listed(name, kind, image.id, stored, image.size_bytes, image.used))
     return sorted(found, key=lambda row: (row.kind, row.name, -row.used))
+
+
+def _told(store: ImageStore, image_id: str, stored: str) -> tuple[str, str]:
+    """The name and the kind of an image, by its name in the store."""
+    kind = kind_of(stored)
+    if kind == "template":
+        return _template_name(store, image_id), kind
+    if kind == "point":
+        return "-", "point of a history"
+    if kind == "passing":
+        return "-", "on its way in or out"
+    for own in (cache_folders.saved_image_name("", ""), cache_folders.space_image_name("", "")):
+        if stored.startswith(own):
+            return stored.removeprefix(own), kind
+    return "-", f"{kind} of a server"
 
 
 def _template_name(store: ImageStore, image_id: str) -> str:
@@ -109,11 +124,11 @@ def _template_name(store: ImageStore, image_id: str) -> str:
 
 def _chosen(store: ImageStore, names: list[str]) -> list[_Listed]:
     """Those of these names. Raises RametError for a name that nothing has."""
-    rows = [row for row in _listed(store) if row.kind == "snapshot"]
+    rows = [row for row in _listed(store) if row.kind in ("snapshot", "sandbox")]
     missing = set(names) - {row.name for row in rows}
     if missing:
-        known = ", ".join(sorted(row.name for row in rows)) or "none"
-        raise RametError(f"no snapshot is saved as {sorted(missing)[0]!r}; saved are: {known}")
+        known = ", ".join(sorted(row.name for row in rows)) or "no snapshots and no sandboxes"
+        raise RametError(f"nothing here is named {sorted(missing)[0]!r}; there are: {known}")
     return [row for row in rows if row.name in names]
 
 
@@ -144,9 +159,22 @@ def _remove(store: ImageStore, chosen: argparse.Namespace) -> int:
         rows += [row for row in _listed(store) if row.kind == "template"]
     for row in rows:
         if row.stored_name is not None:
-            store.forget(row.stored_name)
-    print(f"removed {len(rows)} images, {size(sum(row.size_bytes for row in rows))}")
+            _forget(store, row.stored_name, is_sandbox=row.kind == "sandbox")
+    what = "1 image" if len(rows) == 1 else f"{len(rows)} images"
+    print(f"removed {what}, {size(sum(row.size_bytes for row in rows))}")
     return 0
+
+
+def _forget(store: ImageStore, stored: str, is_sandbox: bool) -> None:
+    """Raises RametError for a sandbox that a program has."""
+    if not is_sandbox:
+        store.forget(stored)
+        return
+    journal = store.journals.open(stored)
+    try:
+        store.forget(stored)
+    finally:
+        journal.close(remove=True)
 
 
 def _verify(store: ImageStore, chosen: argparse.Namespace) -> int:
