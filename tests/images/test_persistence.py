@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ramet import InvalidArgument, Sandbox, SandboxClosed
+from ramet.isolation.files import cache_folders
+from tests.behaviour.waiting import wait_until
 from tests.images.states import LOOK, SEEN, STATE
 from tests.images.stores import SECONDS, ImageFolder
 
@@ -46,9 +51,14 @@ s.extend(timeout_seconds=100000)
 
 def begin(store: ImageFolder, code: str, then: str) -> str:
     """Run a program that makes a sandbox, waits until a cell is on disk, goes on, and is killed. Returns its id."""
-    source = _BEGIN + textwrap.dedent(then) + "\nprint(s.id, flush=True)\nos.kill(os.getpid(), 9)\n"
+    return killed(store, _BEGIN + textwrap.dedent(then), code)
+
+
+def killed(store: ImageFolder, source: str, *arguments: str) -> str:
+    """Run a program that makes a sandbox ``s``, and is killed. Returns its id."""
+    source += "\nprint(s.id, flush=True)\nos.kill(os.getpid(), 9)\n"
     done = subprocess.run(
-        [sys.executable, "-c", source, code],
+        [sys.executable, "-c", source, *arguments],
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -227,3 +237,71 @@ def test_every_kind_of_step_is_in_the_history_after_a_resume() -> None:
     Sandbox.discard(s.id)
     assert [kind for kind, _ in found] == ["start", "cell", "restore", "cell", "restart", "cell", "take"]
     assert found[-1][1].startswith("y of ")
+
+
+_MUCH = """
+import os
+from ramet import Sandbox
+s = Sandbox(persistent=True, checkpoint_seconds=3600)
+s.run_code("x = 1")
+s.hibernate()  # what comes after this is not written
+s.run_code("x = 2")
+child, = s.fork()
+child.run_code("y = 3")
+s.take(child, names=["y"])
+s.undo()
+with s.snapshot() as snapshot:
+    s.restore(snapshot)
+s.upload(b"data", "/root/file")
+s.set("z", 1)
+s.merge_into(child)
+"""
+
+
+def test_what_was_done_besides_cells_is_told_when_it_is_missing(warm_store: ImageFolder) -> None:
+    """A sandbox is not silently back in a state that its owner had left."""
+    sandbox_id = killed(warm_store, _MUCH)
+    found = resume(warm_store, sandbox_id, "x", "1")
+    assert found["texts"][0].startswith("1")
+    assert "back at the state after cell 1, and these are missing: the work of cell 2, " in found["stderr"]
+    for what in (
+        "what it took from sbx_",
+        "the return to the state after cell 2",
+        "the return to the state of a snapshot",
+        "files or values that were written from outside",
+        "what it took over from sbx_",
+    ):
+        assert found["stderr"].count(what) == 1, what
+    assert "ramet:" not in found["texts"][1]
+
+
+def test_a_merged_winner_leaves_nothing_on_disk() -> None:
+    folder = cache_folders.find("images")
+    assert folder is not None
+    with Sandbox() as parent, Sandbox(persistent=True) as winner:
+        winner.run_code("x = 1")
+        winner.hibernate()
+        on_disk = [
+            Path(folder, place, cache_folders.space_image_name("", winner.id)) for place in ("names", "sandboxes")
+        ]
+        assert [path.exists() for path in on_disk] == [True, True]
+        parent.merge_into(winner)
+        wait_until(lambda: not any(path.exists() for path in on_disk), "its image is gone")
+        assert parent.run_code("x").value == "1"
+
+
+def test_a_resume_waits_until_an_engine_that_was_killed_has_ended() -> None:
+    """The kernel lets go of its files some time after the kill."""
+    folder = cache_folders.find("images")
+    assert folder is not None
+    with Sandbox(persistent=True) as s:
+        s.run_code("x = 1")
+    journal = os.open(Path(folder, "sandboxes", cache_folders.space_image_name("", s.id)), os.O_RDWR)
+    fcntl.flock(journal, fcntl.LOCK_EX)
+    with ThreadPoolExecutor() as threads:
+        resuming = threads.submit(Sandbox.resume, s.id)
+        assert wait([resuming], timeout=0.3).not_done
+        os.close(journal)
+        with resuming.result(SECONDS) as again:
+            assert again.run_code("x").value == "1"
+    Sandbox.discard(s.id)

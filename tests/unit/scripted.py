@@ -218,6 +218,7 @@ class ScriptedJournal:
     def __init__(self) -> None:
         self.about: Mapping[str, object] = {}
         self.cells: tuple[tuple[int, str], ...] = ()
+        self.changes: tuple[tuple[int, str], ...] = ()
         self.has_ended = False
 
     def introduce(self, about: Mapping[str, object]) -> None:
@@ -229,7 +230,10 @@ class ScriptedJournal:
     def ended(self) -> None:
         self.has_ended = True
 
-    def written(self, cells: int) -> None:
+    def changed(self, number: int, what: str) -> None:
+        self.changes += ((number, what),)
+
+    def written(self, cells: int, changes: int) -> None:
         pass
 
     def contents(self) -> ScriptedJournal:

@@ -150,6 +150,8 @@ class Registry:
         """The winner's id is no more; calls that use it get an error that says where its state went."""
         if self._sandboxes.pop(winner.id, None) is not None:
             self._bury(winner, "merged", merged_message(winner.id, into.id))
+            self.sleepers.stop(winner)
+            self._background(self.sleepers.ended(winner, keep=False))
 
     def _on_sleepy(self, sandbox: Sandbox) -> None:
         self._background(self.sleepers.hibernate_if_idle(sandbox))

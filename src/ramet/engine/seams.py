@@ -177,6 +177,10 @@ class JournalContents(Protocol):
     @property
     def cells(self) -> tuple[tuple[int, str], ...]: ...
     @property
+    def changes(self) -> tuple[tuple[int, str], ...]:
+        """What was done with it besides cells, by number."""
+
+    @property
     def ended(self) -> bool:
         """Its owner has closed it, or its lifetime was over."""
 
@@ -186,9 +190,10 @@ class Journal(Protocol):
 
     def introduce(self, about: Mapping[str, object]) -> None: ...
     def begun(self, cell_id: int, code: bytes) -> None: ...
+    def changed(self, number: int, what: str) -> None: ...
     def ended(self) -> None: ...
-    def written(self, cells: int) -> None:
-        """An image has all cells up to this number."""
+    def written(self, cells: int, changes: int) -> None:
+        """An image has all cells up to this number, and all changes up to that one."""
 
     def contents(self) -> JournalContents: ...
     def close(self, remove: bool = False) -> None: ...

@@ -14,8 +14,12 @@ class Keeping(Protocol):
     """What keeps a sandbox on disk. It never fails the sandbox."""
 
     def cell_begun(self, cell_id: int, code: bytes) -> None: ...
-    def changed(self) -> None:
-        """Its last image is not its present state any more."""
+    @property
+    def changes(self) -> int:
+        """The number of the last change."""
+
+    def changed(self, what: str = "") -> None:
+        """Its last image is not its present state any more. ``what`` is told if it is missing after a crash."""
 
 
 class Points(Protocol):

@@ -34,6 +34,8 @@ from ramet.protocol.bounded_bytes import Tail
 from ramet.protocol.tools.specs import GivenTools
 from ramet.protocol.values.specs import SandboxSpec
 
+WRITTEN_FROM_OUTSIDE = "files or values that were written from outside"
+
 
 class Sandbox:
     """Owns an identity, a queue, and a body with its REPL, tools, network and terminals.
@@ -135,18 +137,18 @@ class Sandbox:
         """The number of connections that it has tried."""
         return 0 if self.network is None else self.network.log.count
 
-    def touched(self, memory: bool = False) -> None:
+    def touched(self, memory: bool = False, what: str = WRITTEN_FROM_OUTSIDE) -> None:
         """Files were changed from outside, or values in its memory."""
         if memory:
             self.identity.carried.changed()
         if self.points is not None:
             self.points.touched(memory)
-        self._changed()
+        self.changed(what)
 
-    def _changed(self) -> None:
-        """Its last image is not its present state any more."""
+    def changed(self, what: str = "") -> None:
+        """Its last image is not its present state any more. ``what`` is told if it is missing after a crash."""
         if self.keeping is not None:
-            self.keeping.changed()
+            self.keeping.changed(what)
 
     @property
     def closing(self) -> bool:
@@ -313,7 +315,7 @@ class Sandbox:
             cell.on_outcome(outcome)
         if self.points is not None:
             self.points.cell_ended(cell, ending)
-        self._changed()
+        self.changed()
         self.replay.exited(ending.exit_code, cell.execution)
         self.queue.next()
 
@@ -388,7 +390,7 @@ class Sandbox:
         self._renew_tools()
         self._renew_network(None)
         if not woken:
-            self._changed()
+            self.changed()
         return retired
 
     def fall_asleep(self) -> RetiredBody:
@@ -423,7 +425,7 @@ class Sandbox:
         self._renew_network(winner)
         self.replay.append(winner.replay)
         self._take_past(winner)
-        self._changed()
+        self.changed(f"what it took over from {winner.id}")
         winner._dissolve(self)
         return retired
 

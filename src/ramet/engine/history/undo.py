@@ -45,6 +45,7 @@ async def _go_back(registry: Registry, sandbox: Sandbox, choose: Callable[[Past]
         # Not before the turn: cells that were in the queue are part of the past now.
         step = choose(sandbox.past)
         await bring_back(registry.workshop, sandbox, step, turn.check, registry.retire)
+        sandbox.changed(f"the return to {step.where()}")
         return _told(sandbox, step, sandbox.past.truncate(step))
 
 

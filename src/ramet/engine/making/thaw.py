@@ -159,6 +159,7 @@ async def _restore(registry: Registry, sandbox: Sandbox, found: Snapshot, turns:
             spec = replace(found.spec, limits=own.limits, mounts=own.mounts)
             await bring_up(source, [_Restored(sandbox, turn, spec, found, registry.retire)], undo)
             undo.pop_all()
+            sandbox.changed("the return to the state of a snapshot")
             sandbox.past.add_restore(found, sandbox.attempts)
             if sandbox.points is not None:
                 sandbox.points.moved()

@@ -262,7 +262,8 @@ class _Taking:
             raise SandboxLost("the Python of the receiving sandbox ended during the take")
         changes = files.plan.changes if files is not None else ()
         self._remember(names, len(changes), before)
-        receiver.touched(memory=bool(names))  # after the step: the state before it is as it was kept
+        # After the step: the state before it is as it was kept.
+        receiver.touched(memory=bool(names), what=f"what it took from {self._giver.id}")
         return Taken(names, changes, self._value_bytes + (files.copied_bytes if files is not None else 0))
 
     def _remember(self, names: tuple[str, ...], count: int, before: Snapshot) -> None:

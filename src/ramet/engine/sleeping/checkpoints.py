@@ -26,8 +26,15 @@ class Checkpoints:
     """Writes the states of one sandbox, and the journal of cells that are in none of them. Never fails the sandbox."""
 
     def __init__(
-        self, sandbox: Sandbox, journal: Journal, workshop: Workshop, freeze: Freeze, perform: Perform
+        self,
+        sandbox: Sandbox,
+        journal: Journal,
+        workshop: Workshop,
+        freeze: Freeze,
+        perform: Perform,
+        changes: int = 0,
     ) -> None:
+        """``changes``: the number of the last one that its image has."""
         self.journal = journal
         self.sandbox = sandbox
         self._workshop = workshop
@@ -39,7 +46,8 @@ class Checkpoints:
         self._working: asyncio.Task[None] | None = None
         # Set when the sandbox closes or the engine ends: a checkpoint after that would replace its last state.
         self._stopped = False
-        self._changes = 0
+        self.changes = changes
+        self._told = ""  # the change that the journal told last, if no image has it
         # The state in the newest image: number of changes, body, and processor time of its threads.
         self._written: tuple[int, Body, float] | None = None
 
@@ -56,8 +64,11 @@ class Checkpoints:
     def cell_begun(self, cell_id: int, code: bytes) -> None:
         self.journal.begun(cell_id, code)
 
-    def changed(self) -> None:
-        self._changes += 1
+    def changed(self, what: str = "") -> None:
+        self.changes += 1
+        if what and what != self._told:
+            self.journal.changed(self.changes, what)
+            self._told = what
         self._arm(self._seconds)
 
     def begin(self) -> None:
@@ -115,31 +126,36 @@ class Checkpoints:
         if self.sandbox.sleep.asleep:
             return False
         present = self.sandbox.body
-        return changes != self._changes or body is not present or present.processor_seconds() - worked > _WORKED_SECONDS
+        return changes != self.changes or body is not present or present.processor_seconds() - worked > _WORKED_SECONDS
 
     async def _write(self) -> None:
         machine = await self._workshop.machine()
         await check_room(self._workshop, self.sandbox)
         snapshot = self._newest_point()
-        changes, body = self._changes, self.sandbox.body
+        changes, body = self._present()
         worked = body.processor_seconds()
         if snapshot is None:
             turn = self.sandbox.queue.turn(needs_repl=True, quiet=True)
             try:
                 await turn.begun
                 # Read anew: cells that ran while the turn waited are in the state that is frozen now.
-                changes, body = self._changes, self.sandbox.body
+                changes, body = self._present()
                 worked = body.processor_seconds()
                 snapshot = await self._freeze(self.sandbox)
                 turn.check()  # it began to close during the freeze, and whoever closes it writes its last state
             finally:
                 turn.release()
         try:
-            await write(machine, self.sandbox, snapshot)
+            await write(machine, self.sandbox, snapshot, changes)
         finally:
             await snapshot.let_go()
         self._written = changes, body, worked
-        self.journal.written(snapshot.carried.cells)
+        self.journal.written(snapshot.carried.cells, changes)
+
+    def _present(self) -> tuple[int, Body]:
+        """The last change, and the body, of what is frozen next. The same change again is another one."""
+        self._told = ""
+        return self.changes, self.sandbox.body
 
     def _newest_point(self) -> Snapshot | None:
         """The present state, held, if the history keeps it: then the sandbox need not be stopped."""

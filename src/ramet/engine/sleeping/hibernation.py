@@ -90,9 +90,12 @@ async def check_room(workshop: Workshop, sandbox: Sandbox) -> None:
     await check_bytes(await workshop.machine(), sandbox.owner, allowance, sandbox.on_disk.size_bytes)
 
 
-async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot) -> int:
-    """Write an image of a sandbox under its id. Raises RametError, and then the image it had before is still there."""
-    about = {**describe(snapshot), "sandbox": SandboxRecord.of(sandbox).header()}
+async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot, changes: int | None = None) -> int:
+    """Write an image of a sandbox under its id. Raises RametError, and then the image it had before is still there.
+
+    ``changes``: the number of the last change that the snapshot has, if others may have come since.
+    """
+    about = {**describe(snapshot), "sandbox": SandboxRecord.of(sandbox, changes).header()}
     try:
         size = await machine.save_image(snapshot.frozen, space_image_name(sandbox.owner, sandbox.id), about)
     except RametError as error:

@@ -33,10 +33,13 @@ class SandboxRecord:
     network: NetworkSpec | None
     secrets: tuple[str, ...]  # names
     steps: tuple[Step, ...]
+    changes: int  # the number of the last one
 
     @classmethod
-    def of(cls, sandbox: Sandbox) -> SandboxRecord:
+    def of(cls, sandbox: Sandbox, changes: int | None = None) -> SandboxRecord:
         network, clock = sandbox.network, sandbox.clock
+        if changes is None:
+            changes = 0 if sandbox.keeping is None else sandbox.keeping.changes
         return cls(
             sandbox.id,
             sandbox.owner,
@@ -47,6 +50,7 @@ class SandboxRecord:
             None if network is None else network.spec,
             () if network is None else tuple(secret.spec.name for secret in network.secrets),
             tuple(replace(step, state=None) for step in sandbox.past.steps),
+            changes,
         )
 
     def header(self) -> dict[str, object]:
@@ -60,6 +64,7 @@ class SandboxRecord:
             "network": None if self.network is None else network_request(self.network),
             "secrets": list(self.secrets),
             "steps": [_step_header(step) for step in self.steps],
+            "changes": self.changes,
         }
 
     @classmethod
@@ -75,6 +80,7 @@ class SandboxRecord:
             read_network("network", header.get("network")),
             fields.texts(header, "secrets"),
             tuple(_read_step(step) for step in fields.array(header, "steps")[:_STEPS_AT_MOST]),
+            fields.natural(header, "changes"),
         )
 
     def past(self, wanted: int | None) -> Past:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,12 @@ from ramet.engine.making.sources import SnapshotSource
 from ramet.engine.making.workshop import NewSandbox
 from ramet.engine.network.permissions import check_allowed
 from ramet.engine.registry import Registry
-from ramet.engine.seams import Journal
+from ramet.engine.seams import Journal, Machine
 from ramet.engine.sleeping.records import SandboxRecord
-from ramet.errors import SandboxClosed
+from ramet.engine.sleeping.sleepers import ENDING_SECONDS, LOOK_SECONDS
+from ramet.errors import RametError, SandboxClosed
 from ramet.isolation.files.cache_folders import space_image_name
+from ramet.isolation.files.journals import ALIVE_ELSEWHERE
 from ramet.protocol import fields
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec
 from ramet.protocol.values.allowances import Allowance
@@ -42,6 +45,7 @@ class Reopened:
 
     sandbox: Sandbox
     missing: tuple[tuple[int, str], ...] = ()
+    changes: int = 0  # the number of the last one that its image has
 
 
 async def reopen(
@@ -66,13 +70,26 @@ async def reopen(
                 hint="Sandbox.kept() lists those that can be resumed",
             )
         async with AsyncExitStack() as undo:
-            journal = await machine.open_journal(name)
+            journal = await _free_journal(machine, name)
             undo.callback(journal.close)
             reopened = await _from_disk(registry, name, owner, journal, given, allowance)
             undo.pop_all()
-        registry.sleepers.adopt(reopened.sandbox, journal)
+        registry.sleepers.adopt(reopened.sandbox, journal, reopened.changes)
         await registry.kept.discard(sandbox_id, owner)
         return reopened
+
+
+async def _free_journal(machine: Machine, name: str) -> Journal:
+    """An engine that was killed has its sandboxes until the kernel has ended it: that is waited for."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + ENDING_SECONDS
+    while True:
+        try:
+            return await machine.open_journal(name)
+        except RametError as error:
+            if error.details.get("cause") != ALIVE_ELSEWHERE or loop.time() > end:
+                raise
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _from_disk(
@@ -104,14 +121,15 @@ async def _from_disk(
             if missing:
                 # Their numbers are not given again: they name cells that have run.
                 sandbox.identity.carried.cells = max(cell_id for cell_id, _ in missing)
-            if note := _note(record, missing, given, snapshot.carried.cells):
+            changed = [what for number, what in contents.changes if number > record.changes]
+            if note := _note(record, missing, changed, given, snapshot.carried.cells):
                 sandbox.recovery.tell_next_cell(note)
             sandbox.clock.created_ms = record.created_ms
             registry.add([sandbox])
             undo.pop_all()
     finally:
         await snapshot.let_go()
-    return Reopened(sandbox, missing)
+    return Reopened(sandbox, missing, record.changes)
 
 
 def _spec(frozen: SandboxSpec, record: SandboxRecord, given: GivenAnew) -> SandboxSpec:
@@ -122,14 +140,20 @@ def _spec(frozen: SandboxSpec, record: SandboxRecord, given: GivenAnew) -> Sandb
     return replace(frozen, persistent=record.persistent, network=network, secrets=given.secrets, lifetime=lifetime)
 
 
-def _note(record: SandboxRecord, missing: tuple[tuple[int, str], ...], given: GivenAnew, cells: int) -> str:
+def _note(
+    record: SandboxRecord, missing: tuple[tuple[int, str], ...], changed: Sequence[str], given: GivenAnew, cells: int
+) -> str:
     parts = []
+    gone = []
     if missing:
         numbers = ", ".join(str(cell_id) for cell_id, _ in missing[:_TOLD_CELLS])
         more = f" and {len(missing) - _TOLD_CELLS} more" if len(missing) > _TOLD_CELLS else ""
-        what = f"the work of cell {numbers} is" if len(missing) == 1 else f"the work of cells {numbers}{more} is"
+        gone.append(f"the work of cell {numbers}" if len(missing) == 1 else f"the work of cells {numbers}{more}")
+    gone += list(dict.fromkeys(changed))[-_TOLD_CELLS:]
+    if gone:
         where = f"after cell {cells}" if cells else "that it began with"
-        parts.append(f"the engine of this sandbox ended; it is back at the state {where}, and {what} missing")
+        what = f"{gone[0]} is missing" if len(gone) == 1 else f"these are missing: {', '.join(gone)}"
+        parts.append(f"the engine of this sandbox ended; it is back at the state {where}, and {what}")
     lost = sorted(set(record.secrets) - {secret.name for secret in given.secrets})
     if lost:
         parts.append(f"its secrets {', '.join(lost)} were not given again, and are placeholders only")

@@ -23,7 +23,8 @@ from ramet.errors import LimitReached, RametError
 from ramet.isolation.files.cache_folders import space_image_name
 
 _FLUSH_SECONDS = 20.0  # for the last checkpoints of an engine that ends
-_LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.05
+ENDING_SECONDS = 5.0  # that an engine may take to end after it was killed
 _ASLEEP_AT_MOST = 1000  # of one key of a server
 
 Perform = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
@@ -77,20 +78,31 @@ class Sleepers:
     async def _find(self) -> None:
         try:
             machine = await self._workshop.machine()
-            for name, contents, held in await machine.journals():
-                one = _dormant(contents)
-                if one is None or held or one.about.get("server") != self.server:
-                    continue
-                if name != space_image_name(one.owner, one.id):
-                    continue
-                if _expired(one.about):
-                    await self._remove(machine, name)
-                elif not contents.ended:
-                    self.dormant[one.id] = one
+            loop = asyncio.get_running_loop()
+            end = loop.time() + ENDING_SECONDS
+            while await self._look(machine) and loop.time() < end:
+                await asyncio.sleep(LOOK_SECONDS)
         except Exception:
             traceback.print_exc(file=sys.stderr)  # those that it has are served all the same
         finally:
             self._found = True
+
+    async def _look(self, machine: Machine) -> bool:
+        """Whether there may be more: an earlier engine of this server that was killed has not ended yet."""
+        more = False
+        for name, contents, held in await machine.journals():
+            one = _dormant(contents)
+            if one is None or one.about.get("server") != self.server:
+                continue
+            if name != space_image_name(one.owner, one.id):
+                continue
+            if held:
+                more = more or one.id not in self._kept
+            elif _expired(one.about):
+                await self._remove(machine, name)
+            elif not contents.ended:
+                self.dormant[one.id] = one
+        return more
 
     @property
     def found(self) -> bool:
@@ -166,8 +178,8 @@ class Sleepers:
                 hint="unset RAMET_IMAGES, and see that ~/.cache/ramet is a folder that only you can write to",
             )
 
-    def adopt(self, sandbox: Sandbox, journal: Journal) -> Checkpoints:
-        """Take over the journal of a sandbox, which begins anew."""
+    def adopt(self, sandbox: Sandbox, journal: Journal, changes: int = 0) -> Checkpoints:
+        """Take over the journal of a sandbox, which begins anew. ``changes``: the last one that its image has."""
         quotas = self._workshop.quotas
         journal.introduce(
             {
@@ -179,7 +191,7 @@ class Sleepers:
                 "allowance": quotas.allowance_of(sandbox.owner).header(),
             }
         )
-        made = Checkpoints(sandbox, journal, self._workshop, self._freeze, self._perform)
+        made = Checkpoints(sandbox, journal, self._workshop, self._freeze, self._perform, changes)
         sandbox.keeping = self._kept[sandbox.id] = made
         self.dormant.pop(sandbox.id, None)
         return made
@@ -215,7 +227,7 @@ class Sleepers:
         except RametError:
             return  # it stays awake
         while not work.done():
-            await asyncio.wait([work], timeout=_LOOK_SECONDS)
+            await asyncio.wait([work], timeout=LOOK_SECONDS)
             if sandbox.queue.waiting or sandbox.sleep.wanted:
                 caller.leave()  # it wakes up at once: what was written so far is dropped
         with suppress(RametError):
