@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import traceback
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -206,24 +206,43 @@ class Registry:
             self._leaving.discard(sandbox)
             self._idle_memory.closed_one()
         if kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
-            await self._write_kept(sandbox.id, sandbox.owner, record)
+            with suppress(RametError):  # it stays in memory
+                await self._write_kept(sandbox.id, sandbox.owner, record.header())
         # Where it could not be frozen, its last checkpoint is what there is.
         await self.sleepers.ended(sandbox, keep)
 
-    async def _write_kept(self, space_id: str, owner: str, record: SandboxRecord) -> None:
-        """Also to disk. A failure costs nothing but the way through the next engine: `facts` tell of it."""
+    async def write_unwritten(self, space_id: str, owner: str) -> None:
+        """Write the last state of a sandbox that could not be written when it ended. Raises RametError.
+
+        An earlier state that is on disk is not to take its place.
+        """
+        space = self.kept.find(space_id, owner)
+        if space is None or space.unwritten is None:
+            return
+        try:
+            await self._write_kept(space_id, owner, space.unwritten)
+        except RametError as error:
+            where = "this server" if self.settings.server else "this program"
+            raise RametError(
+                f"the last state of sandbox {space_id} is in the memory of {where} only: {error.message}",
+                hint="make room on the disk of the images, and resume it again; `ramet images` lists them",
+            ) from error
+
+    async def _write_kept(self, space_id: str, owner: str, record: Mapping[str, object]) -> None:
+        """Also to disk. Raises RametError; that costs nothing but the way through the next engine."""
         space = self.kept.find(space_id, owner)
         if space is None:
             return  # it was discarded meanwhile
         snapshot = space.snapshot.result()
         async with self.snapshots.held(snapshot):
-            with suppress(RametError):
-                written = await kept_states.write(self.workshop, space_id, snapshot, record.header())
-                # Tools are not on disk: a state that has some stays in memory, where a resume finds them.
-                alone = not (owner or self.settings.server) and snapshot.carried.tools is None
-                if written and alone and self.kept.find(space_id, owner) is space:
-                    await self.kept.discard(space_id, owner)  # their number is not bounded: see `check_keeping`
-                    return
+            space.unwritten = record
+            written = await kept_states.write(self.workshop, space_id, snapshot, record)
+            space.unwritten = None
+            # Tools are not on disk: a state that has some stays in memory, where a resume finds them.
+            alone = not (owner or self.settings.server) and snapshot.carried.tools is None
+            if written and alone and self.kept.find(space_id, owner) is space:
+                await self.kept.discard(space_id, owner)  # their number is not bounded: see `check_keeping`
+                return
         if self.kept.find(space_id, owner) is None:  # discarded while it was written
             await kept_states.discard(self.workshop, space_id, owner)
 

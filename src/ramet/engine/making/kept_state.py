@@ -6,7 +6,7 @@ Clients call it a space.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from ramet.engine.making.snapshots import Snapshot
 from ramet.engine.settings import Settings
@@ -18,12 +18,14 @@ from ramet.protocol.lazy_dataclasses import dataclass
 class KeptState:
     """The last state of a persistent sandbox that has ended, kept under the id of the sandbox.
 
-    ``snapshot`` is done when the sandbox is frozen, or fails if it could not be frozen.
+    ``snapshot`` is done when the sandbox is frozen, or fails if it could not be frozen. ``unwritten``: what its image
+    says of the sandbox besides, if that could not be written: then what is on disk is an earlier state, or none.
     """
 
     id: str
     owner: str
     snapshot: asyncio.Future[Snapshot]
+    unwritten: Mapping[str, object] | None = None
 
 
 class KeptStates:

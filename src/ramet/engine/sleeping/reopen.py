@@ -62,6 +62,7 @@ async def reopen(
         if present is not None:
             return Reopened(present)
         await registry.gone(sandbox_id)  # one that is being closed is written first
+        await registry.write_unwritten(sandbox_id, owner)
         machine = await registry.workshop.machine()
         name = space_image_name(owner, sandbox_id)
         if name not in await machine.image_names(name):

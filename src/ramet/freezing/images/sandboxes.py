@@ -123,7 +123,8 @@ class SandboxImages:
             return await self._images.write(source)
         except FAILURES as error:
             why = self._images.note(f"the image {name!r} was not written", error)
-            raise RametError(f"the snapshot could not be saved: {why}", hint=getattr(error, "hint", None)) from error
+            message = f"the state of the sandbox could not be written to disk: {why}"
+            raise RametError(message, hint=getattr(error, "hint", None)) from error
         finally:
             await pod.close()
 
