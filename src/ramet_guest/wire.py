@@ -50,6 +50,8 @@ SIZE_AT_MOST = 1 << 62  # of a value, in bytes
 
 # The abstract name of the socket at which a sandbox asks for packages.
 PACKAGES_SOCKET = "ramet-packages"
+# How often pip tries again. A sandbox begins with this in its environment; its owner and its code may set another.
+PIP_RETRIES = "1"
 
 # The engine sends this signal to the REPL's main process only, for a cell that goes on after SIGINT. A real-time signal
 # that the C library and the usual programs leave alone.

@@ -110,6 +110,29 @@ def test_pip_in_every_shell_fails_at_once_with_a_hint(any_sandbox: AnySandbox, c
     assert "--find-links" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "!python -m pip install no-such-package-anywhere",
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-m', 'pip', 'install', 'no-such-package-anywhere'], check=True)",
+    ],
+)
+def test_pip_as_a_module_says_what_is_wrong_and_tries_again_once(any_sandbox: AnySandbox, code: str) -> None:
+    pytest.importorskip("pip")
+    result = any_sandbox.run_code(code, timeout=CELL_SECONDS)
+    assert (result.ok, result.exit_code, result.interrupted) == (False, 1, False)
+    assert result.stderr.count("WARNING: Retrying") == 1
+    assert "Name or service not known" in result.stderr
+
+
+def test_an_owner_says_how_often_pip_tries_again(make_any_sandbox: MakeSandbox) -> None:
+    pytest.importorskip("pip")
+    sandbox = make_any_sandbox(env={"PIP_RETRIES": "2"})
+    result = sandbox.run_code("!python -m pip install no-such-package-anywhere", timeout=CELL_SECONDS)
+    assert result.stderr.count("WARNING: Retrying") == 2
+
+
 @pytest.mark.deep("load")
 def test_pip_does_what_needs_no_index(make_any_sandbox: MakeSandbox) -> None:
     pytest.importorskip("pip")

@@ -46,7 +46,7 @@ from ramet.isolation.thread_work import finish
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits, TemplateSpec
-from ramet_guest.wire import READY
+from ramet_guest.wire import PIP_RETRIES, READY
 
 _OWN_DESCRIPTORS = {0, 1, 2, CONTROL, SPARE_STDOUT, SPARE_STDERR}
 _KEPT_BY_KERNEL = 0o100000  # O_LARGEFILE: shown in flags, not to be passed to open
@@ -262,6 +262,9 @@ def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
         "PIP_BREAK_SYSTEM_PACKAGES": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        # Without a network, and through the proxy, the first try has the answer, but pip shows why it failed only when
+        # it tries again. The second try follows at once; the six that are usual take seconds.
+        "PIP_RETRIES": PIP_RETRIES,
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # As many threads as the sandbox has processors: a library that counts the host's would only fight itself.
         **dict.fromkeys(

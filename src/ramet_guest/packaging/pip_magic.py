@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ramet_guest.processes.output import Output
 
 _SETTINGS = {
-    "PIP_RETRIES": "0",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
@@ -60,10 +59,7 @@ def run_pip(line: str, processes: Processes, output: Output) -> int:
     elif is_out_of_reach(arguments):
         output.error_text(HINT)
         return 1
-    environment = settings_without_network()
-    if has_store and "PIP_RETRIES" not in os.environ:
-        del environment["PIP_RETRIES"]  # the program chooses the number of retries
-    code = processes.run(command, sys.executable, environment)
+    code = processes.run(command, sys.executable, settings_without_network())
     importlib.invalidate_caches()
     show_user_packages()
     return code

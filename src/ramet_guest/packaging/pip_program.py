@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ramet_guest import wire
 from ramet_guest.packaging import distributions, pip_arguments, store
 
 TYPE_CHECKING = False
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _INTERRUPTED = 130
-# A proxy answers at once, and pip shows the proxy's message only if it retries.
-_WITH_A_PROXY = {"PIP_RETRIES": "1"}
 # The user has already seen the refusal. pip runs nevertheless, since the installed packages may be enough.
 _WHERE_ALL_IS_REFUSED = {"PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
 
@@ -47,8 +46,7 @@ def run_without_network(words: list[str]) -> NoReturn:
 
 
 def run_pip(words: list[str]) -> NoReturn:
-    # The user's own settings take precedence.
-    become_pip(words, {**_WITH_A_PROXY, **os.environ})
+    become_pip(words, dict(os.environ))
 
 
 def become_pip(words: list[str], environment: dict[str, str]) -> NoReturn:
@@ -77,6 +75,8 @@ def install(words: list[str]) -> bool:
         given = store.ask(request, (lambda line: None) if wanted.quiet else tell)
     except store.IndexRefused as refused:
         say(str(refused))
+        if os.environ.get("PIP_RETRIES") == wire.PIP_RETRIES:  # ours, not the user's
+            del os.environ["PIP_RETRIES"]
         for name, value in _WHERE_ALL_IS_REFUSED.items():
             if name != "PIP_TIMEOUT" or "PIP_DEFAULT_TIMEOUT" not in os.environ:  # both names are the same setting
                 os.environ.setdefault(name, value)
