@@ -41,6 +41,14 @@ def test_exec_runs_commands_and_code_with_their_exit_codes(server: Server, kept:
         assert ramet("exec", *wrong, url=server.url).returncode == 125
 
 
+def test_exec_says_where_its_options_go(server: Server, kept: Sandbox) -> None:
+    for option in (["-c", "x + 1"], ["-it", "bash"], ["--timeout", "3", "ls"], ["-x"]):
+        done = ramet("exec", kept.id, *option, url=server.url)
+        assert (done.returncode, done.stdout) == (125, "")
+        assert done.stderr.startswith(f"ramet: options go before SANDBOX, and {option[0]} comes after it")
+    assert ramet("exec", kept.id, "--", "echo", "--", "-x", url=server.url).stdout == "-- -x\n"
+
+
 def test_exec_on_a_terminal_passes_keys_size_and_exit_code(server: Server, kept: Sandbox) -> None:
     child = pexpect.spawn(
         COMMAND[0],

@@ -70,6 +70,12 @@ def _execute(chosen: argparse.Namespace) -> int:
 def _check(chosen: argparse.Namespace) -> None:
     if (chosen.code is None) == (not chosen.command_line):
         raise InvalidArgument("either a COMMAND or -c CODE is needed", hint="ramet exec SANDBOX ls")
+    if chosen.command_line and chosen.command_line[0].startswith("-"):
+        # No program is called so. Bash would take it for an option of its own, and show its usage.
+        raise InvalidArgument(
+            f"options go before SANDBOX, and {chosen.command_line[0]} comes after it",
+            hint="ramet exec -c CODE SANDBOX, or ramet exec -it SANDBOX COMMAND",
+        )
     if chosen.tty and chosen.code is not None:
         raise InvalidArgument("-t is for commands, not for code", hint="ramet shell SANDBOX is a REPL on a terminal")
     if chosen.tty and chosen.timeout is not None:
