@@ -120,6 +120,14 @@ def test_another_interpreter_without_ipython_works(make_local_sandbox: MakeSandb
     )
 
 
+def test_an_interpreter_without_the_packages_of_a_template_is_told_how_to_get_them(
+    make_local_sandbox: MakeSandbox, other_python: Path
+) -> None:
+    with pytest.raises(TemplateFailed, match="No module named 'numpy'") as failed:
+        make_local_sandbox("python-datasci", python=str(other_python))
+    assert f"{other_python} -m pip install numpy pandas matplotlib" in str(failed.value.hint)
+
+
 def test_a_template_may_name_its_interpreter(make_local_sandbox: MakeSandbox, other_python: Path) -> None:
     sandbox = make_local_sandbox(Template("of-its-own", python=other_python, preload=["only_here"]))
     assert sandbox.run_code("import sys; sys.modules['only_here'].answer").value == "42"

@@ -43,6 +43,7 @@ from ramet.isolation.kernel.syscall_numbers import X86_64
 from ramet.isolation.launch import HELPER, NOT_CAPABLE
 from ramet.isolation.pods import Ends, Pod, PodMaker
 from ramet.isolation.thread_work import finish
+from ramet.protocol import checks
 from ramet.protocol.frames import FROM_GUEST, FrameDecoder
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.specs import Limits, TemplateSpec
@@ -369,11 +370,12 @@ def _boot_error(spec: TemplateSpec, what: str, printed: bytearray) -> RametError
     text = printed.decode("utf-8", "replace").strip()[-4000:]
     if what.endswith(f"exit code {NOT_CAPABLE}") and hints.is_refusal(text):  # of the helper, before the interpreter
         return hints.refused(f"template {spec.name!r} did not boot: {text}")
-    hint = (
-        "is every module of preload installed for this interpreter?"
-        if spec.preload
-        else f"does {spec.python} work by itself?"
-    )
+    if not spec.preload:
+        hint = f"does {spec.python} work by itself?"
+    elif spec.name in checks.BUILTIN_TEMPLATES:  # whoever asked for it named no module
+        hint = f"it imports what may be missing here: {spec.python} -m pip install {' '.join(spec.preload)}"
+    else:
+        hint = "is every module of preload installed for this interpreter?"
     return TemplateFailed(f"template {spec.name!r} did not boot: {what}" + (f"\n{text}" if text else ""), hint=hint)
 
 
