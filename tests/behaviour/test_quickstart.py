@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ramet import AsyncSandbox, Sandbox
+from ramet import AsyncSandbox, RametError, Sandbox
 from tests.behaviour.faces import AnySandbox
 
 
@@ -52,6 +52,21 @@ def test_the_async_face_works_with_async_with_and_with_create() -> None:
         await created.close()
 
     asyncio.run(session())
+
+
+def test_the_async_face_says_that_it_is_for_asyncio() -> None:
+    """A library with a loop of its own, such as trio, begins a coroutine as this does."""
+    begun = [
+        AsyncSandbox.create(),
+        AsyncSandbox().__aenter__(),
+        AsyncSandbox.connect("sbx_1"),
+        AsyncSandbox.resume("sbx_1"),
+        AsyncSandbox.kept(),
+    ]
+    for one in begun:
+        with pytest.raises(RametError, match="needs a running event loop of asyncio") as refused:
+            one.send(None)
+        assert "use Sandbox in a thread" in str(refused.value.hint)
 
 
 def test_sandboxes_know_nothing_of_each_other() -> None:

@@ -52,6 +52,7 @@ class AsyncSandboxBase:
     async def _ready(self) -> None:
         """Create the sandbox unless that was done, and check that it is open."""
         if self._handle is None:
+            asynchronous.require_loop()
             template, server, spec, tools = self._creation
             # Starting an engine process blocks for some milliseconds.
             engine = server if server is not None else await asyncio.to_thread(engine_for, template)

@@ -174,8 +174,18 @@ async def give_tools(handle: SandboxHandle, tools: Toolset) -> None:
 
 async def engine_at(url: str | None, api_key: str | None) -> Engine:
     """Return the engine behind a server, or that of this process. Starting one blocks, so a thread does it."""
+    require_loop()
     server = server_for(None, url, api_key)
     return server if server is not None else await asyncio.to_thread(default_engine)
+
+
+def require_loop() -> None:
+    """Raise RametError where no loop of asyncio runs, for instance in a program of trio."""
+    if asyncio._get_running_loop() is None:
+        raise RametError(
+            "AsyncSandbox needs a running event loop of asyncio, and there is none here",
+            hint="start one with asyncio.run(); with trio or another library, use Sandbox in a thread",
+        )
 
 
 async def decode_value(data: bytes) -> Any:
