@@ -73,6 +73,7 @@ def test_a_wrong_lifetime_is_named(any_sandbox: AnySandbox, argument: str, argum
     with pytest.raises(InvalidArgument) as refused:
         any_sandbox.extend(*arguments)
     assert refused.value.argument == argument
+    assert "no limit" not in str(refused.value), "None leaves a lifetime as it is"
     assert any_sandbox.run_code("1").value == "1"
 
 

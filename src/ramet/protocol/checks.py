@@ -73,23 +73,29 @@ def check_language(language: object) -> None:
         raise must("language", f"be {' or '.join(map(repr, LANGUAGES))}", language)
 
 
-def check_timeout(timeout: object, argument: str = "timeout") -> None:
-    if timeout is None:
+def check_timeout(timeout: object) -> None:
+    """Check the timeout of a cell."""
+    check_seconds(timeout, "timeout", hint="leave it out, or give None, for no limit")
+
+
+def check_seconds(seconds: object, argument: str, hint: str | None = None) -> None:
+    """Check a time that may be None. What None means differs: no limit, a server's usual time, or no change."""
+    if seconds is None:
         return
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         requirement = "be a number of seconds"
-    elif timeout > TIMEOUT_SECONDS_AT_MOST:
+    elif seconds > TIMEOUT_SECONDS_AT_MOST:
         requirement = f"be at most {TIMEOUT_SECONDS_AT_MOST:.0f} seconds"
-    elif not timeout > 0:  # also true for NaN
+    elif not seconds > 0:  # also true for NaN
         requirement = "be more than 0 seconds"
     else:
         return
-    raise must(argument, requirement, timeout, hint="leave it out, or give None, for no limit")
+    raise must(argument, requirement, seconds, hint=hint)
 
 
 def check_lifetime(lifetime: Lifetime) -> None:
     for argument in ("timeout_seconds", "idle_timeout_seconds"):
-        check_timeout(getattr(lifetime, argument), argument)
+        check_seconds(getattr(lifetime, argument), argument)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

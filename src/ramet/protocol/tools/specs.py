@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ramet.errors import InvalidArgument, ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.argument_errors import Words, must, wrong_argument
-from ramet.protocol.checks import check_timeout
+from ramet.protocol.checks import check_seconds
 from ramet.protocol.lazy_dataclasses import dataclass
 
 TOOLS_AT_MOST = 1000
@@ -162,7 +162,7 @@ def _check(tool: ToolSpec) -> None:
             tool.calls_per_cell,
             subject=f"calls_per_cell of the tool {tool.name!r}",
         )
-    check_timeout(tool.timeout_seconds, f"timeout_seconds of tool {tool.name!r}")
+    check_seconds(tool.timeout_seconds, f"timeout_seconds of tool {tool.name!r}")
 
 
 def _too_large(count: int) -> InvalidArgument:

@@ -187,7 +187,7 @@ PATH = Kind(_text, {"type": "string"}, check=lambda name, value: checks.check_pa
 SECONDS = Kind(
     _number,
     {"type": "number", "minimum": 0, "maximum": int(checks.TIMEOUT_SECONDS_AT_MOST)},
-    check=lambda name, value: checks.check_timeout(value, name),
+    check=lambda name, value: checks.check_seconds(value, name),
     parse=float,
 )
 # The schemas of these two have parts with names of their own, which OpenAPI adds.

@@ -160,8 +160,8 @@ class Creation:
         }
 
     def _lifetime_of(self, timeout_seconds: float | None, idle_timeout_seconds: float | None, on_idle: str) -> Lifetime:
-        checks.check_timeout(timeout_seconds, "timeout_seconds")
-        checks.check_timeout(idle_timeout_seconds, "idle_timeout_seconds")
+        checks.check_seconds(timeout_seconds, "timeout_seconds")
+        checks.check_seconds(idle_timeout_seconds, "idle_timeout_seconds")
         return Lifetime(
             self._usual_seconds(on_idle) if timeout_seconds is None else timeout_seconds,
             self._lifetime.idle_timeout_seconds if idle_timeout_seconds is None else idle_timeout_seconds,

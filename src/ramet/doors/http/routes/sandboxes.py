@@ -338,7 +338,7 @@ async def _extend(exchange: RequestExchange, sandbox_id: str) -> None:
     wanted = {name: body.optional_number(name) for name in ("timeout_seconds", "idle_timeout_seconds")}
     body.done()
     for name, value in wanted.items():
-        checks.check_timeout(value, name)
+        checks.check_seconds(value, name)
     header = exchange.activity.header(exchange, {"sandbox": sandbox_id, **wanted})
     answer = await ask(exchange, calls.EXTEND, header)
     told = {name: fields.optional_whole(answer.header, name) for name in ("expires_ms", "idle_expires_ms")}
