@@ -94,6 +94,7 @@ def test_files_are_uploaded_first(ramet_run: Run, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("no-such-script.py",), "cannot read no-such-script.py: No such file or directory"),
+        (("a notebook.ipynb",), "cannot run a notebook.ipynb: it is a notebook, not a script"),
         (("--upload", "no-such-file", "-c", "1"), "cannot read no-such-file"),
         (("--timeout", "-1", "-c", "1"), "timeout"),
         (("--template", "no-such", "-c", "1"), "no-such"),

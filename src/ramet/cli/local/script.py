@@ -91,6 +91,11 @@ def chosen_script(chosen: argparse.Namespace) -> RunScript:
         source = sys.stdin.buffer.read(_SOURCE_BYTES_AT_MOST + 1)
         _check_size(source, "standard input")
         return RunScript(language, "<stdin>", source, arguments)
+    if chosen.script.endswith(".ipynb"):
+        raise InvalidArgument(
+            f"cannot run {shown(chosen.script)}: it is a notebook, not a script",
+            hint=f"make a script of it: jupyter nbconvert --to script {shlex.quote(shown(chosen.script))}",
+        )
     try:
         with reading(chosen.script) as file:
             source = file.read(_SOURCE_BYTES_AT_MOST + 1)
