@@ -189,6 +189,17 @@ def test_characters_that_no_code_has_are_a_syntax_error(guest: Guest, language: 
     assert guest.run("2").value == "2"
 
 
+def test_code_in_a_fence_is_told_so(guest: Guest) -> None:
+    done = guest.run("\n```python\nprint(6 * 7)\n```")
+    assert done.stderr.splitlines() == [
+        '  File "<cell 1>", line 2',
+        "    ```python",
+        "    ^",
+        "SyntaxError: the code is in a Markdown fence: leave out the lines that begin with ```",
+    ]
+    assert guest.run("print(len('''\n```\n'''))").stdout == "5\n"
+
+
 @pytest.mark.parametrize("code", ["x = 1; print(x)", "x = 1\nprint(x)", "%%time\nprint(1)"])
 def test_a_byte_order_mark_is_no_part_of_the_code(guest: Guest, code: str) -> None:
     assert guest.run("\ufeff" + code).stdout.startswith("1\n")

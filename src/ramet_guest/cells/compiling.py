@@ -99,6 +99,7 @@ class Compiler:
             except (SyntaxError, ValueError):
                 pass
         refuse_bad_characters(source, name)
+        refuse_fence(source, name)
         # IPython drops leading empty lines, but tracebacks count them.
         empty = source[: len(source) - len(source.lstrip())].count("\n")
         transformed = "\n" * empty + self._shell.transform_cell(source)
@@ -179,3 +180,16 @@ def refuse_bad_characters(source: str, name: str) -> None:
     number = source.count("\n", 0, start) + 1
     what = "a NUL character" if match[0] == "\0" else f"half of a surrogate pair (U+{ord(match[0]):04X})"
     raise SyntaxError(f"{what} cannot be part of code", (name, number, match.start() - start + 1, line))
+
+
+def refuse_fence(source: str, name: str) -> None:
+    """Refuses code in a fence, as models write it in Markdown: no Python and no magic begins so.
+
+    Raises SyntaxError.
+    """
+    text = source.lstrip()
+    if not text.startswith("```"):
+        return
+    number = source.count("\n", 0, len(source) - len(text)) + 1
+    message = "the code is in a Markdown fence: leave out the lines that begin with ```"
+    raise SyntaxError(message, (name, number, 1, text.partition("\n")[0]))
