@@ -126,6 +126,28 @@ def test_pip_as_a_module_says_what_is_wrong_and_tries_again_once(any_sandbox: An
     assert "Name or service not known" in result.stderr
 
 
+@pytest.mark.parametrize("program", ["pip", "uv pip"])
+def test_programs_that_install_ask_a_busy_index_twice(any_sandbox: AnySandbox, program: str) -> None:
+    pytest.importorskip(program.split()[0])
+    code = """
+        import http.server, os, subprocess, sys, threading
+        asked = []
+        class Busy(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append(self.path)
+                self.send_error(503)
+            def log_message(self, *arguments):
+                pass
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        index = f"http://127.0.0.1:{server.server_port}/simple/"
+        install = ["PROGRAM", "install", "--target", "/tmp/there", "--index-url", index, "no-such-package-anywhere"]
+        code = subprocess.run([sys.executable, "-m", *" ".join(install).split()], capture_output=True).returncode
+        (code != 0, len(asked))
+    """.replace("PROGRAM", program)
+    assert any_sandbox.run_code(code, timeout=60).value == "(True, 2)"
+
+
 def test_an_owner_says_how_often_pip_tries_again(make_any_sandbox: MakeSandbox) -> None:
     pytest.importorskip("pip")
     sandbox = make_any_sandbox(env={"PIP_RETRIES": "2"})

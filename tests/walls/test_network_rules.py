@@ -243,7 +243,7 @@ def test_without_a_network_there_is_no_route_no_listener_and_no_variable() -> No
         for port in (3128, 3129, 53):
             assert value(offline, f"refusal(socket.socket().connect, ('127.0.0.1', {port}))") == "ECONNREFUSED"
         names = value(offline, "sorted(os.environ)")
-        assert not [name for name in names if "prox" in name.lower() or "CERT" in name or name.startswith("UV_")]
+        assert not [name for name in names if "prox" in name.lower() or "CERT" in name or name.startswith("UV_LINK")]
         assert offline.info().walls["network"] == "loopback only"
         assert value(offline, "reading('/proc/net/route').count(b'\\n')") == 1
 

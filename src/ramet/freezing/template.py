@@ -264,8 +264,9 @@ def environment(spec: TemplateSpec, cpus: float) -> dict[str, str]:
         "PIP_ROOT_USER_ACTION": "ignore",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         # Without a network, and through the proxy, the first try has the answer, but pip shows why it failed only when
-        # it tries again. The second try follows at once; the six that are usual take seconds.
+        # it tries again. A second try follows soon; the six of pip and the four of uv take ten seconds.
         "PIP_RETRIES": PIP_RETRIES,
+        "UV_HTTP_RETRIES": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # As many threads as the sandbox has processors: a library that counts the host's would only fight itself.
         **dict.fromkeys(
