@@ -32,6 +32,7 @@ class CellLoops:
         # How many `asyncio.run` calls are active inside an awaiting cell. The innermost loop is then not ours.
         self._nested = 0
         self._wrapped = False
+        self._turn: object = None  # of `_step`, while it lasts
         gate.cancel_awaiting = self._cancel_awaiting
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -45,12 +46,25 @@ class CellLoops:
             # A cell within an awaiting cell, such as `%%time await ...`.
             self._run_nested(lambda: asyncio.run(coroutine))
             return
-        loop = self.open()
-        task = loop.create_task(self._unless_over(coroutine))
-        # Both set before the loop runs: `_cancel_awaiting` reads them from the signal handler.
-        self._task, self._cancelled = task, False
+        # Interrupts are deferred: one between these lines would leave a task that nobody ends.
+        self._gate.held = True
         try:
-            loop.run_until_complete(task)
+            loop = self.open()
+            task = loop.create_task(self._unless_over(coroutine))
+            # Not `run_until_complete`: an interrupt right before or behind its own `try` leaves its callback on the
+            # task, which would stop the loop under the next cell.
+            task.add_done_callback(self._stop)
+            self._turn = None  # an interrupt may have come before `_step` could say so
+            # Both set before the loop runs: `_cancel_awaiting` reads them from the signal handler.
+            self._task, self._cancelled = task, False
+        finally:
+            self._gate.held = False
+        try:
+            self._gate.raise_pending()
+            loop.run_forever()
+            if not task.done():  # user code has stopped the loop
+                raise RuntimeError("Event loop stopped before Future completed.")
+            task.result()
         except asyncio.CancelledError as error:
             if not self._cancelled:
                 raise
@@ -66,6 +80,11 @@ class CellLoops:
                 task.cancel()
             elif not task.cancelled():
                 task.exception()  # marks it as retrieved; asyncio would report it a second time
+
+    def _stop(self, task: asyncio.Task[None]) -> None:
+        """Ends `run`. An interrupt may abandon a cell when this is on its way: then it stops no other one."""
+        if task is self._task:
+            task.get_loop().stop()
 
     def _import(self) -> None:
         """Imports asyncio with interrupts deferred: one in the middle would leave it half imported for ever."""
@@ -184,16 +203,25 @@ class CellLoops:
                 return
             # Checked before each step: the process may have been thawed, or forked by user code, during the last one.
             before_step()
-            self._gate.run(step, loop)
+            self._gate.run(self._step, loop)
             # User code in this step closed the loop and opened another.
             if loop is not self.loop:
                 return
 
+    def _step(self, loop: Any) -> None:
+        """Runs one turn of the loop: everything that is ready now."""
+        turn = self._turn = object()
 
-def step(loop: Any) -> None:
-    """Runs one turn of the loop: everything that is ready now."""
-    loop.call_soon(loop.stop)
-    loop.run_forever()
+        def end() -> None:
+            # An interrupt may have abandoned the turn before the loop came here: then this stops no cell.
+            if turn is self._turn:
+                loop.stop()
+
+        loop.call_soon(end)
+        try:
+            loop.run_forever()
+        finally:
+            self._turn = None
 
 
 def has_work(loop: Any) -> bool:
