@@ -15,7 +15,7 @@
 
 /* Pieces of this size are taken in turn by several processes. Fewer than this many bytes in all are
  * not worth a second one. */
-enum { AT_ONCE = 16 << 20, WORTH_ANOTHER = 64 << 20, MOST_FILES = 16, MOST_FILLERS = 4 };
+enum { AT_ONCE = 4 << 20, WORTH_ANOTHER = 24 << 20, MOST_FILES = 16, MOST_FILLERS = 4 };
 
 struct piece {
     uint64_t source, offset, start, length;
