@@ -160,6 +160,26 @@ def _climbing(forged: ExportedFile) -> None:
     forged.give_files([_folder("root"), _file("root/../../x")])
 
 
+def _link(path: str, to: str) -> dict[str, Any]:
+    return {"path": path.encode().hex(), "mode": stat.S_IFLNK | 0o777, "owner": [0, 0], "times": [0, 0]} | {
+        "to": to.encode().hex()
+    }
+
+
+def _behind_a_link(forged: ExportedFile) -> None:
+    # The engine can write to its own /tmp.
+    forged.give_files([_folder("root"), _link("root/out", "/"), _file("root/out/tmp/x")])
+
+
+def _folder_behind_a_link(forged: ExportedFile) -> None:
+    forged.give_files([_folder("root"), _link("root/out", "/"), _folder("root/out/tmp/x")])
+
+
+def _same_as_behind_a_link(forged: ExportedFile) -> None:
+    same = {**_file("root/x"), "same_as": b"root/out/etc/passwd".hex()}
+    forged.give_files([_folder("root"), _link("root/out", "/"), same])
+
+
 def _work(forged: ExportedFile) -> None:
     forged.give_files([_folder("work")])
 
@@ -193,9 +213,12 @@ _ATTACKS: list[tuple[Callable[[ExportedFile], None], str]] = [
     (_capability, "the attribute"),
     (_device, "a device at"),
     (_climbing, "the image has a file at"),
+    (_behind_a_link, "none of its folders"),
+    (_folder_behind_a_link, "none of its folders"),
+    (_same_as_behind_a_link, "none of its folders"),
     (_work, "files at 'work'"),
 ]
-_FAST = (_trees, _outside, _scratch, _shared_scratch, _option, _many_ancestors)
+_FAST = (_trees, _outside, _scratch, _shared_scratch, _option, _many_ancestors, _behind_a_link)
 
 
 @pytest.mark.parametrize(

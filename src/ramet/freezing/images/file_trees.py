@@ -18,6 +18,7 @@ from typing import IO, Any
 from ramet.freezing.images.manifest import ImageRefused
 from ramet.isolation import _files
 from ramet.isolation.files.layers import FileImage, Layer
+from ramet.isolation.kernel import syscalls
 from ramet.protocol.lazy_dataclasses import dataclass
 
 # Looks at the header of a file before it is made: kind of its tree, path, header.
@@ -108,6 +109,8 @@ class _Hashing:
 
 def _write_tree(mount: int, out: _Hashing) -> dict[str, int]:
     entries = sorted(_walk(mount), key=lambda entry: entry.number)
+    if len(entries) > _ENTRIES_AT_MOST:
+        raise ImageRefused(f"the sandbox has {len(entries)} files, and an image at most {_ENTRIES_AT_MOST}")
     first: dict[int, str] = {}
     total = 0
     for entry in entries:
@@ -246,20 +249,32 @@ def _exactly(source: _Hashing, length: int) -> bytes:
 
 
 def _path(encoded: str) -> str:
-    """A path below the tree. Its folders were made by this reader, so no link is on the way."""
+    """A path below the tree. Links that are on the way to it are not followed: see `_folder`."""
     path = os.fsdecode(bytes.fromhex(encoded))
     if not path or path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
         raise ImageRefused(f"the image has a file at {path!r:.60}")
     return path
 
 
+def _folder(mount: int, path: str) -> int:
+    """A folder of the tree, which must be no link and behind none: a hostile image has a link to a folder of the
+    engine's, and then files below it.
+    """
+    try:
+        return syscalls.open_below(mount, path or ".", _FOLDER)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EXDEV):
+            raise ImageRefused(f"the image has a file in {path!r:.60}, which is none of its folders") from error
+        raise
+
+
 def _make(mount: int, path: str, header: dict[str, Any], source: _Hashing) -> None:
     mode = header["mode"]
-    folder = os.open(os.path.dirname(path) or ".", _FOLDER, dir_fd=mount)
+    folder = _folder(mount, os.path.dirname(path))
     name = os.path.basename(path)
     try:
         if "same_as" in header:
-            os.link(_path(header["same_as"]), name, src_dir_fd=mount, dst_dir_fd=folder, follow_symlinks=False)
+            _link(mount, _path(header["same_as"]), folder, name)
         elif stat.S_ISDIR(mode):
             os.mkdir(name, 0o700, dir_fd=folder)
         elif stat.S_ISLNK(mode):
@@ -274,6 +289,14 @@ def _make(mount: int, path: str, header: dict[str, Any], source: _Hashing) -> No
             raise ImageRefused(f"the image has a device at {path!r:.60}")
     finally:
         os.close(folder)
+
+
+def _link(mount: int, path: str, folder: int, name: str) -> None:
+    first = _folder(mount, os.path.dirname(path))
+    try:
+        os.link(os.path.basename(path), name, src_dir_fd=first, dst_dir_fd=folder, follow_symlinks=False)
+    finally:
+        os.close(first)
 
 
 def _make_file(folder: int, name: str, header: dict[str, Any], source: _Hashing) -> None:
@@ -294,7 +317,7 @@ def _make_file(folder: int, name: str, header: dict[str, Any], source: _Hashing)
 
 
 def _set_attributes(mount: int, path: str, header: dict[str, Any]) -> None:
-    descriptor = os.open(path, _FOLDER, dir_fd=mount)
+    descriptor = _folder(mount, path)
     try:
         _set(descriptor, header)
     finally:
