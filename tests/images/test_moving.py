@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,33 @@ def test_the_file_is_its_owners_and_appears_when_it_is_complete(sandbox: Sandbox
     with pytest.raises(SandboxClosed):
         snapshot.export(path)
     assert os.listdir(tmp_path) == ["mine.ramet"]
+
+
+def test_a_sandbox_with_thousands_of_mappings_moves(store: ImageFolder, tmp_path: Path) -> None:
+    """What is told of them is more than fits into a pipe at once."""
+    cell = """
+    import mmap
+    plain = mmap.PROT_READ | mmap.PROT_WRITE
+    kinds = [plain, plain | mmap.PROT_EXEC]  # two of one kind would become one mapping
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    many = [mmap.mmap(-1, 4096, flags=private, prot=kinds[number % 2]) for number in range(2500)]
+    for number, each in enumerate(many):
+        each[:4] = number.to_bytes(4)
+    """
+    program = """
+    import sys
+    from ramet import Sandbox, Snapshot
+    path, cell, look = sys.argv[1:]
+    with Sandbox(history=False) as sandbox:
+        assert sandbox.run_code(cell).ok
+        with sandbox.snapshot() as snapshot:
+            snapshot.export(path)
+    with Snapshot.load(path) as loaded, Sandbox(loaded) as copy:
+        print(copy.run_code(look).value)
+    """
+    look = "sum(int.from_bytes(each[:4]) for each in many)"
+    said = store.program(program, str(tmp_path / "x.ramet"), textwrap.dedent(cell), look)
+    assert int(said) == sum(range(2500))
 
 
 @pytest.mark.deep("restarts")

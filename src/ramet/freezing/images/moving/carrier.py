@@ -19,6 +19,7 @@ from ramet.protocol.import_terms import ImportTerms
 Receive = Callable[[], Awaitable[bytes | None]]  # the next piece of a file, None after the last
 
 _PIECE_BYTES = 256 << 10
+_ERROR_BYTES = 64 << 10
 _ENDING_SECONDS = 30.0
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -92,11 +93,20 @@ async def _check(process: subprocess.Popen[bytes]) -> bytes:
 def _wait(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
-    # First what it answers, which is bounded; errors are a line.
-    out = process.stdout.read(MANIFEST_BYTES_AT_MOST)
-    said = process.stderr.read(1 << 16)
+    # First what it answers: it ends only when all of that was read. Errors are a line.
+    out = _read_all(process.stdout.fileno(), MANIFEST_BYTES_AT_MOST)
+    said = _read_all(process.stderr.fileno(), _ERROR_BYTES)
     process.wait(_ENDING_SECONDS)
     return out, said
+
+
+def _read_all(descriptor: int, most: int) -> bytes:
+    """Up to the end. A pipe gives at most what fits into it at once."""
+    parts = []
+    while most > 0 and (part := os.read(descriptor, min(most, _PIECE_BYTES))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
