@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,22 @@ def test_a_woken_sandbox_has_all_that_it_had() -> None:
         assert [row.state for row in Sandbox.list_all() if row.id == sandbox.id] == ["hibernated"]
         assert [sandbox.run_code(code).text for code in LOOK] == SEEN
         assert sandbox.info().state == "idle"
+
+
+@pytest.mark.promise("sleep-keeps-everything")
+def test_all_that_can_be_frozen_of_deleted_files_and_queues_comes_back() -> None:
+    with Sandbox(history=False) as sandbox:
+        cell = """
+        import hashlib, os, tempfile
+        gone = tempfile.TemporaryFile()
+        data = os.urandom(60 << 20)
+        gone.write(data); gone.flush(); gone.seek(0)
+        digest = hashlib.sha256(data).hexdigest()
+        del data
+        """
+        assert sandbox.run_code(textwrap.dedent(cell)).ok
+        assert sandbox.hibernate() > 60 << 20
+        assert sandbox.run_code("hashlib.sha256(gone.read()).hexdigest() == digest").value == "True"
 
 
 def named(name: str) -> int:

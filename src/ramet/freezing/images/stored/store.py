@@ -44,7 +44,9 @@ _PASSING_SECONDS = 3600.0
 _PAGES = re.compile(r"pages(\.[0-9])?")
 _KEY_BYTES = 32
 _SMALL = 4096
-_PART_BYTES_AT_MOST = 64 << 20  # of threads, and of the list of loaded files
+# Of each file of an image that is read whole. The state is the largest: what waits in queues and deleted files, which is
+# at most 64 MiB (`descriptors/bounds.py`), in base64.
+PART_BYTES_AT_MOST = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class ImageStore:
     def commit(self, new: NewImage, manifest: Manifest, name: str) -> None:
         """Make the image complete, then give it the name. The image that had the name before is removed."""
         data = manifest.encode()
+        _check_readable("manifest.json", data, MANIFEST_BYTES_AT_MOST)
         _write(new.folder, "manifest.json", data)
         _write(new.folder, "manifest.mac", self._mac(data))
         os.fsync(new.folder)
@@ -350,7 +353,8 @@ class NewImage:
         return os.open(name, _CREATE, 0o600, dir_fd=self.folder)
 
     def write(self, name: str, data: bytes) -> tuple[str, str]:
-        """Write a file whole. Returns its name and digest, for the manifest."""
+        """Write a file whole. Returns its name and digest, for the manifest. Raises ImageRefused if it is too large."""
+        _check_readable(name, data, PART_BYTES_AT_MOST)
         _write(self.folder, name, data)
         return name, hashlib.sha256(data).hexdigest()
 
@@ -365,7 +369,7 @@ class OpenImage:
 
     def part(self, name: str) -> bytes:
         """A file of the image, which the manifest vouches for."""
-        data = _read(self.folder, name, _PART_BYTES_AT_MOST)
+        data = _read(self.folder, name, PART_BYTES_AT_MOST)
         if hashlib.sha256(data).hexdigest() != dict(self.manifest.digests).get(name):
             raise ImageRefused(f"{name} of image {self.manifest.id} is not what was written")
         return data
@@ -438,6 +442,12 @@ def _read(folder: int, name: str, most: int) -> bytes:
     if len(data) > most:
         raise ImageRefused(f"{name} of the image has more than {most} bytes")
     return data
+
+
+def _check_readable(name: str, data: bytes, most: int) -> None:
+    """Before it is written: a sandbox whose image nobody can read again would be lost when it goes to sleep."""
+    if len(data) > most:
+        raise ImageRefused(f"{name} of the image would have {len(data)} bytes, and an image has at most {most}")
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
