@@ -281,3 +281,60 @@ def test_closing_it_while_it_falls_asleep_ends_both() -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert sandbox.id not in [row.id for row in Sandbox.list_all()]
+
+
+_LEAVING = """
+import os, sys, threading, time
+from ramet import Sandbox, SandboxClosed
+images = sys.argv[1]
+
+def is_writing():
+    for entry in os.listdir(images):
+        try:
+            if entry.startswith(".new-") and os.path.getsize(f"{images}/{entry}/files") > 1 << 20:
+                return True
+        except OSError:
+            pass
+
+sandbox = Sandbox(history=False)
+assert sandbox.run_code("import os; open('/root/big', 'wb').write(os.urandom(100 << 20))").ok
+said = []
+
+def hibernate():
+    try:
+        said.append(sandbox.hibernate())
+    except SandboxClosed as error:
+        said.append(error)
+
+thread = threading.Thread(target=hibernate)
+thread.start()
+while not is_writing() and not said:
+    time.sleep(0.001)
+sandbox.close()
+thread.join()
+print(sandbox.id)
+"""
+
+
+def test_nothing_is_left_of_a_sandbox_that_is_closed_while_it_is_written(warm_store: ImageFolder) -> None:
+    sandbox_id = warm_store.program(_LEAVING, str(warm_store.folder / "images")).strip()
+    assert not [name for name in (*warm_store.names(), *_journals(warm_store)) if sandbox_id in name]
+
+
+def test_nothing_is_left_of_a_winner_that_has_slept(warm_store: ImageFolder) -> None:
+    program = """
+    from ramet import Sandbox
+    with Sandbox() as parent:
+        with parent.fork() as (child,):
+            child.run_code("x = 2")
+            child.hibernate()
+            parent.merge_into(child)
+        print(parent.run_code("x").value, child.id)
+    """
+    value, child_id = warm_store.program(program).split()
+    assert value == "2"
+    assert not [name for name in (*warm_store.names(), *_journals(warm_store)) if child_id in name]
+
+
+def _journals(store: ImageFolder) -> list[str]:
+    return os.listdir(store.folder / "sandboxes")

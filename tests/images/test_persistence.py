@@ -134,6 +134,31 @@ def test_closing_keeps_its_state_until_it_is_discarded(warm_store: ImageFolder) 
     assert [name for name in warm_store.names() if name.startswith("space-")] == []
 
 
+def test_a_state_that_is_written_when_the_program_ends_is_written_to_the_end(warm_store: ImageFolder) -> None:
+    program = (
+        _WRITTEN
+        + """
+import gc
+from ramet import Sandbox
+s = Sandbox(persistent=True, checkpoint_seconds=1000)
+written([])
+assert s.run_code("import os; x = 2; data = os.urandom(100 << 20)").ok
+print(s.id)
+del s
+gc.collect()
+"""
+    )
+    sandbox_id = warm_store.program(program).strip()
+    look = """
+    import sys
+    from ramet import Sandbox
+    with Sandbox.resume(sys.argv[1]) as s:
+        print(s.missing_cells, s.run_code("x, len(data) >> 20").value)
+    Sandbox.discard(s.id)
+    """
+    assert warm_store.program(look, sandbox_id).strip() == "() (2, 100)"
+
+
 def test_one_that_is_alive_in_another_program_is_refused(warm_store: ImageFolder) -> None:
     said = warm_store.program(
         """

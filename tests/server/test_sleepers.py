@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,7 +86,6 @@ def test_sandboxes_on_disk_are_there_again_after_a_restart(tmp_path: Path, how: 
 
 
 @pytest.mark.deep("restarts")
-@pytest.mark.deep("restarts")
 def test_sandboxes_on_disk_are_there_again_after_the_engine_was_killed(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         alice = Caller(server.url, server.create_key("alice"))
@@ -102,6 +102,27 @@ def test_sandboxes_on_disk_are_there_again_after_the_engine_was_killed(tmp_path:
         assert alice.ask("POST", f"/v1/sandboxes/{other}/exec", {"code": "x"}).status in (404, 410)
 
 
+@pytest.mark.deep("restarts")
+def test_a_lifetime_that_was_extended_is_the_one_that_counts_after_a_restart(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        alice = Caller(server.url, server.create_key("alice"))
+        sandbox_id = alice.sandbox(timeout_seconds=6)
+        alice.run(sandbox_id, "x = 41")
+        ends_ms = alice.ask("GET", f"/v1/sandboxes/{sandbox_id}").json["expires_ms"]
+        assert alice.ask("POST", f"/v1/sandboxes/{sandbox_id}/hibernate").status == 200
+        later = alice.ask("POST", f"/v1/sandboxes/{sandbox_id}/extend", {"timeout_seconds": 3000})
+        assert later.status == 200, later.body
+        assert server.stop() == 0
+        while time.time() * 1000 < ends_ms:
+            time.sleep(0.05)
+        _again(server, alice)
+        assert _states(alice) == {sandbox_id: "hibernated"}
+        assert alice.run(sandbox_id, "x + 1")["value"] == "42"
+        row = alice.ask("GET", f"/v1/sandboxes/{sandbox_id}").json
+        assert abs(row["expires_ms"] - later.json["expires_ms"]) < 60_000
+
+
+@pytest.mark.deep("restarts")
 def test_idle_sandboxes_sleep_instead_of_ending_when_the_server_is_told_so(tmp_path: Path) -> None:
     with running_server(tmp_path, "--on-idle", "hibernate", "--idle-timeout", "0.5", "--kept-days", "2") as server:
         alice = Caller(server.url, server.create_key("alice"))

@@ -6,9 +6,9 @@ import asyncio
 import re
 import sys
 import traceback
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 
 from ramet.engine.cells.descriptions import row
@@ -27,7 +27,7 @@ from ramet.engine.making.template_names import TemplateNames
 from ramet.engine.making.workshop import StartMachine, Workshop
 from ramet.engine.settings import Settings
 from ramet.engine.sleeping.records import SandboxRecord
-from ramet.engine.sleeping.sleepers import Sleepers
+from ramet.engine.sleeping.sleepers import FLUSH_SECONDS, Sleepers
 from ramet.engine.subscriptions import Subscriptions
 from ramet.errors import EngineClosed, RametError, SandboxClosed
 from ramet.isolation.files.walks import Walks
@@ -64,7 +64,7 @@ class Registry:
         self.workshop = Workshop(start_machine, settings, quotas, self.walks)
         self.history = HistoryKeeper(self.workshop, settings, self._background)
         self.sleepers = Sleepers(self.workshop, self.history.freeze, self._perform, settings.server)
-        self._endings: dict[str, asyncio.Future[None]] = {}  # of persistent ones that are being written
+        self._endings: dict[str, asyncio.Future[None]] = {}  # of those that are being closed, and perhaps written
         self._reopening = NamedLocks()
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Registry:
         if self._sandboxes.pop(winner.id, None) is not None:
             self._bury(winner, "merged", merged_message(winner.id, into.id))
             self.sleepers.stop(winner)
-            self._background(self.sleepers.ended(winner, keep=False))
+            self._background(self._leave_disk(winner))
 
     def _on_sleepy(self, sandbox: Sandbox) -> None:
         self._background(self.sleepers.hibernate_if_idle(sandbox))
@@ -170,18 +170,35 @@ class Registry:
         return self._bury(sandbox, cause, message)
 
     async def _finish(self, sandbox: Sandbox, tombstone: Tombstone, message: str, keep: bool) -> None:
-        over = self._endings[sandbox.id] = asyncio.get_running_loop().create_future()
-        try:
+        with self._ending(sandbox.id):
             await self._close_and_keep(sandbox, tombstone, message, keep and sandbox.spec.persistent)
+
+    async def _leave_disk(self, winner: Sandbox) -> None:
+        """One that has slept, or was persistent, has an image, which would be found as a sandbox of its own."""
+        with self._ending(winner.id):
+            await self.sleepers.ended(winner, keep=False)
+
+    @contextmanager
+    def _ending(self, sandbox_id: str) -> Iterator[None]:
+        over = self._endings[sandbox_id] = asyncio.get_running_loop().create_future()
+        try:
+            yield
         finally:
-            if self._endings.get(sandbox.id) is over:
-                del self._endings[sandbox.id]
+            if self._endings.get(sandbox_id) is over:
+                del self._endings[sandbox_id]
             over.set_result(None)
 
     async def gone(self, sandbox_id: str) -> None:
         """Wait until a sandbox that is being closed is closed, and written if it is to be kept."""
         while (over := self._endings.get(sandbox_id)) is not None:
             await asyncio.shield(over)
+
+    async def _wait_for_endings(self) -> None:
+        """For a moment: what is cancelled below loses what its sandbox did since its last checkpoint."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                while self._endings:
+                    await asyncio.wait(list(self._endings.values()))
 
     def reopening(self, sandbox_id: str) -> AbstractAsyncContextManager[None]:
         """Inside, no other caller has the sandbox of this id come from disk."""
@@ -309,7 +326,7 @@ class Registry:
     async def close(self) -> None:
         """In the order of use: sandboxes before snapshots, both before the machine."""
         self._closed = True
-        await self.sleepers.flush()
+        await asyncio.gather(self.sleepers.flush(), self._wait_for_endings())
         self.workshop.forbid()
         self._idle_memory.stop()
         await self.workshop.packages.close()

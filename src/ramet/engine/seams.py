@@ -188,10 +188,15 @@ class JournalContents(Protocol):
 class Journal(Protocol):
     """The journal of a sandbox on disk, which this engine has and no other."""
 
-    def introduce(self, about: Mapping[str, object]) -> None: ...
+    def introduce(self, about: Mapping[str, object]) -> None:
+        """What the sandbox is from now on."""
+
     def begun(self, cell_id: int, code: bytes) -> None: ...
     def changed(self, number: int, what: str) -> None: ...
     def ended(self) -> None: ...
+    def sync(self) -> None:
+        """Wait until what the sandbox is has reached the disk. Blocks."""
+
     def written(self, cells: int, changes: int) -> None:
         """An image has all cells up to this number, and all changes up to that one."""
 

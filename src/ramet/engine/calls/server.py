@@ -97,6 +97,8 @@ def _extend(sandbox: Sandbox, header: Mapping[str, object]) -> dict[str, object]
     checks.check_lifetime(asked)
     clock = sandbox.clock
     clock.extend(asked.timeout_seconds, asked.idle_timeout_seconds)
+    if sandbox.keeping is not None:
+        sandbox.keeping.extended()
     return {"expires_ms": clock.expires_ms, "idle_expires_ms": clock.idle_expires_ms}
 
 

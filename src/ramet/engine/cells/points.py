@@ -21,6 +21,12 @@ class Keeping(Protocol):
     def changed(self, what: str = "") -> None:
         """Its last image is not its present state any more. ``what`` is told if it is missing after a crash."""
 
+    def extended(self) -> None:
+        """It ends at another time than was said before."""
+
+    async def sync(self) -> None:
+        """Wait until an engine that finds its image can find out what it is."""
+
 
 class Points(Protocol):
     """What keeps states of a sandbox, and brings it back to the last one. It never fails the sandbox."""

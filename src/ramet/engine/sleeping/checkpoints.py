@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.making.snapshots import Snapshot
@@ -29,13 +29,15 @@ class Checkpoints:
         self,
         sandbox: Sandbox,
         journal: Journal,
+        about: Callable[[], Mapping[str, object]],
         workshop: Workshop,
         freeze: Freeze,
         perform: Perform,
         changes: int = 0,
     ) -> None:
-        """``changes``: the number of the last one that its image has."""
+        """``about``: what the journal is to say of the sandbox. ``changes``: the number of the last one in it."""
         self.journal = journal
+        self._about = about
         self.sandbox = sandbox
         self._workshop = workshop
         self._freeze = freeze
@@ -63,6 +65,12 @@ class Checkpoints:
 
     def cell_begun(self, cell_id: int, code: bytes) -> None:
         self.journal.begun(cell_id, code)
+
+    def extended(self) -> None:
+        self.journal.introduce(self._about())
+
+    async def sync(self) -> None:
+        await asyncio.to_thread(self.journal.sync)
 
     def changed(self, what: str = "") -> None:
         self.changes += 1

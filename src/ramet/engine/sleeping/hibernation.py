@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller
@@ -33,9 +34,10 @@ _FILES_SECONDS = 30.0  # that calls which use its files may take until it is fro
 _KEPT_BYTES_AT_MOST = 128 * 2**20  # of a state that stays in memory, as a point, after the wake-up
 
 Retire = Callable[[RetiredBody], Awaitable[None]]  # closes it in the background
+Keep = Callable[[Sandbox], Awaitable[None]]  # opens its journal if it has none
 
 
-def hibernate(workshop: Workshop, sandbox: Sandbox, caller: Caller, retire: Retire) -> Awaitable[int]:
+def hibernate(workshop: Workshop, sandbox: Sandbox, caller: Caller, keep: Keep, retire: Retire) -> Awaitable[int]:
     """Put a sandbox to sleep in a turn of its queue, which is in there when this returns. Awaited: bytes on disk.
 
     Raises SandboxClosed or LimitReached; awaited, ForkFailed, SandboxLost, or RametError where its image could not be
@@ -45,14 +47,14 @@ def hibernate(workshop: Workshop, sandbox: Sandbox, caller: Caller, retire: Reti
         return _nothing()
     turns = caller.queue(sandbox, needs_repl=True)
     # A caller that leaves, or a sandbox that closes, does not wait for gigabytes to be written.
-    return turns.carry_out(lambda: _hibernate(workshop, sandbox, retire))
+    return turns.carry_out(lambda: _hibernate(workshop, sandbox, keep, retire))
 
 
 async def _nothing() -> int:
     return 0
 
 
-async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> int:
+async def _hibernate(workshop: Workshop, sandbox: Sandbox, keep: Keep, retire: Retire) -> int:
     machine = await workshop.machine()
     if not machine.keeps_images:
         raise RametError(
@@ -60,6 +62,8 @@ async def _hibernate(workshop: Workshop, sandbox: Sandbox, retire: Retire) -> in
             hint="unset RAMET_IMAGES, and see that ~/.cache/ramet is a folder that only you can write to",
             details={"cause": "no images"},
         )
+    # First of all: an image that is written is removed with its journal, also if this ends half-way.
+    await keep(sandbox)
     with sandbox.sleep.fall():
         if not await sandbox.files_unused(_FILES_SECONDS):
             raise LimitReached(f"sandbox {sandbox.id} cannot hibernate: its files are in use", hint="try again later")
@@ -102,6 +106,8 @@ async def write(machine: Machine, sandbox: Sandbox, snapshot: Snapshot, changes:
         sandbox.on_disk.last_error = str(error)
         raise
     sandbox.on_disk.written(now_ms(), size)
+    if sandbox.keeping is not None:
+        await sandbox.keeping.sync()
     return size
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -45,7 +45,7 @@ class Reopened:
 
     sandbox: Sandbox
     missing: tuple[tuple[int, str], ...] = ()
-    changes: int = 0  # the number of the last one that its image has
+    changes: int = 0  # the number of the last one in its journal, or in its image
 
 
 async def reopen(
@@ -108,7 +108,7 @@ async def _from_disk(
     snapshot = await rebuild(frozen, about, owner)
     try:
         record = SandboxRecord.read(fields.mapping(about, "sandbox"))
-        spec = _spec(snapshot.spec, record, given)
+        spec = _spec(snapshot.spec, record, given, _expires_ms(contents.about, record))
         check_shown(registry.settings, spec)
         check_allowed(spec.network, allowance)
         async with AsyncExitStack() as undo:
@@ -130,13 +130,20 @@ async def _from_disk(
             undo.pop_all()
     finally:
         await snapshot.let_go()
-    return Reopened(sandbox, missing, record.changes)
+    # Numbers are not given again: until another image is written, those that are missing stay in the journal.
+    return Reopened(sandbox, missing, max((number for number, _ in contents.changes), default=record.changes))
 
 
-def _spec(frozen: SandboxSpec, record: SandboxRecord, given: GivenAnew) -> SandboxSpec:
+def _expires_ms(about: Mapping[str, object], record: SandboxRecord) -> int | None:
+    """When it ends, as its journal says: that may have changed since its image was written."""
+    found = about.get("expires_ms")
+    return found if type(found) is int else record.expires_ms
+
+
+def _spec(frozen: SandboxSpec, record: SandboxRecord, given: GivenAnew, expires_ms: int | None) -> SandboxSpec:
     lifetime = given.lifetime or frozen.lifetime
-    if given.lifetime is None and record.expires_ms is not None and not record.persistent:
-        lifetime = replace(lifetime, timeout_seconds=max((record.expires_ms - now_ms()) / 1000, 1.0))
+    if given.lifetime is None and expires_ms is not None and not record.persistent:
+        lifetime = replace(lifetime, timeout_seconds=max((expires_ms - now_ms()) / 1000, 1.0))
     network = record.network if given.network is None else given.network
     return replace(frozen, persistent=record.persistent, network=network, secrets=given.secrets, lifetime=lifetime)
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from ramet.engine.cells.descriptions import row
 from ramet.engine.cells.sandbox import Sandbox
@@ -22,7 +23,7 @@ from ramet.engine.sleeping.hibernation import hibernate
 from ramet.errors import LimitReached, RametError
 from ramet.isolation.files.cache_folders import space_image_name
 
-_FLUSH_SECONDS = 20.0  # for the last checkpoints of an engine that ends
+FLUSH_SECONDS = 20.0  # for the last checkpoints of an engine that ends
 LOOK_SECONDS = 0.05
 ENDING_SECONDS = 5.0  # that an engine may take to end after it was killed
 _ASLEEP_AT_MOST = 1000  # of one key of a server
@@ -90,7 +91,9 @@ class Sleepers:
     async def _look(self, machine: Machine) -> bool:
         """Whether there may be more: an earlier engine of this server that was killed has not ended yet."""
         more = False
-        for name, contents, held in await machine.journals():
+        found = await machine.journals()
+        images = set(await machine.image_names(""))  # after the journals: none of them has got its image since
+        for name, contents, held in found:
             one = _dormant(contents)
             if one is None or one.about.get("server") != self.server:
                 continue
@@ -98,7 +101,7 @@ class Sleepers:
                 continue
             if held:
                 more = more or one.id not in self._kept
-            elif _expired(one.about):
+            elif _expired(one.about) or name not in images:
                 await self._remove(machine, name)
             elif not contents.ended:
                 self.dormant[one.id] = one
@@ -179,22 +182,24 @@ class Sleepers:
             )
 
     def adopt(self, sandbox: Sandbox, journal: Journal, changes: int = 0) -> Checkpoints:
-        """Take over the journal of a sandbox, which begins anew. ``changes``: the last one that its image has."""
-        quotas = self._workshop.quotas
-        journal.introduce(
-            {
-                **row(sandbox),
-                "state": "hibernated",
-                "python": sandbox.spec.template.python,
-                "limits": asdict(sandbox.spec.limits),
-                "server": self.server,
-                "allowance": quotas.allowance_of(sandbox.owner).header(),
-            }
-        )
-        made = Checkpoints(sandbox, journal, self._workshop, self._freeze, self._perform, changes)
+        """Take over the journal of a sandbox. ``changes``: the number of the last one that it has."""
+        about = partial(self._about, sandbox)
+        journal.introduce(about())
+        made = Checkpoints(sandbox, journal, about, self._workshop, self._freeze, self._perform, changes)
         sandbox.keeping = self._kept[sandbox.id] = made
         self.dormant.pop(sandbox.id, None)
         return made
+
+    def _about(self, sandbox: Sandbox) -> dict[str, object]:
+        """What the next engine is to know of a sandbox before it reads its image."""
+        return {
+            **row(sandbox),
+            "state": "hibernated",
+            "python": sandbox.spec.template.python,
+            "limits": asdict(sandbox.spec.limits),
+            "server": self.server,
+            "allowance": self._workshop.quotas.allowance_of(sandbox.owner).header(),
+        }
 
     def hibernate(self, sandbox: Sandbox, caller: Caller) -> Awaitable[int]:
         """Put a sandbox to sleep. The turn is in its queue when this returns. Awaited: bytes on disk.
@@ -203,19 +208,19 @@ class Sleepers:
         """
         if self.server and not sandbox.sleep.asleep:
             self._check_count(sandbox.owner)
-        return self._hibernate(sandbox, hibernate(self._workshop, sandbox, caller, self._retire))
+        return hibernate(self._workshop, sandbox, caller, self._keep, self._retire)
 
-    async def _hibernate(self, sandbox: Sandbox, work: Awaitable[int]) -> int:
-        size = await work
-        if sandbox.id not in self._kept and sandbox.state != "closed":
-            machine = await self._workshop.machine()
-            journal = await machine.open_journal(space_image_name(sandbox.owner, sandbox.id))
-            # While the journal was opened, another call may have hibernated it, too, or closed it.
-            if sandbox.id in self._kept or sandbox.state == "closed":
-                journal.close()
-            else:
-                self.adopt(sandbox, journal)
-        return size
+    async def _keep(self, sandbox: Sandbox) -> None:
+        """Have its journal, so that what is written of it is found, and removed when it ends."""
+        if sandbox.id in self._kept:
+            return
+        machine = await self._workshop.machine()
+        journal = await machine.open_journal(space_image_name(sandbox.owner, sandbox.id))
+        if sandbox.id in self._kept or sandbox.state == "closed":
+            journal.close()
+            sandbox.check_open()
+        else:
+            self.adopt(sandbox, journal)
 
     async def hibernate_if_idle(self, sandbox: Sandbox) -> None:
         """Put an idle sandbox to sleep. A call that comes meanwhile does not wait for it."""
@@ -274,7 +279,7 @@ class Sleepers:
     async def flush(self) -> None:
         """The engine ends: write what has changed since the last checkpoints, for a moment."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSH_SECONDS):
+            async with asyncio.timeout(FLUSH_SECONDS):
                 await asyncio.gather(*(kept.flush() for kept in self._kept.values()), return_exceptions=True)
 
     async def close(self, sandboxes: Iterable[Sandbox]) -> None:

@@ -44,7 +44,7 @@ _PASSING_SECONDS = 3600.0
 _PAGES = re.compile(r"pages(\.[0-9])?")
 _KEY_BYTES = 32
 _SMALL = 4096
-# Of each file of an image that is read whole. The state is the largest: what waits in queues and deleted files, which is
+# Of each file of an image that is read whole. The state is the largest: it has what waits in queues and deleted files,
 # at most 64 MiB (`descriptors/bounds.py`), in base64.
 PART_BYTES_AT_MOST = 128 << 20
 
