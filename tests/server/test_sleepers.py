@@ -103,6 +103,23 @@ def test_sandboxes_on_disk_are_there_again_after_the_engine_was_killed(tmp_path:
 
 
 @pytest.mark.deep("restarts")
+def test_states_of_closed_sandboxes_count_towards_the_disk_of_their_key(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        small = Caller(server.url, server.create_key("small", "--image-mib", "1"))
+        closed = []
+        for _ in range(2):
+            closed.append(small.sandbox(persistent=True))
+            small.run(closed[-1], "import os; data = os.urandom(2 << 20)")
+            assert small.ask("DELETE", f"/v1/sandboxes/{closed[-1]}").status == 204
+        # Both are in memory; for the second there was no room on disk.
+        assert small.ask("POST", f"/v1/spaces/{closed[1]}/resume", {}).status == 201
+        assert server.stop() == 0
+        _again(server, small)
+        found = [small.ask("POST", f"/v1/spaces/{each}/resume", {}) for each in closed]
+        assert [each.status for each in found] == [201, 404], [each.body for each in found]
+
+
+@pytest.mark.deep("restarts")
 def test_a_lifetime_that_was_extended_is_the_one_that_counts_after_a_restart(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         alice = Caller(server.url, server.create_key("alice"))

@@ -224,7 +224,7 @@ class Registry:
             self._idle_memory.closed_one()
         if kept:  # last: writing takes seconds, and memory and quota of the sandbox are free by now
             with suppress(RametError):  # it stays in memory
-                await self._write_kept(sandbox.id, sandbox.owner, record.header())
+                await self._write_kept(sandbox.id, sandbox.owner, record.header(), sandbox.on_disk.size_bytes)
         # Where it could not be frozen, its last checkpoint is what there is.
         await self.sleepers.ended(sandbox, keep)
 
@@ -237,7 +237,7 @@ class Registry:
         if space is None or space.unwritten is None:
             return
         try:
-            await self._write_kept(space_id, owner, space.unwritten)
+            await self._write_kept(space_id, owner, space.unwritten, space.replaced_bytes)
         except RametError as error:
             where = "this server" if self.settings.server else "this program"
             raise RametError(
@@ -245,15 +245,17 @@ class Registry:
                 hint="make room on the disk of the images, and resume it again; `ramet images` lists them",
             ) from error
 
-    async def _write_kept(self, space_id: str, owner: str, record: Mapping[str, object]) -> None:
+    async def _write_kept(
+        self, space_id: str, owner: str, record: Mapping[str, object], replaced_bytes: int
+    ) -> None:
         """Also to disk. Raises RametError; that costs nothing but the way through the next engine."""
         space = self.kept.find(space_id, owner)
         if space is None:
             return  # it was discarded meanwhile
         snapshot = space.snapshot.result()
         async with self.snapshots.held(snapshot):
-            space.unwritten = record
-            written = await kept_states.write(self.workshop, space_id, snapshot, record)
+            space.unwritten, space.replaced_bytes = record, replaced_bytes
+            written = await kept_states.write(self.workshop, space_id, snapshot, record, replaced_bytes)
             space.unwritten = None
             # Tools are not on disk: a state that has some stays in memory, where a resume finds them.
             alone = not (owner or self.settings.server) and snapshot.carried.tools is None

@@ -19,13 +19,15 @@ class KeptState:
     """The last state of a persistent sandbox that has ended, kept under the id of the sandbox.
 
     ``snapshot`` is done when the sandbox is frozen, or fails if it could not be frozen. ``unwritten``: what its image
-    says of the sandbox besides, if that could not be written: then what is on disk is an earlier state, or none.
+    says of the sandbox besides, if that could not be written: then what is on disk is an earlier state, or none, of
+    ``replaced_bytes``.
     """
 
     id: str
     owner: str
     snapshot: asyncio.Future[Snapshot]
     unwritten: Mapping[str, object] | None = None
+    replaced_bytes: int = 0
 
 
 class KeptStates:
