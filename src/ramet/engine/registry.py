@@ -34,6 +34,7 @@ from ramet.isolation.files.walks import Walks
 from ramet.isolation.named_locks import NamedLocks
 from ramet.protocol.values.specs import SandboxSpec
 
+_FREEZE_SECONDS = 1.0  # that an engine which ends waits for last freezes
 _SPACE = re.compile(r"sbx_[0-9a-f]{32}")
 
 
@@ -195,10 +196,12 @@ class Registry:
 
     async def _wait_for_endings(self) -> None:
         """For a moment: what is cancelled below loses what its sandbox did since its last checkpoint."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                while self._endings:
-                    await asyncio.wait(list(self._endings.values()))
+        if self._endings:
+            # Not long for those that are still frozen: their last turn may be behind a cell that does not end.
+            await asyncio.wait(list(self._endings.values()), timeout=_FREEZE_SECONDS)
+        frozen = self._endings.keys() - {sandbox.id for sandbox in self._leaving}
+        if writing := [self._endings[each] for each in frozen]:
+            await asyncio.wait(writing, timeout=FLUSH_SECONDS)
 
     def reopening(self, sandbox_id: str) -> AbstractAsyncContextManager[None]:
         """Inside, no other caller has the sandbox of this id come from disk."""
