@@ -155,13 +155,13 @@ class Survivor:
         told = self.real.run_code(_LOOK, timeout=60).stdout
         fitting = [one for one in self.possible if one.told() == told]
         assert fitting, (told, self.possible, self.done)
-        assert missing in [self.codes[one.cells :] for one in fitting], (missing, fitting, self.codes, self.done)
-        # It was told which cells are missing: until its next image, only those that follow can be missing next time.
-        found = KnownState(fitting[-1].names, fitting[-1].files, len(self.codes))
+        found = [one for one in fitting if missing == self.codes[one.cells :]]
+        assert found, (missing, fitting, self.codes, self.done)
         self.codes.append(_LOOK)
-        self.state = KnownState(found.names, found.files, len(self.codes))
+        self.state = KnownState(found[-1].names, found[-1].files, len(self.codes))
         self.points.clear()
-        self.possible = [found, self.state]
+        # Until its next image it may come back at the same state again, and names all that is missing since then.
+        self.possible = [*found, self.state]
 
     def step(self) -> None:
         changes = (self.assign, self.assign, self.write, self.take)

@@ -24,6 +24,9 @@ class SlowlyEnding:
         self._looks -= 1
         return [(_NAME, lines, self._looks > 0)]
 
+    async def image_names(self, _prefix: str) -> list[str]:
+        return [_NAME]
+
 
 async def test_sandboxes_of_an_engine_that_still_ends_are_waited_for() -> None:
     machine = SlowlyEnding(looks=3)

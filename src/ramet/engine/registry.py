@@ -248,9 +248,7 @@ class Registry:
                 hint="make room on the disk of the images, and resume it again; `ramet images` lists them",
             ) from error
 
-    async def _write_kept(
-        self, space_id: str, owner: str, record: Mapping[str, object], replaced_bytes: int
-    ) -> None:
+    async def _write_kept(self, space_id: str, owner: str, record: Mapping[str, object], replaced_bytes: int) -> None:
         """Also to disk. Raises RametError; that costs nothing but the way through the next engine."""
         space = self.kept.find(space_id, owner)
         if space is None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from functools import partial
 
 from ramet.engine.cells.sandbox import Sandbox
 from ramet.engine.cells.turns import Caller

@@ -3,8 +3,8 @@
     FOLDER/sandboxes/NAME     lines of JSON; the engine that has the sandbox holds a lock on the file
 
 A journal has no MAC. It says which sandboxes there are, when they end, and what is missing after a crash: whoever can
-write it has the rights of its owner already. A crash may cost its last lines, never an image. It is added to, or another
-file takes its place by a rename: on a full disk the old one stays.
+write it has the rights of its owner already. A crash may cost its last lines, never an image. Lines are added, or
+another file takes its place by a rename: on a full disk the old one stays.
 """
 
 from __future__ import annotations
