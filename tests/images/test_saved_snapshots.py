@@ -317,3 +317,38 @@ def test_a_library_that_was_replaced_since_is_named_with_the_cure(store: ImageFo
     said = store.program(program, *arguments, "load")
     assert f"{library} has changed since the image was written" in said
     assert "hint: put that version of it back, or make the image again" in said
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from ramet import Sandbox
+images = Path(sys.argv[1])
+
+def interrupt_when_it_writes():
+    while not any(path.stat().st_size > 8 << 20 for path in images.glob(".new-*/pages")):
+        time.sleep(0.002)
+    os.kill(os.getpid(), signal.SIGINT)
+
+with Sandbox(memory_mib=2048) as sandbox:
+    sandbox.run_code("import os; data = os.urandom(16 << 20)")
+    with sandbox.snapshot() as snapshot:
+        snapshot.save("big")
+    assert sandbox.run_code("import os; data = [os.urandom(64 << 20) for _ in range(8)]", timeout=60).ok
+    with sandbox.snapshot() as snapshot:
+        threading.Thread(target=interrupt_when_it_writes, daemon=True).start()
+        try:
+            snapshot.save("big")
+        except KeyboardInterrupt:
+            print("interrupted")
+        while list(images.glob(".new-*")):
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.deep("load")
+def test_a_save_that_is_given_up_leaves_what_the_name_meant_before(store: ImageFolder) -> None:
+    printed = store.program(INTERRUPTED, str(store.folder / "images"))
+    assert printed.split()[0] == "interrupted"
+    assert store.run("len(data)", template="big")["results"] == [str(16 << 20)]
+    assert not list((store.folder / "images").glob(".new-*"))

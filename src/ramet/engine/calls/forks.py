@@ -45,7 +45,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
     if frame.kind == calls.DROP:
         return empty_answer(registry.snapshots.drop(fields.text(header, "snapshot"), owner))
     if frame.kind == calls.SAVE:
-        return _save(registry, header, owner)
+        return _save(registry, header, owner, caller)
     sandbox = registry.find(fields.text(header, "sandbox"), owner)
     if frame.kind == calls.FORK:
         count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
@@ -103,11 +103,15 @@ async def sandbox_answer(work: Awaitable[Sandbox]) -> dict[str, object]:
     return {"id": sandbox.id, "pid": sandbox.body.pid}
 
 
-async def _save(registry: Registry, header: Mapping[str, object], owner: str | None) -> dict[str, object]:
+async def _save(
+    registry: Registry, header: Mapping[str, object], owner: str | None, caller: Caller
+) -> dict[str, object]:
     name = fields.text(header, "name")
     found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
     if header.get("disk") is True:
-        return {"size_bytes": await save(registry, found, name, Allowance.read(header))}
+        # Without a turn: a snapshot has no queue. A caller that leaves does not want the name to mean this one.
+        work = caller.queue(needs_repl=False)
+        return {"size_bytes": await work.carry_out(lambda: save(registry, found, name, Allowance.read(header)))}
     registry.templates.save(found, name, Allowance.read(header))
     return {}
 
