@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 
 from ramet import AsyncSandbox
-from ramet.doors.gateway.containers.registry import ContainerExpired, ContainersFull, ContainerUnknown
+from ramet.doors.gateway.containers.registry import (
+    ContainerBusy,
+    ContainerExpired,
+    ContainersFull,
+    ContainerUnknown,
+)
 from ramet.doors.gateway.containers.settings import ContainerSettings
 from ramet.doors.gateway.errors import ApiError
 from ramet.doors.gateway.files.refusals import FileUnknown
-from tests.gateway.rooms import ALICE, BOB, Place, a_place, bash, carried_out, content, ends, pieces, python
+from ramet.doors.gateway.running.outcomes import ClientTool
+from tests.gateway.rooms import ALICE, BOB, Place, a_place, bash, carried_out, content, ends, pieces, python, waits
 
 
 @pytest.fixture
@@ -52,6 +58,8 @@ async def test_an_unknown_container_and_one_of_another_owner_look_the_same(place
     for asking in (
         place.containers.describe(BOB, container.id),
         place.containers.fork(BOB, container.id, 1),
+        place.containers.history(BOB, container.id),
+        place.containers.undo(BOB, container.id, 1),
         place.containers.delete(BOB, container.id),
     ):
         with pytest.raises(ContainerUnknown):
@@ -333,3 +341,33 @@ async def test_containers_survive_their_engine_and_go_on_in_another(tmp_path: Pa
         "1",
         "2",
     ]
+
+
+async def test_the_last_calls_in_a_container_can_be_undone(place: Place) -> None:
+    container = await place.container()
+    await carried_out(container, python("x = 1"))
+    await carried_out(container, python("x = 2; open('/tmp/made', 'w').close()"))
+    past = await place.containers.history(ALICE, container.id)
+    assert [point.code for point in past if point.kind == "cell"][-1].startswith("x = 2")
+    row = await place.files.add(ALICE, "given.txt", None, pieces(b"given"))
+    (path,) = await container.upload([row.id])
+    undone = await place.containers.undo(ALICE, container.id, 1)
+    assert len(undone.cell_ids) == 1
+    assert await shown(container, "x") == "1"
+    assert await shown(container, "import os; os.path.exists('/tmp/made')") == "False"
+    # What was uploaded since is uploaded again when a request names it.
+    assert await container.upload([row.id]) == [path]
+    assert await shown(container, f"open({path!r}).read()") == "'given'"
+    for n in (0, 99):
+        with pytest.raises(ApiError) as refused:
+            await place.containers.undo(ALICE, container.id, n)
+        assert refused.value.status == 400
+
+
+async def test_nothing_is_undone_while_code_waits_for_its_client(place: Place) -> None:
+    container = await place.container()
+    run = await container.start(python("await look_up()"), [ClientTool("look_up", "", {"type": "object"})])
+    await waits(run)
+    with pytest.raises(ContainerBusy):
+        await place.containers.undo(ALICE, container.id, 1)
+    await run.abandon()

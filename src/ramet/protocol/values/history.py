@@ -128,7 +128,7 @@ class Undone:
     writable_mounts: tuple[str, ...]  # paths in the sandbox
 
     def __str__(self) -> str:
-        undone = f"undone: {_cells(self.cell_ids)}" if self.cell_ids else "no cell was undone"
+        undone = f"undone: {_cells(self.cell_ids)}" if self.cell_ids else "what was done since, without a cell"
         parts = [f"back at {_place(self.point)}; {undone}"]
         for what, names in (
             ("tool calls", self.tool_calls),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ramet import AsyncSandbox
+from ramet import AsyncSandbox, History, Undone
 from ramet.doors.gateway.containers.kept_sandbox import LOST, KeptSandbox
 from ramet.doors.gateway.containers.records import CellRecords
 from ramet.doors.gateway.containers.refusals import ContainerBusy, ContainerExpired
@@ -26,7 +26,15 @@ from ramet.doors.gateway.running.execution import ExecutionPlace, carry_out
 from ramet.doors.gateway.running.outcomes import CellRequest, ClientTool, Finished
 from ramet.doors.gateway.running.outputs import Outputs
 from ramet.doors.gateway.running.uploads import Uploads
-from ramet.errors import FileError, InvalidArgument, LimitReached, RametError, SandboxClosed, SandboxLost
+from ramet.errors import (
+    FileError,
+    InvalidArgument,
+    LimitReached,
+    PointUnknown,
+    RametError,
+    SandboxClosed,
+    SandboxLost,
+)
 
 # Runs whose outcome a client may still ask for again.
 _RUNS_KEPT = 8
@@ -226,8 +234,7 @@ class Container:
         """Copy it between two cells. Each copy has an id of its own. Raises ContainerBusy."""
         with self.in_use(), self._refusing("it could not be copied"):
             async with self._lock:
-                if not self._quiet:
-                    raise ContainerBusy(self.id, [call.id for call in self._run.calls] if self._run else [])
+                self._check_quiet()
                 await self._awake()
                 return [self._copy(kept) for kept in await self._kept.copies(n)]
 
@@ -245,6 +252,29 @@ class Container:
         copy = Container(self.owner, self._settings, self._files, self._store, self._clock, stored=known, kept=kept)
         copy._outputs = self._outputs.copy()
         return copy
+
+    async def history(self) -> History:
+        """The calls that ran in it, and which states are still kept. Raises ContainerBusy."""
+        with self.held(), self._refusing("it could not be read"):
+            async with self._lock:
+                self._check_quiet()
+                return await (await self._awake()).history()
+
+    async def undo(self, n: int) -> Undone:
+        """Go back to the state before the last calls. Raises ContainerBusy, or ApiError if that state is not kept."""
+        with self.in_use(), self._refusing("nothing was undone in it"):
+            async with self._lock:
+                self._check_quiet()
+                try:
+                    undone = await (await self._awake()).undo(n)
+                except (InvalidArgument, PointUnknown) as error:
+                    raise invalid(error.message) from error
+                self._state_changed()
+                return undone
+
+    def _check_quiet(self) -> None:
+        if not self._quiet:
+            raise ContainerBusy(self.id, [call.id for call in self._run.calls] if self._run else [])
 
     async def sandbox_between_cells(self) -> AsyncSandbox | None:
         """The sandbox, for reading. None while code runs or waits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from ramet import AsyncFiles, AsyncSandbox
+from ramet import AsyncFiles, AsyncSandbox, History, Undone
 from ramet.doors.gateway.containers.container import Container
 from ramet.doors.gateway.containers.records import CellRecord
 from ramet.doors.gateway.containers.settings import ContainerSettings
@@ -94,6 +94,36 @@ async def _files(files: AsyncFiles) -> list[dict[str, object]] | None:
                 modified_at = timestamp(entry.modified_seconds)
                 found.append({"path": path, "size_bytes": entry.size_bytes, "modified_at": modified_at})
     return sorted(found, key=lambda one: str(one["path"]))
+
+
+def history_object(found: History) -> dict[str, object]:
+    """The past of a container: one entry for each call of code execution, the oldest first."""
+    return {
+        "data": [
+            {
+                "id": point.id,
+                "code": point.code,
+                "outcome": point.outcome,
+                "kept": point.kept,
+                "note": point.note,
+            }
+            for point in found.points
+        ],
+        "taking": found.taking,
+        "note": found.note,
+    }
+
+
+def undone_object(container_id: str, undone: Undone) -> dict[str, object]:
+    """What an undo has done, and what has happened since the state that it led to and stays."""
+    return {
+        "id": container_id,
+        "type": "container_undone",
+        "point": undone.point.id,
+        "undone_calls": len(undone.cell_ids),
+        "tool_calls": list(undone.tool_calls),
+        "connections": list(undone.connections),
+    }
 
 
 def _cell(record: CellRecord) -> dict[str, object]:

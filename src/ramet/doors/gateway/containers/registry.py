@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ramet import AsyncSandbox
+from ramet import AsyncSandbox, History, Undone
 from ramet.doors.gateway.containers import descriptions
 from ramet.doors.gateway.containers.container import Container, new_id
 from ramet.doors.gateway.containers.kept_sandbox import LOST
@@ -101,6 +101,14 @@ class Containers:
             await self._make_room(owner, n)
             children = await container.fork(n)
         return [self._add(child) for child in children]
+
+    async def history(self, owner: str, container_id: str) -> History:
+        """The past of a container. Raises ApiError."""
+        return await self._find(owner, container_id).history()
+
+    async def undo(self, owner: str, container_id: str, n: int = 1) -> Undone:
+        """Take a container back to the state before its last calls. Raises ApiError."""
+        return await self._find(owner, container_id).undo(n)
 
     async def delete(self, owner: str, container_id: str) -> None:
         """End a container, also one that is busy."""

@@ -1,4 +1,4 @@
-"""`/v1/containers`: list, describe, fork and delete containers."""
+"""`/v1/containers`: list, describe, fork, undo in and delete containers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ramet.doors.gateway.code_side import CodeSide
-from ramet.doors.gateway.containers.descriptions import container_object
+from ramet.doors.gateway.containers.descriptions import container_object, history_object, undone_object
 from ramet.doors.gateway.encoding import to_json
 from ramet.doors.gateway.errors import ApiError, invalid
 from ramet.doors.gateway.files.routes import OwnerOf
@@ -33,6 +33,13 @@ def routes(rooms: CodeSide, owner_of: OwnerOf) -> list[Route]:
         children = await containers.fork(owner, container_id, await _count(request))
         return _json({"data": [container_object(child) for child in children]})
 
+    async def history(request: Request) -> Response:
+        return _json(history_object(await containers.history(owner_of(request), request.path_params["container_id"])))
+
+    async def undo(request: Request) -> Response:
+        owner, container_id = owner_of(request), request.path_params["container_id"]
+        return _json(undone_object(container_id, await containers.undo(owner, container_id, await _count(request))))
+
     async def delete(request: Request) -> Response:
         container_id = request.path_params["container_id"]
         await containers.delete(owner_of(request), container_id)
@@ -43,6 +50,8 @@ def routes(rooms: CodeSide, owner_of: OwnerOf) -> list[Route]:
         Route("/v1/containers/{container_id}", describe, methods=["GET"]),
         Route("/v1/containers/{container_id}", delete, methods=["DELETE"]),
         Route("/v1/containers/{container_id}/fork", fork, methods=["POST"]),
+        Route("/v1/containers/{container_id}/history", history, methods=["GET"]),
+        Route("/v1/containers/{container_id}/undo", undo, methods=["POST"]),
     ]
 
 
