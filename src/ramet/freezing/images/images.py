@@ -352,8 +352,7 @@ class Images:
                 imported=source.imported,
             )
             manifest.check()
-            store.commit(new, manifest, source.name)
-            return store.size(new.id)
+            return store.commit(new, manifest, source.name)
 
     def room_for(self, store: ImageStore, name: str) -> int:
         """Bytes that an image of this name may take that comes from elsewhere. Blocks."""

@@ -146,7 +146,7 @@ class SandboxImages:
             return await self._images.used(name, lambda opened: self._load(opened, name))
         except FAILURES as error:
             why = self._images.note(f"the image {name!r} was not used", error)
-            hint = getattr(error, "hint", None) or "`ramet images` lists what is on disk, `ramet images verify` checks it"
+            hint = getattr(error, "hint", None) or "`ramet images verify` checks what is on disk"
             raise ImageRefused(f"the image on disk cannot be used: {why}", hint=hint) from error
 
     async def _load(self, opened: OpenImage, name: str) -> tuple[Frozen, dict[str, Any]]:

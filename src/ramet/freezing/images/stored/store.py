@@ -192,23 +192,30 @@ class ImageStore:
             with contextlib.suppress(FileNotFoundError):  # it was committed
                 _remove(self._images, name)
 
-    def commit(self, new: NewImage, manifest: Manifest, name: str) -> None:
-        """Make the image complete, then give it the name. The image that had the name before is removed."""
+    def commit(self, new: NewImage, manifest: Manifest, name: str) -> int:
+        """Make the image complete, then give it the name. The image that had the name before is removed.
+
+        Returns its size in bytes.
+        """
         data = manifest.encode()
         _check_readable("manifest.json", data, MANIFEST_BYTES_AT_MOST)
         _write(new.folder, "manifest.json", data)
         _write(new.folder, "manifest.mac", self._mac(data))
         os.fsync(new.folder)
+        size = _size_of(new.folder)
         os.rename(f".new-{new.id}", new.id, src_dir_fd=self._images, dst_dir_fd=self._images)
         os.fsync(self._images)
         before = None
         with contextlib.suppress(ImageRefused):
             before = self.find(name)
         _replace(self._names, _checked_name(name), new.id.encode("ascii"))
-        # Checked before the old one goes: another engine may have removed the new one while it had no name.
-        os.stat(new.id, dir_fd=self._images)
+        # Checked before the old one goes: another engine may have removed the new one while it had no name. If the name
+        # means yet another one by now, that engine has saved by it after us, and removed ours.
+        if self.find(name) == new.id:
+            os.stat(new.id, dir_fd=self._images)
         if before is not None and before != new.id:
             self.remove(before)
+        return size
 
     def _mac(self, data: bytes) -> bytes:
         return hmac.digest(self._key, data, "sha256")
@@ -472,11 +479,15 @@ def _replace(folder: int, name: str, data: bytes) -> None:
 def _size(images: int, name: str) -> int:
     folder = os.open(name, _FOLDER, dir_fd=images)
     try:
-        found = [os.stat(entry, dir_fd=folder) for entry in os.listdir(folder)]
-        # A page file that several images share counts in equal parts.
-        return sum(each.st_blocks * 512 // max(1, each.st_nlink) for each in found)
+        return _size_of(folder)
     finally:
         os.close(folder)
+
+
+def _size_of(folder: int) -> int:
+    found = [os.stat(entry, dir_fd=folder) for entry in os.listdir(folder)]
+    # A page file that several images share counts in equal parts.
+    return sum(each.st_blocks * 512 // max(1, each.st_nlink) for each in found)
 
 
 def _remove(images: int, name: str) -> None:
