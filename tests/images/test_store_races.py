@@ -25,7 +25,7 @@ def save(store: ImageStore, like: str, name: str) -> tuple[str, int]:
 
 
 def test_a_save_that_another_overtakes_has_worked(warm_store: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another engine saves by the same name between the moment at which it leads to an image and the next look at it."""
+    """Another engine saves by the same name right after it has come to lead to our image."""
     ours, theirs = open_store(warm_store.folder), open_store(warm_store.folder)
     template = warm_store.image.name
     real = store_module._replace
