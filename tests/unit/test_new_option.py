@@ -1,4 +1,4 @@
-"""A new option of a sandbox is written in at most three files, and is then known to every door.
+"""A new option of a sandbox, or of an operation on one, is written in few files, and is then known to every door.
 
 The test invents one, adds it to a copy of the package, and looks where it arrives.
 """
@@ -28,6 +28,20 @@ EDITS = {
         )
     ],
     "client/asynchronous/sandbox.py": [_KEYWORD, _PASSED_ON],
+}
+# The same for one of `undo`: what is replaced, by what.
+UNDO_EDITS = {
+    "protocol/values/operation_options.py": [
+        (
+            "    n: int = option(",
+            '    reason: str | None = option(TEXT, "Why", http_help="Why.", schema={"maxLength": 50}, '
+            'command_line=CommandLine("--reason", "why", "TEXT"))\n    n: int = option(',
+        )
+    ],
+    "client/asynchronous/sandbox.py": [
+        ("async def undo(self, n: int = 1)", "async def undo(self, n: int = 1, reason: str | None = None)"),
+        ("UndoOptions(n=n)", "UndoOptions(n=n, reason=reason)"),
+    ],
 }
 GENERATOR = Path(__file__).resolve().parents[2] / "tools" / "generate-sync"
 
@@ -103,14 +117,103 @@ assert thawed.whole(frozen).nickname == "f"
 assert ThawSpec.read(creation.thaw(SandboxOptions(), "snp_1", "me")).whole(frozen).nickname == "e"
 """
 
+UNDO_PROGRAM = """
+import asyncio
+from contextlib import nullcontext
+
+from ramet.cli import main
+from ramet.cli.sandboxes import undo
+from ramet.client.asynchronous.sandbox import AsyncSandbox
+from ramet.client.blocking.sandbox import Sandbox
+from ramet.client.drivers import asynchronous, blocking
+from ramet.client.handle import SandboxHandle
+from ramet.doors.http.documentation import openapi
+from ramet.doors.http.requests.bodies import JsonBody
+from ramet.doors.http.requests.exchange import RequestExchange
+from ramet.doors.http.routes import history
+from ramet.errors import InvalidArgument
+from ramet.protocol import calls
+from ramet.protocol.frames import TO_ENGINE, FrameDecoder
+from ramet.protocol.values.operation_options import UndoOptions
+
+sent = []
+
+def keep(engine, operation):
+    frame, = FrameDecoder(TO_ENGINE).feed(next(operation))
+    assert frame.kind == calls.UNDO
+    sent.append(UndoOptions.read(frame.header))
+    raise InvalidArgument("kept")
+
+async def keep_later(engine, operation):
+    keep(engine, operation)
+
+class NoEngine:
+    remote = running = False
+
+    def check(self):
+        pass
+
+def of(kind):
+    return kind._adopted(SandboxHandle(NoEngine(), "sbx_1"))
+
+def refused(function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except InvalidArgument as error:
+        return error
+    raise AssertionError("not refused")
+
+blocking.perform, asynchronous.perform = keep, keep_later
+
+# keywords
+refused(of(Sandbox).undo, 2, reason="a")
+refused(asyncio.run, of(AsyncSandbox).undo(reason="b"))
+assert refused(of(Sandbox).undo, reason=5).argument == "reason"
+
+# the command line
+undo.server, undo.find = lambda chosen: nullcontext(""), lambda url, sandbox_id: of(Sandbox)
+assert main.main(["undo", "sbx_1", "3", "--reason", "c"]) == 1
+assert [(one.n, one.reason) for one in sent] == [(2, "a"), (1, "b"), (3, "c")]
+
+# over HTTP
+class Exchange:
+    owner = "me"
+    read_options = RequestExchange.read_options
+
+    def __init__(self, **given):
+        self.given = given
+
+    async def read_fields(self):
+        return JsonBody(self.given)
+
+async def ask(exchange, kind, header):
+    sent.append(UndoOptions.read(header))
+    raise InvalidArgument("kept")
+
+history.ask = ask
+refused(asyncio.run, history.undo(Exchange(reason="d", n=4.0), "sbx_1"))
+assert (sent[-1].n, sent[-1].reason) == (4, "d")
+assert refused(asyncio.run, history.undo(Exchange(reason=5), "sbx_1")).argument == "reason"
+assert refused(asyncio.run, history.undo(Exchange(raison="d"), "sbx_1")).hint == "fields: n, reason"
+operation = openapi.document()["paths"]["/v1/sandboxes/{sandbox_id}/undo"]["post"]
+described = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]["reason"]
+assert described == {"type": ["string", "null"], "maxLength": 50, "description": "Why."}
+"""
+
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A copy of what is installed, with the option."""
+def copied(tmp_path: Path) -> Path:
+    """A copy of what is installed."""
     copy = tmp_path / "ramet"
     shutil.copytree(Path(ramet.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture
+def package(copied: Path) -> Path:
+    """With the option of a sandbox."""
     for name, edits in EDITS.items():
-        source = (copy / name).read_text()
+        source = (copied / name).read_text()
         for line, added in edits:
             assert line in source
             source = "".join(
@@ -119,15 +222,34 @@ def package(tmp_path: Path) -> Path:
                 else before
                 for before in source.splitlines(keepends=True)
             )
-        (copy / name).write_text(source)
-    subprocess.run([sys.executable, GENERATOR, "--client", copy / "client"], check=True, timeout=WAIT_SECONDS)
-    return tmp_path
+        (copied / name).write_text(source)
+    return _generated(copied)
+
+
+def _generated(copied: Path) -> Path:
+    """With the blocking client made anew. Returns the folder to import from."""
+    subprocess.run([sys.executable, GENERATOR, "--client", copied / "client"], check=True, timeout=WAIT_SECONDS)
+    return copied.parent
 
 
 def test_an_option_that_few_files_describe_arrives_at_the_engine_from_every_door(package: Path) -> None:
     assert len(EDITS) <= 3
+    _runs(PROGRAM, package)
+
+
+def test_an_option_of_an_operation_arrives_at_the_engine_from_every_door(copied: Path) -> None:
+    for name, edits in UNDO_EDITS.items():
+        source = (copied / name).read_text()
+        for before, after in edits:
+            assert source.count(before) == 1
+            source = source.replace(before, after)
+        (copied / name).write_text(source)
+    _runs(UNDO_PROGRAM, _generated(copied))
+
+
+def _runs(program: str, package: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::ResourceWarning", "-c", PROGRAM],
+        [sys.executable, "-W", "ignore::ResourceWarning", "-c", program],
         env={**os.environ, "PYTHONPATH": str(package), "RAMET_URL": ""},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ramet.cli.described_options import add_option
 from ramet.cli.network_options import add_network_options, chosen_network
 from ramet.client.arguments import Mount
 from ramet.client.blocking.forks import Snapshot
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.options import FLAG, CommandLine, options_of
+from ramet.protocol.values.options import CommandLine, options_of
 from ramet.protocol.values.requests import SandboxOptions
 
 
@@ -20,18 +21,8 @@ def add_sandbox_options(parser: argparse.ArgumentParser, command: str) -> None:
     """Those that ``SandboxOptions`` describes for this command, and those of the network."""
     known = options_of(SandboxOptions)
     for name, option in _offered().items():
-        if command not in option.commands:
-            continue
-        if option.repeated:
-            parser.add_argument(
-                option.flag, dest=name, action="append", default=[], metavar=option.metavar, help=option.help
-            )
-        elif known[name].kind is FLAG:
-            parser.add_argument(option.flag, dest=name, action="store_true", default=None, help=option.help)
-        else:
-            parser.add_argument(
-                option.flag, dest=name, type=known[name].kind.parse, metavar=option.metavar, help=option.help
-            )
+        if command in option.commands:
+            add_option(parser, name, known[name], option)
     add_network_options(parser)
 
 

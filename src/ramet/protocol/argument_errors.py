@@ -20,6 +20,19 @@ def kind_of(value: object) -> Words:
     return Words("None" if value is None else f"an {name}" if name[0] in "aeiouAEIO" else f"a {name}")
 
 
+def kind_in_json(value: object) -> Words:
+    """Describe a value's type as JSON calls it: 'a string', 'an object', 'null'. Does not show the value."""
+    if value is None:
+        return Words("null")
+    if isinstance(value, bool):
+        return Words("true" if value else "false")
+    if isinstance(value, dict):
+        return Words("an object")
+    if isinstance(value, list):
+        return Words("an array")
+    return Words("a string" if isinstance(value, str) else "a number")
+
+
 def must(
     argument: str, requirement: str, got: object, *, subject: str | None = None, hint: str | None = None
 ) -> InvalidArgument:

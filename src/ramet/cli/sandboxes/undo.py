@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from ramet.cli.described_options import add_options, given_options
 from ramet.cli.output import print_record, progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
+from ramet.protocol.values.operation_options import UndoOptions
 
 _EXAMPLES = """\
 examples:
@@ -20,13 +22,13 @@ def add_command(commands: Commands) -> None:
     parser = new_command(commands, "undo", "take back the last cells of a sandbox", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser)
-    parser.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="number of cells (default: 1)")
+    add_options(parser, UndoOptions)
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(run=run)
 
 
 def run(chosen: argparse.Namespace) -> int:
     with server(chosen) as url, progress("undoing"):
-        found = find(url, chosen.sandbox).undo(chosen.count)
+        found = find(url, chosen.sandbox).undo(**given_options(chosen, UndoOptions))
     print_record(found, chosen.json)
     return 0

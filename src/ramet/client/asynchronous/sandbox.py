@@ -32,6 +32,7 @@ from ramet.protocol.checks import Language
 from ramet.protocol.values.forks import Diff, ForkInfo
 from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
+from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import Event, Result, SandboxInfo
 from ramet.protocol.values.takes import Taken, TakeSpec
@@ -562,7 +563,7 @@ class AsyncSandbox(AsyncSandboxBase):
         InvalidArgument if there were fewer cells.
         """
         handle = self._created()
-        return await asynchronous.perform(handle.engine, history_operations.undo(handle.open(), n))
+        return await asynchronous.perform(handle.engine, history_operations.undo(handle.open(), UndoOptions(n=n)))
 
     async def hibernate(self) -> int:
         """Write the sandbox to disk and give up its memory and processes. Returns the bytes that it takes there.
@@ -580,7 +581,8 @@ class AsyncSandbox(AsyncSandboxBase):
         Raises PointUnknown if the state of the point is not kept, InvalidArgument for what cannot be an id.
         """
         handle = self._created()
-        return await asynchronous.perform(handle.engine, history_operations.rewind(handle.open(), point))
+        rewinding = history_operations.rewind(handle.open(), RewindOptions(point=point))
+        return await asynchronous.perform(handle.engine, rewinding)
 
     async def merge_into(self, winner: Sandbox | AsyncSandbox) -> None:
         """Replace the state of this sandbox with the winner's. This id stays, and the winner's id no longer exists.

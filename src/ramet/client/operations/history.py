@@ -5,7 +5,8 @@ from __future__ import annotations
 from ramet.client.operations.steps import Operation, ask, check_may_wait
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.values.history import History, Undone, check_undo_count, point_id
+from ramet.protocol.values.history import History, Undone
+from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
 
 
 def history(sandbox_id: str) -> Operation[History]:
@@ -13,15 +14,15 @@ def history(sandbox_id: str) -> Operation[History]:
     return ask(encode(calls.HISTORY, {"sandbox": sandbox_id}), History.read)
 
 
-def undo(sandbox_id: str, count: int) -> Operation[Undone]:
-    """Bring a sandbox back to its state before the last ``count`` cells."""
-    check_undo_count(count)
+def undo(sandbox_id: str, asked: UndoOptions) -> Operation[Undone]:
+    """Bring a sandbox back to its state before its last cells."""
+    asked.check()
     check_may_wait(sandbox_id)
-    return ask(encode(calls.UNDO, {"sandbox": sandbox_id, "count": count}), Undone.read)
+    return ask(encode(calls.UNDO, {"sandbox": sandbox_id, **asked.header()}), Undone.read)
 
 
-def rewind(sandbox_id: str, point: object) -> Operation[Undone]:
+def rewind(sandbox_id: str, asked: RewindOptions) -> Operation[Undone]:
     """Bring a sandbox back to a kept state."""
-    found = point_id(point)
+    asked.check()
     check_may_wait(sandbox_id)
-    return ask(encode(calls.REWIND, {"sandbox": sandbox_id, "point": found}), Undone.read)
+    return ask(encode(calls.REWIND, {"sandbox": sandbox_id, **asked.header()}), Undone.read)

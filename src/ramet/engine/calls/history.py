@@ -14,7 +14,7 @@ from ramet.engine.registry import Registry
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame
-from ramet.protocol.values.history import check_undo_count
+from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
 
 
 def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[bytes], None]) -> Answer:
@@ -24,11 +24,9 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[byte
     if frame.kind == calls.HISTORY:
         return _history(sandbox)
     if frame.kind == calls.UNDO:
-        count = fields.whole(header, "count")
-        check_undo_count(count)
-        return _undone(undo(registry, sandbox, count, caller))
+        return _undone(undo(registry, sandbox, UndoOptions.read(header).n, caller))
     if frame.kind == calls.REWIND:
-        return _undone(rewind(registry, sandbox, fields.text(header, "point"), caller))
+        return _undone(rewind(registry, sandbox, RewindOptions.read(header).point_id, caller))
     raise ProtocolError(f"a call of unknown kind {frame.kind}")
 
 

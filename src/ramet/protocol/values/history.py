@@ -9,7 +9,6 @@ from typing import Literal, overload
 from ramet.errors import ProtocolError
 from ramet.protocol import fields
 from ramet.protocol.argument_errors import kind_of, must
-from ramet.protocol.checks import check_whole
 from ramet.protocol.lazy_dataclasses import dataclass
 
 CODE_CHARACTERS = 200  # kept of the code of a cell
@@ -149,10 +148,6 @@ class Undone:
             connections=fields.texts(header, "connections"),
             writable_mounts=fields.texts(header, "writable_mounts"),
         )
-
-
-def check_undo_count(count: object) -> None:
-    check_whole("n", count, 1, UNDO_AT_MOST)
 
 
 def point_id(point: object, argument: str = "point") -> str:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NoReturn
 
+from ramet.errors import InvalidArgument
 from ramet.protocol import checks
-from ramet.protocol.argument_errors import kind_of, must, unknown_field
+from ramet.protocol.argument_errors import kind_in_json, must, unknown_field, wrong_argument
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import network_request, read_network, read_secrets, secrets_request
 
@@ -29,17 +30,19 @@ class Kind:
     write: Callable[[Any], object] = lambda value: value
     check: Check | None = None
     parse: Callable[[str], Any] = str  # a text of the command line; what is more than one word is parsed there
+    words: str = "given"  # what a value must be, for the error about one that is missing
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """An option of the commands that make sandboxes."""
+    """How commands offer an option. ``commands`` says which of those that make sandboxes do."""
 
-    flag: str
+    flag: str  # empty: an argument by its place
     help: str
     metavar: str
     repeated: bool = False
     commands: tuple[str, ...] = ("run", "shell", "create")
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Option:
     schema: Schema
     http_help: str
     http_name: str
+    frame_name: str
+    required: bool
     keyword: bool
     embedded_only: bool
     said_each_time: bool
@@ -68,6 +73,8 @@ def option(
     schema: Schema | None = None,
     http_help: str = "",
     http_name: str = "",
+    frame_name: str = "",
+    required: bool = False,
     keyword: bool = True,
     embedded_only: bool = False,
     said_each_time: bool = False,
@@ -76,9 +83,10 @@ def option(
     """A field of a dataclass.
 
     ``check`` is for values that are given, and replaces the check of the kind. ``schema`` adds bounds to the JSON
-    schema. ``http_help`` describes the option in OpenAPI, ``http_name`` is its name there if that is another.
-    ``keyword``: whether it is an argument of ``Sandbox``. ``embedded_only``: a server refuses it.
-    ``said_each_time``: a sandbox that is made from a snapshot does not have it from there.
+    schema. ``http_help`` describes the option in OpenAPI, ``http_name`` is its name there if that is another, and
+    ``frame_name`` the one in frames. ``required``: it has no default, and null is refused. ``keyword``: whether it is
+    an argument of ``Sandbox``. ``embedded_only``: a server refuses it. ``said_each_time``: a sandbox that is made from
+    a snapshot does not have it from there.
     """
     described = Option(
         kind,
@@ -88,12 +96,15 @@ def option(
         {**kind.schema, **(schema or {})},
         http_help,
         http_name,
+        frame_name,
+        required,
         keyword,
         embedded_only,
         said_each_time,
         command_line,
     )
-    return dataclasses.field(default=default, metadata={"option": described})
+    metadata = {"option": described}
+    return dataclasses.field(metadata=metadata) if required else dataclasses.field(default=default, metadata=metadata)
 
 
 @cache
@@ -114,30 +125,53 @@ def read_options(struct: type, header: Mapping[str, object], strict: bool = True
         for name in header:
             if name not in known:
                 raise unknown_field(str(name), known)
-    return {name: read_option(known[name], name, header[name]) for name in known if name in header}
+    found = {}
+    for name, described in known.items():
+        field = described.frame_name or name
+        if field in header:
+            found[name] = read_option(described, name, header[field])
+        elif described.required:
+            raise missing_option(described, name)
+    return found
 
 
 def read_option(described: Option, name: str, value: object) -> Any:
     """``name`` is what an error calls the option."""
+    if value is None and described.required:
+        raise missing_option(described, name)
     return None if value is None and described.default is None else described.kind.read(name, value)
 
 
-def write_options(struct: type, values: object) -> dict[str, object]:
-    """The options as JSON. Those that have their default are left out."""
-    given = ((name, described, getattr(values, name)) for name, described in options_of(struct).items())
-    return {name: described.kind.write(value) for name, described, value in given if value != described.default}
+def missing_option(described: Option, name: str) -> InvalidArgument:
+    return wrong_argument(name, f"{name} is missing; it must be {described.kind.words}")
+
+
+def write_options(struct: type, values: object, defaults: bool = False) -> dict[str, object]:
+    """The options as JSON. Those that have their default are left out, or with ``defaults`` those that are None."""
+    found = {}
+    for name, described in options_of(struct).items():
+        value = getattr(values, name)
+        said = value is not None if defaults else value != described.default
+        if said:
+            found[described.frame_name or name] = described.kind.write(value)
+    return found
 
 
 def check_options(struct: type, values: object) -> None:
     """Raise InvalidArgument for an option that is given and not allowed."""
     for name, described in options_of(struct).items():
         value = getattr(values, name)
-        if described.check is not None and value is not described.default:
+        if described.check is not None and (described.required or value is not described.default):
             described.check(name, value)
 
 
 def wrong_kind(name: str, value: object, allowed: str) -> NoReturn:
-    raise must(name, f"be {allowed}", kind_of(value))  # never the value: it may be that of a secret or a variable
+    raise must(name, f"be {allowed}", kind_in_json(value))  # never the value: it may be that of a secret or a variable
+
+
+def _wrong_scalar(name: str, value: object, allowed: str) -> NoReturn:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    raise must(name, f"be {allowed}", value if number else kind_in_json(value))
 
 
 def whole_from(least: int, most: int = 2**43) -> Check:
@@ -145,41 +179,47 @@ def whole_from(least: int, most: int = 2**43) -> Check:
 
 
 def _text(name: str, value: object) -> str:
+    return value if isinstance(value, str) else _wrong_scalar(name, value, "a string")
+
+
+def _part(name: str, value: object) -> str:
     return value if isinstance(value, str) else wrong_kind(name, value, "a string")
 
 
 def _whole(name: str, value: object) -> int:
+    if type(value) is float and value.is_integer():
+        value = int(value)  # JSON has one kind of number: 3.0 is 3
     # bool is an int in Python, not in JSON.
-    return value if type(value) is int else wrong_kind(name, value, "a whole number")
+    return value if type(value) is int else _wrong_scalar(name, value, "a whole number")
 
 
 def _number(name: str, value: object) -> float:
-    return value if type(value) is float or type(value) is int else wrong_kind(name, value, "a number")
+    return value if type(value) is float or type(value) is int else _wrong_scalar(name, value, "a number")
 
 
 def _flag(name: str, value: object) -> bool:
-    return value if isinstance(value, bool) else wrong_kind(name, value, "true or false")
+    return value if isinstance(value, bool) else _wrong_scalar(name, value, "true or false")
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         wrong_kind(name, value, "an array of strings")
-    return tuple(_text(name, entry) for entry in value)
+    return tuple(_part(name, entry) for entry in value)
 
 
 def _pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
         wrong_kind(name, value, "an object of strings")
-    return tuple((_text(name, key), _text(name, entry)) for key, entry in value.items())
+    return tuple((_part(name, key), _part(name, entry)) for key, entry in value.items())
 
 
 def _check_text(name: str, value: object) -> None:
     _text(name, value)
 
 
-TEXT = Kind(_text, {"type": "string"}, check=_check_text)
-WHOLE = Kind(_whole, {"type": "integer"}, check=whole_from(-(2**43)), parse=int)
-NUMBER = Kind(_number, {"type": "number"}, parse=float)
+TEXT = Kind(_text, {"type": "string"}, check=_check_text, words="a string")
+WHOLE = Kind(_whole, {"type": "integer"}, check=whole_from(-(2**43)), parse=int, words="a whole number")
+NUMBER = Kind(_number, {"type": "number"}, parse=float, words="a number")
 FLAG = Kind(_flag, {"type": "boolean"}, check=lambda name, value: checks.check_flag(value, name))
 TEXTS = Kind(_texts, {"type": "array", "items": {"type": "string"}}, list)
 PAIRS = Kind(_pairs, {"type": "object", "additionalProperties": {"type": "string"}}, dict)

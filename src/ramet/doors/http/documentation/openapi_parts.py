@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ramet.doors.http.requests.exchange import Handler
+from ramet.protocol.values.options import Option, options_of
 
 Schema = Mapping[str, object]
 Part = dict[str, object]
@@ -103,6 +104,29 @@ def content(schema: Schema, example: object = None, kind: str = JSON) -> Part:
 
 def body(schema: Schema, example: object = None, *, required: bool = True, kind: str = JSON) -> Part:
     return {"required": required, "content": content(schema, example, kind)}
+
+
+def option(described: Option, help: str | None = None, named: Schema | None = None) -> Part:
+    """The schema of an option. Null is as good as nothing, unless it is required.
+
+    ``help`` replaces its description; ``named`` adds what refers to schemas with names.
+    """
+    schema = {**described.schema, **(named or {})}
+    null = [] if described.required else [None]
+    if null and "type" in schema:
+        schema["type"] = [schema["type"], "null"]
+    if isinstance(choices := schema.get("enum"), list):
+        schema["enum"] = [*choices, *null]
+    said = described.http_help if help is None else help
+    return {**schema, **({"description": said} if said else {})}
+
+
+def options_body(struct: type, example: object, *, required: bool | None = None) -> Part:
+    """A body whose fields are the options of a struct. It may be left out if none of them is required, unless said."""
+    offered = {name: described for name, described in options_of(struct).items() if not described.embedded_only}
+    needed = [described.http_name or name for name, described in offered.items() if described.required]
+    schema = record({one.http_name or name: option(one) for name, one in offered.items()}, required=needed)
+    return body(schema, example, required=bool(needed) if required is None else required)
 
 
 # Fields that are not known are refused, so even a body without any is described.

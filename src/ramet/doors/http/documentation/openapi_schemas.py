@@ -14,12 +14,7 @@ def option_schema(name: str, help: str | None = None) -> api.Part:
 
     ``help`` takes the place of its description; an empty one is left out.
     """
-    option = options_of(SandboxOptions)[name]
-    schema = {**option.schema, **_WITH_REFERENCES.get(name, {})}
-    if "type" in schema:
-        schema["type"] = [schema["type"], "null"]
-    described = option.http_help if help is None else help
-    return {**schema, **({"description": described} if described else {})}
+    return api.option(options_of(SandboxOptions)[name], help, _WITH_REFERENCES.get(name))
 
 
 def _fields_of_a_new_sandbox() -> dict[str, api.Schema]:

@@ -7,9 +7,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from ramet.protocol.argument_errors import Words, must, unknown_field, wrong_argument
+from ramet.protocol.argument_errors import kind_in_json, must, unknown_field, wrong_argument
+from ramet.protocol.values.operation_options import OperationOptions
+from ramet.protocol.values.options import missing_option, options_of, read_option
+
+Options = TypeVar("Options", bound=OperationOptions)
 
 _SHOWN_CHARACTERS = 80
 
@@ -37,7 +41,7 @@ def parse_object(data: bytes) -> dict[str, object]:
     except ValueError as error:
         raise wrong_argument("body", f"the body must be a JSON object; it is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise must("body", "be a JSON object", _kind(value), subject="the body")
+        raise must("body", "be a JSON object", kind_in_json(value), subject="the body")
     if b"\\u" in data:
         _check_text(value)
     return value
@@ -119,6 +123,26 @@ class JsonBody:
         if unknown:
             raise unknown_field(next(iter(unknown)), sorted(self._known))
 
+    def options(self, struct: type[Options]) -> Options:
+        """All fields, as the arguments that ``struct`` describes. Raises InvalidArgument for one that is not allowed.
+
+        Null is as good as nothing.
+        """
+        given = {}
+        described_by: type = struct
+        for name, described in options_of(described_by).items():
+            if described.embedded_only:
+                continue
+            field = described.http_name or name
+            if self._given(field):
+                given[name] = read_option(described, field, self._fields[field])
+            elif described.required:
+                raise missing_option(described, field)
+        self.done()
+        options = struct(**given)
+        options.check()
+        return options
+
     def text(self, name: str) -> str:
         value = self._take(name)
         return value if isinstance(value, str) else _wrong(name, value, "a string")
@@ -186,16 +210,4 @@ def _wrong(name: str, value: object, allowed: str) -> NoReturn:
     if value is None:
         raise wrong_argument(name, f"{name} is missing; it must be {allowed}")
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    raise must(name, f"be {allowed}", value if number else _kind(value))
-
-
-def _kind(value: object) -> Words:
-    if value is None:
-        return Words("null")
-    if isinstance(value, bool):
-        return Words("true" if value else "false")
-    if isinstance(value, dict):
-        return Words("an object")
-    if isinstance(value, list):
-        return Words("an array")
-    return Words("a string" if isinstance(value, str) else "a number")
+    raise must(name, f"be {allowed}", value if number else kind_in_json(value))

@@ -183,6 +183,10 @@ class RequestExchange:
         """Read the body as a JSON object."""
         return bodies.JsonBody(bodies.parse_object(await self.read_body(limit_bytes)))
 
+    async def read_options(self, struct: type[bodies.Options]) -> bodies.Options:
+        """Read the body as the arguments of an operation. Raises InvalidArgument."""
+        return (await self.read_fields()).options(struct)
+
     # The answer
 
     async def send(self, message: Message) -> None:

@@ -8,7 +8,7 @@ from ramet.doors.http.requests.exchange import RequestExchange, Route
 from ramet.doors.http.requests.json_answers import answer_json
 from ramet.doors.http.requests.queries import QueryFields
 from ramet.protocol import calls
-from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, check_undo_count, point_id
+from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
 
 _POINT = {
     "id": "p1",
@@ -53,19 +53,11 @@ async def history(exchange: RequestExchange, sandbox_id: str) -> None:
     {200: api.answer("Where it is now, and what could not be undone.", api.ref("Undone"), _UNDONE)},
     help="404 with `point_unknown` if that state is not kept. Tool calls, connections and writes to host folders are "
     "not undone.",
-    body=api.body(
-        api.record({"n": api.whole("Cells. Default: 1.", null=True, minimum=1, maximum=UNDO_AT_MOST)}, required=()),
-        {"n": 1},
-        required=False,
-    ),
+    body=api.options_body(UndoOptions, {"n": 1}),
 )
 async def undo(exchange: RequestExchange, sandbox_id: str) -> None:
-    body = await exchange.read_fields()
-    count = body.optional_whole("n")
-    body.done()
-    count = 1 if count is None else count
-    check_undo_count(count)
-    frame = await ask(exchange, calls.UNDO, {"sandbox": sandbox_id, "count": count, "owner": exchange.owner})
+    asked = await exchange.read_options(UndoOptions)
+    frame = await ask(exchange, calls.UNDO, {"sandbox": sandbox_id, **asked.header(), "owner": exchange.owner})
     await answer_json(exchange, dict(frame.header))
 
 
@@ -75,13 +67,11 @@ async def undo(exchange: RequestExchange, sandbox_id: str) -> None:
     "Put a sandbox back to what it was after a point of its history",
     {200: api.answer("Where it is now, and what could not be undone.", api.ref("Undone"), _UNDONE)},
     help="404 with `point_unknown` if there is no such point, or its state is not kept.",
-    body=api.body(api.record({"point": api.text(pattern=f"^{POINT_ID.pattern}$")}), {"point": "p1"}),
+    body=api.options_body(RewindOptions, {"point": "p1"}),
 )
 async def rewind(exchange: RequestExchange, sandbox_id: str) -> None:
-    body = await exchange.read_fields()
-    point = point_id(body.text("point"))
-    body.done()
-    frame = await ask(exchange, calls.REWIND, {"sandbox": sandbox_id, "point": point, "owner": exchange.owner})
+    asked = await exchange.read_options(RewindOptions)
+    frame = await ask(exchange, calls.REWIND, {"sandbox": sandbox_id, **asked.header(), "owner": exchange.owner})
     await answer_json(exchange, dict(frame.header))
 
 

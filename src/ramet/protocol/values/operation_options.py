@@ -1,0 +1,91 @@
+"""What a user may ask for of a sandbox that exists: the arguments of its operations, each described once.
+
+As in ``requests``, a field has a place in the frames, in the JSON body, in OpenAPI and, if it says so, in the command
+line. Each side of a trust border reads and checks the same struct: the SDK and the server what a user gave, the engine
+what a frame says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from ramet.protocol.lazy_dataclasses import dataclass
+from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, Point, point_id
+from ramet.protocol.values.options import (
+    TEXT,
+    WHOLE,
+    CommandLine,
+    Kind,
+    check_options,
+    option,
+    read_options,
+    whole_from,
+    write_options,
+)
+
+
+class OperationOptions:
+    """The arguments of one operation; those that inherit this are frozen dataclasses of options."""
+
+    __slots__ = ()
+
+    def check(self) -> None:
+        """Raises InvalidArgument for one that is not allowed."""
+        check_options(type(self), self)
+
+    def header(self) -> dict[str, object]:
+        """The fields of a frame. Those with a default are in it too: an engine of an earlier version expects them."""
+        return write_options(type(self), self, defaults=True)
+
+    @classmethod
+    def read(cls, header: Mapping[str, object]) -> Self:
+        """Those in the header of a frame, checked. Raises InvalidArgument."""
+        options = cls(**read_options(cls, header, strict=False))
+        options.check()
+        return options
+
+
+def _check_point(name: str, point: object) -> None:
+    point_id(point, name)
+
+
+_POINT = Kind(
+    TEXT.read,
+    {"type": "string", "pattern": f"^{POINT_ID.pattern}$"},
+    point_id,
+    check=_check_point,
+    words="a string",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoOptions(OperationOptions):
+    """The arguments of ``undo``."""
+
+    n: int = option(
+        WHOLE,
+        "How many cells to take back",
+        1,
+        check=whole_from(1, UNDO_AT_MOST),
+        schema={"minimum": 1, "maximum": UNDO_AT_MOST},
+        http_help="Cells. Default: 1.",
+        frame_name="count",
+        command_line=CommandLine("", "number of cells (default: 1)", "N"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindOptions(OperationOptions):
+    """The arguments of ``rewind``."""
+
+    point: Point | str = option(
+        _POINT,
+        "Id of a point, as history shows it",
+        required=True,
+        command_line=CommandLine("", "id of a point, as `ramet log` shows it", "POINT"),
+    )
+
+    @property
+    def point_id(self) -> str:
+        return point_id(self.point)

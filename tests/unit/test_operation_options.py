@@ -1,0 +1,70 @@
+"""What an operation is asked for is described once: the same is refused everywhere, and every door says the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from ramet.doors.http.requests.bodies import JsonBody
+from ramet.doors.mcp import arguments
+from ramet.errors import InvalidArgument
+from ramet.protocol.values.operation_options import OperationOptions, RewindOptions, UndoOptions
+from ramet.protocol.values.options import options_of
+
+
+@pytest.mark.parametrize(
+    ("struct", "given", "problem"),
+    [
+        (UndoOptions, {"n": 0}, "n must be at least 1, got 0"),
+        (UndoOptions, {"n": 1001}, "n must be at most 1000, got 1001"),
+        (UndoOptions, {"n": "1"}, "n must be a whole number, got a string"),
+        (UndoOptions, {"n": True}, "n must be a whole number, got true"),
+        (UndoOptions, {"n": 1.5}, "n must be a whole number, got 1.5"),
+        (UndoOptions, {"count": 1}, "unknown field 'count'"),
+        (RewindOptions, {}, "point is missing; it must be a string"),
+        (RewindOptions, {"point": None}, "point is missing; it must be a string"),
+        (RewindOptions, {"point": 3}, "point must be a string, got 3"),
+        (RewindOptions, {"point": "three"}, "point must be a Point or the id of one"),
+    ],
+)
+def test_what_a_body_asks_for_and_may_not_is_refused_by_name(
+    struct: type[OperationOptions], given: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        JsonBody(given).options(struct)
+    assert caught.value.message.startswith(problem)
+    assert caught.value.argument == next(iter(given), "point")
+
+
+def test_null_in_a_body_is_as_good_as_nothing() -> None:
+    assert JsonBody({"n": None}).options(UndoOptions) == JsonBody({}).options(UndoOptions) == UndoOptions(n=1)
+
+
+@pytest.mark.parametrize("header", [{"count": 0}, {"count": "1"}, {"count": None}])
+def test_a_frame_is_checked_again(header: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match="^n must be "):
+        UndoOptions.read({"sandbox": "sbx_1", **header})
+
+
+def test_a_frame_has_all_that_is_asked_for_and_nothing_that_is_not() -> None:
+    assert UndoOptions().header() == {"count": 1}
+    assert UndoOptions.read({"sandbox": "sbx_1", "count": 7}) == UndoOptions(n=7)
+
+
+@pytest.mark.parametrize(
+    ("tool", "struct"),
+    [(arguments.Undo, UndoOptions), (arguments.Rewind, RewindOptions)],
+)
+def test_a_tool_tells_a_model_what_the_operation_says(
+    tool: type[arguments.Arguments], struct: type[OperationOptions]
+) -> None:
+    """The models of MCP are of their own: that door uses only what every user can."""
+    told = tool.schema_for_models()["properties"]
+    described_by: type = struct
+    for name, described in options_of(described_by).items():
+        assert told[name]["description"] == described.help
+        assert told[name].get("default") == described.default
+        assert all(
+            told[name][bound] == described.schema.get(bound)
+            for bound in ("type", "minimum", "maximum")
+            if bound in told[name]
+        )
