@@ -15,6 +15,7 @@ from ramet.client.operations import cells, files, forks, sandboxes
 from ramet.client.operations.cells import CellOrder
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.transport.http.address import read_address
 from ramet.transport.http.call import HttpCall
@@ -263,7 +264,7 @@ def test_creating_is_done_again_under_the_same_key(perform: Perform) -> None:
     assert seen[-1].headers[b"idempotency-key"] not in keys
     with serving(note) as server:
         with pytest.raises(OutcomeUnknown):
-            perform(server.url, forks.fork("sbx_1", 2, False))
+            perform(server.url, forks.fork("sbx_1", ForkOptions(n=2)))
         assert server.connections == 3
 
 

@@ -17,6 +17,7 @@ from ramet.protocol.frames import TO_ENGINE, FrameDecoder, encode
 from ramet.protocol.network.requests import read_secrets, secrets_request
 from ramet.protocol.network.secret_places import SecretPlaces
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec, check_secrets, read_rules
+from ramet.protocol.values.operation_options import ForkOptions
 from tests.unit.played import play
 
 VALUE = "s3cr3t-value"
@@ -182,13 +183,13 @@ def test_an_exposed_port_has_a_url_of_this_machine_or_of_its_server(answer: dict
 
 def test_secrets_are_inherited_only_by_who_says_so() -> None:
     for chosen in (True, False):
-        operation = forks.fork("sbx_1", 2, False, chosen)
+        operation = forks.fork("sbx_1", ForkOptions(n=2, inherit_secrets=chosen))
         sent = next(operation)
         operation.close()
         assert isinstance(sent, bytes)
         assert header_of(sent)["inherit_secrets"] is chosen
     with pytest.raises(InvalidArgument):
-        forks.fork("sbx_1", 1, False, 1)  # type: ignore[arg-type]
+        forks.fork("sbx_1", ForkOptions(inherit_secrets=1))  # type: ignore[arg-type]
 
 
 # What models are told

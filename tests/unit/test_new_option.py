@@ -33,9 +33,10 @@ EDITS = {
 UNDO_EDITS = {
     "protocol/values/operation_options.py": [
         (
-            "    n: int = option(",
-            '    reason: str | None = option(TEXT, "Why", http_help="Why.", schema={"maxLength": 50}, '
-            'command_line=CommandLine("--reason", "why", "TEXT"))\n    n: int = option(',
+            '"""The arguments of ``undo``."""\n',
+            '"""The arguments of ``undo``."""\n    reason: str | None = option(TEXT, "Why", '
+            'http_help="Why.", schema={"maxLength": 50}, '
+            'command_line=CommandLine("--reason", "why", "TEXT"))\n',
         )
     ],
     "client/asynchronous/sandbox.py": [

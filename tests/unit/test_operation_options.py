@@ -7,7 +7,7 @@ import pytest
 from ramet.doors.http.requests.bodies import JsonBody
 from ramet.doors.mcp import arguments
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.operation_options import OperationOptions, RewindOptions, UndoOptions
+from ramet.protocol.values.operation_options import ForkOptions, OperationOptions, RewindOptions, UndoOptions
 from ramet.protocol.values.options import options_of
 
 
@@ -20,6 +20,10 @@ from ramet.protocol.values.options import options_of
         (UndoOptions, {"n": True}, "n must be a whole number, got true"),
         (UndoOptions, {"n": 1.5}, "n must be a whole number, got 1.5"),
         (UndoOptions, {"count": 1}, "unknown field 'count'"),
+        (ForkOptions, {"n": 257}, "n must be at most 256, got 257"),
+        (ForkOptions, {"reseed": 1}, "reseed must be true or false, got 1"),
+        (ForkOptions, {"at": 7}, "at must be a string, got 7"),
+        (ForkOptions, {"at": "three"}, "at must be a Point or the id of one"),
         (RewindOptions, {}, "point is missing; it must be a string"),
         (RewindOptions, {"point": None}, "point is missing; it must be a string"),
         (RewindOptions, {"point": 3}, "point must be a string, got 3"),
@@ -47,24 +51,25 @@ def test_a_frame_is_checked_again(header: dict[str, object]) -> None:
 
 def test_a_frame_has_all_that_is_asked_for_and_nothing_that_is_not() -> None:
     assert UndoOptions().header() == {"count": 1}
+    assert ForkOptions().header() == {"count": 1, "reseed": False, "inherit_secrets": False}
     assert UndoOptions.read({"sandbox": "sbx_1", "count": 7}) == UndoOptions(n=7)
 
 
 @pytest.mark.parametrize(
     ("tool", "struct"),
-    [(arguments.Undo, UndoOptions), (arguments.Rewind, RewindOptions)],
+    [(arguments.Undo, UndoOptions), (arguments.Rewind, RewindOptions), (arguments.Fork, ForkOptions)],
 )
 def test_a_tool_tells_a_model_what_the_operation_says(
     tool: type[arguments.Arguments], struct: type[OperationOptions]
 ) -> None:
-    """The models of MCP are of their own: that door uses only what every user can."""
+    """The models of MCP are of their own: that door uses only what every user can, and may offer less."""
     told = tool.schema_for_models()["properties"]
     described_by: type = struct
-    for name, described in options_of(described_by).items():
-        assert told[name]["description"] == described.help
-        assert told[name].get("default") == described.default
-        assert all(
-            told[name][bound] == described.schema.get(bound)
-            for bound in ("type", "minimum", "maximum")
-            if bound in told[name]
-        )
+    known = options_of(described_by)
+    assert {name for name, described in known.items() if described.required} <= told.keys()
+    for name in told.keys() - {"sandbox"}:
+        schema = {"minimum": 0, "maximum": 0, **known[name].schema}
+        assert told[name]["description"] == known[name].help
+        assert told[name].get("default") == known[name].default
+        assert told[name]["type"] == schema["type"]
+        assert schema["minimum"] <= told[name].get("minimum", 0) <= told[name].get("maximum", 0) <= schema["maximum"]

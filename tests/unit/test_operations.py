@@ -14,6 +14,7 @@ from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
 from ramet.protocol.guest import Rich
 from ramet.protocol.values.differences import FileChange, FileState
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, NameValue
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
 from tests.unit.played import play
 
@@ -120,7 +121,7 @@ INFO = {"pause_seconds": 0.1, "total_seconds": 0.2, "unique_bytes": 5, "file_byt
 
 def test_a_fork_gives_the_ids_of_the_children_and_what_they_cost() -> None:
     answer = {"children": [{"id": "a", "info": INFO}, {"id": "b", "info": {**INFO, "unique_bytes": 3}}], "info": INFO}
-    made, _, sent = play(forks.fork("sbx", 2, True), encode(calls.ANSWER, answer))
+    made, _, sent = play(forks.fork("sbx", ForkOptions(n=2, reseed=True)), encode(calls.ANSWER, answer))
     assert isinstance(made, forks.ForkedChildren)
     assert made.info == ForkInfo(0.1, 0.2, 5, 6)
     assert [(name, info.unique_bytes) for name, info in made.children] == [("a", 5), ("b", 3)]
@@ -134,7 +135,7 @@ def test_a_fork_gives_the_ids_of_the_children_and_what_they_cost() -> None:
 @pytest.mark.parametrize("children", [None, [1], [{"id": 1, "info": INFO}], [{"id": "a", "info": {}}]])
 def test_a_malformed_answer_to_a_fork_is_a_protocol_error(children: object) -> None:
     with pytest.raises(ProtocolError):
-        play(forks.fork("sbx", 1, False), encode(calls.ANSWER, {"children": children, "info": INFO}))
+        play(forks.fork("sbx", ForkOptions()), encode(calls.ANSWER, {"children": children, "info": INFO}))
 
 
 def test_a_diff_is_put_together_from_its_parts() -> None:

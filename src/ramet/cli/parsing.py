@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn, TypeAlias
 
 from ramet.errors import InvalidArgument
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.options import options_of
 from ramet.protocol.values.requests import SandboxOptions
 
@@ -86,11 +87,11 @@ def in_words_of_options(error: InvalidArgument, options: Collection[str]) -> Inv
 
 # SDK arguments that have other names on the command line.
 _OTHER_NAMES = {
-    "n": "--count",
     "secrets": "--secret",
     **{
         name: option.command_line.flag
-        for name, option in options_of(SandboxOptions).items()
+        for struct in (SandboxOptions, ForkOptions)
+        for name, option in options_of(struct).items()
         if option.command_line is not None
     },
 }

@@ -126,10 +126,6 @@ def check_path(path: object, argument: str = "path") -> None:
         raise must(argument, f"be at most {PATH_BYTES_AT_MOST} bytes long", Words(f"{length} bytes"), subject=subject)
 
 
-def check_count(n: object) -> None:
-    check_whole("n", n, 1, CHILDREN_AT_MOST)
-
-
 def check_flag(value: object, argument: str) -> None:
     if not isinstance(value, bool):
         raise must(argument, "be True or False", value)

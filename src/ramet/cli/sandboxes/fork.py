@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
+from ramet.cli.described_options import add_options, given_options
 from ramet.cli.output import progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, keep, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
+from ramet.protocol.values.operation_options import ForkOptions
 
 _EXAMPLES = """\
 examples:
@@ -24,10 +26,7 @@ def add_command(commands: Commands) -> None:
     parser = new_command(commands, "fork", "copy a running sandbox", __doc__, _EXAMPLES)
     add_server_option(parser)
     add_sandbox_argument(parser)
-    parser.add_argument("-n", "--count", type=int, default=1, metavar="N", help="number of copies (default: 1)")
-    parser.add_argument("--reseed", action="store_true", help="give each copy random numbers of its own")
-    parser.add_argument("--inherit-secrets", action="store_true", help="let the copies use the secrets of the sandbox")
-    parser.add_argument("--at", metavar="POINT", help="begin at this point of its history, as `ramet log` shows it")
+    add_options(parser, ForkOptions)
     parser.add_argument("--json", action="store_true", help="print the ids as a JSON array")
     parser.set_defaults(run=run)
 
@@ -35,9 +34,7 @@ def add_command(commands: Commands) -> None:
 def run(chosen: argparse.Namespace) -> int:
     with server(chosen) as url, progress("forking"):
         sandbox = find(url, chosen.sandbox)
-        children = sandbox.fork(
-            chosen.count, reseed=chosen.reseed, inherit_secrets=chosen.inherit_secrets, at=chosen.at
-        )
+        children = sandbox.fork(**given_options(chosen, ForkOptions))
         ids = [child.id for child in children]
         for child in children:
             keep(child)

@@ -34,7 +34,7 @@ from ramet.protocol.checks import Language
 from ramet.protocol.values.forks import Diff, ForkInfo
 from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
-from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
+from ramet.protocol.values.operation_options import ForkOptions, RewindOptions, UndoOptions
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import Event, Result, SandboxInfo
 from ramet.protocol.values.takes import Taken, TakeSpec
@@ -428,7 +428,8 @@ class Sandbox(SandboxBase):
         def child(child_id: str, fork_info: ForkInfo) -> Sandbox:
             return Sandbox._adopted(SandboxHandle(engine, child_id, tools=tools), fork_info)
 
-        return blocking.make(engine, forks.fork(handle.open(), n, reseed, inherit_secrets, at), keep)
+        asked = ForkOptions(n=n, reseed=reseed, inherit_secrets=inherit_secrets, at=at)
+        return blocking.make(engine, forks.fork(handle.open(), asked), keep)
 
     def expose(self, port: int) -> Exposed:
         """Let the host connect to a server in the sandbox that listens at ``port``, now or later. Needs no network.

@@ -21,7 +21,7 @@ from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
-from ramet.protocol.values.history import point_id
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec
 from ramet.protocol.values.takes import Taken, TakeSpec, read_taken
@@ -34,24 +34,12 @@ class ForkedChildren(NamedTuple):
     info: ForkInfo
 
 
-def fork(
-    sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool = False, at: object = None
-) -> Operation[ForkedChildren]:
-    """Make ``count`` copies of a sandbox, as it is or as it was at a point of its history."""
-    checks.check_count(count)
-    checks.check_flag(reseed, "reseed")
-    checks.check_flag(inherit_secrets, "inherit_secrets")
-    header: dict[str, object] = {
-        "sandbox": sandbox_id,
-        "count": count,
-        "reseed": reseed,
-        "inherit_secrets": inherit_secrets,
-    }
-    if at is None:
+def fork(sandbox_id: str, asked: ForkOptions) -> Operation[ForkedChildren]:
+    """Make copies of a sandbox, as it is or as it was at a point of its history."""
+    asked.check()
+    if asked.at is None:
         check_may_wait(sandbox_id)
-    else:
-        header["at"] = point_id(at, "at")
-    return ask(encode(calls.FORK, header), _read_children)
+    return ask(encode(calls.FORK, {"sandbox": sandbox_id, **asked.header()}), _read_children)
 
 
 def _read_children(header: Mapping[str, object]) -> ForkedChildren:

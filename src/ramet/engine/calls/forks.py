@@ -23,6 +23,7 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.forks import Diff
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.specs import ThawSpec
 from ramet.protocol.values.takes import Taken, TakeSpec
 
@@ -48,11 +49,10 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
         return _save(registry, header, owner, caller)
     sandbox = registry.find(fields.text(header, "sandbox"), owner)
     if frame.kind == calls.FORK:
-        count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
-        checks.check_count(count)
-        inherit = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
+        copies = ForkOptions.read(header)
+        count, reseed, inherit = copies.n, copies.reseed, copies.inherit_secrets
         allowance = Allowance.read(header)
-        if (at := fields.optional_text(header, "at")) is not None:
+        if (at := copies.point_id) is not None:
             return _fork(fork_at(registry, sandbox, at, count, reseed, caller, allowance, inherit))
         return _fork(fork(registry, sandbox, count, reseed, caller, allowance, inherit))
     if frame.kind == calls.SNAPSHOT:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
+from ramet.protocol.checks import CHILDREN_AT_MOST
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, Point, point_id
 from ramet.protocol.values.options import (
+    FLAG,
     TEXT,
     WHOLE,
     CommandLine,
@@ -89,3 +91,43 @@ class RewindOptions(OperationOptions):
     @property
     def point_id(self) -> str:
         return point_id(self.point)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkOptions(OperationOptions):
+    """The arguments of ``fork``."""
+
+    n: int = option(
+        WHOLE,
+        "How many copies",
+        1,
+        check=whole_from(1, CHILDREN_AT_MOST),
+        schema={"minimum": 1, "maximum": CHILDREN_AT_MOST},
+        frame_name="count",
+        command_line=CommandLine("--count", "number of copies (default: 1)", "N", short="-n"),
+    )
+    reseed: bool = option(
+        FLAG,
+        "Give each copy different random numbers",
+        False,
+        http_help="Random generators of the copies go on differently. Default: false, they go on as those of the "
+        "sandbox.",
+        command_line=CommandLine("--reseed", "give each copy random numbers of its own", ""),
+    )
+    inherit_secrets: bool = option(
+        FLAG,
+        "Let the copies use the secrets of the sandbox",
+        False,
+        http_help="The copies may use the secrets of the sandbox, with placeholders of their own. Default: false.",
+        command_line=CommandLine("--inherit-secrets", "let the copies use the secrets of the sandbox", ""),
+    )
+    at: Point | str | None = option(
+        _POINT,
+        "Id of a point in its history that the copies begin at",
+        http_help="The id of a point in its history that the copies begin at. Default: as the sandbox is now.",
+        command_line=CommandLine("--at", "begin at this point of its history, as `ramet log` shows it", "POINT"),
+    )
+
+    @property
+    def point_id(self) -> str | None:
+        return None if self.at is None else point_id(self.at, "at")

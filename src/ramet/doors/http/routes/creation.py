@@ -12,6 +12,7 @@ from ramet.errors import RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.checks import MIB
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.requests import SandboxOptions
 
 
@@ -43,10 +44,7 @@ def from_frame(exchange: RequestExchange, frame: Frame) -> Making:
     if frame.kind == calls.SNAPSHOT:
         header = {"sandbox": fields.text(header, "sandbox")}
         return Making(calls.SNAPSHOT, exchange.activity.header(exchange, header))
-    count, reseed = fields.whole(header, "count"), fields.flag(header, "reseed")
-    inherit_secrets = "inherit_secrets" in header and fields.flag(header, "inherit_secrets")
-    at = fields.optional_text(header, "at")
-    return forking(exchange, fields.text(header, "sandbox"), count, reseed, inherit_secrets, at)
+    return forking(exchange, fields.text(header, "sandbox"), ForkOptions.read(header))
 
 
 def creating(exchange: RequestExchange, options: SandboxOptions) -> Making:
@@ -61,11 +59,8 @@ def resuming(exchange: RequestExchange, header: Mapping[str, object]) -> Making:
     return Making(calls.RESUME, exchange.application.creation.resume_header(header, exchange.owner))
 
 
-def forking(
-    exchange: RequestExchange, sandbox_id: str, count: int, reseed: bool, inherit_secrets: bool, at: str | None
-) -> Making:
-    header = {"sandbox": sandbox_id, "count": count, "reseed": reseed, "inherit_secrets": inherit_secrets, "at": at}
-    return Making(calls.FORK, exchange.activity.header(exchange, header))
+def forking(exchange: RequestExchange, sandbox_id: str, asked: ForkOptions) -> Making:
+    return Making(calls.FORK, exchange.activity.header(exchange, {"sandbox": sandbox_id, **asked.header()}))
 
 
 async def make(exchange: RequestExchange, making: Making) -> bytes:

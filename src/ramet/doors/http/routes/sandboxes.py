@@ -17,7 +17,7 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import kind_of, must, unknown_field, wrong_argument
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.network.requests import network_request, read_network, read_secrets, rule_texts, secrets_request
-from ramet.protocol.values.history import POINT_ID, point_id
+from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.options import options_of, read_option
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import Lifetime
@@ -128,45 +128,14 @@ def _children(answer: Frame) -> dict[str, object]:
             {"children": ["sbx_fedcba9876543210fedcba9876543210"]},
         )
     },
-    body=api.body(
-        api.record(
-            {
-                "n": api.whole(null=True, minimum=1, maximum=256),
-                "reseed": api.flag(
-                    (
-                        "Random generators of the copies go on differently. Default: false, they go on as those "
-                        "of the sandbox."
-                    ),
-                    null=True,
-                ),
-                "inherit_secrets": api.flag(
-                    "The copies may use the secrets of the sandbox, with placeholders of their own. Default: false.",
-                    null=True,
-                ),
-                "at": api.text(
-                    "The id of a point in its history that the copies begin at. Default: as the sandbox is now.",
-                    null=True,
-                    pattern=f"^{POINT_ID.pattern}$",
-                ),
-            },
-            required=(),
-        ),
-        {"n": 3},
-        required=False,
-    ),
+    body=api.options_body(ForkOptions, {"n": 3}),
     parameters=[api.parameter("IdempotencyKey")],
 )
 async def _fork(exchange: RequestExchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/fork"""
     data = await exchange.read_body()
-    body = bodies.JsonBody(bodies.parse_object(data))
-    count, reseed = body.optional_whole("n"), body.flag("reseed", False)
-    inherit_secrets, at = body.flag("inherit_secrets", False), body.optional_text("at")
-    body.done()
-    count = 1 if count is None else count
-    checks.check_count(count)
-    at = None if at is None else point_id(at, "at")
-    await _make(exchange, forking(exchange, sandbox_id, count, reseed, inherit_secrets, at), data, children=True)
+    asked = bodies.JsonBody(bodies.parse_object(data)).options(ForkOptions)
+    await _make(exchange, forking(exchange, sandbox_id, asked), data, children=True)
 
 
 @api.operation(
