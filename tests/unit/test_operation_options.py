@@ -7,8 +7,15 @@ import pytest
 from ramet.doors.http.requests.bodies import JsonBody
 from ramet.doors.mcp import arguments
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.operation_options import ForkOptions, OperationOptions, RewindOptions, UndoOptions
+from ramet.protocol.values.operation_options import (
+    ForkOptions,
+    OperationOptions,
+    RewindOptions,
+    TakeOptions,
+    UndoOptions,
+)
 from ramet.protocol.values.options import options_of
+from ramet.protocol.values.takes import TakeSpec
 
 
 @pytest.mark.parametrize(
@@ -24,6 +31,11 @@ from ramet.protocol.values.options import options_of
         (ForkOptions, {"reseed": 1}, "reseed must be true or false, got 1"),
         (ForkOptions, {"at": 7}, "at must be a string, got 7"),
         (ForkOptions, {"at": "three"}, "at must be a Point or the id of one"),
+        (TakeOptions, {"names": "x"}, "names must be a list, or True for all that was changed, got a str"),
+        (TakeOptions, {"files": [""]}, "files must not be empty"),
+        (TakeOptions, {"prefer": 5, "names": True}, "prefer must be a string, got 5"),
+        (TakeOptions, {"prefer": "mine", "names": True}, 'prefer must be "ours", "theirs" or None, got \'mine\''),
+        (TakeOptions, {"names": [], "files": False}, "names or files must say what to take, got neither"),
         (RewindOptions, {}, "point is missing; it must be a string"),
         (RewindOptions, {"point": None}, "point is missing; it must be a string"),
         (RewindOptions, {"point": 3}, "point must be a string, got 3"),
@@ -51,6 +63,8 @@ def test_a_frame_is_checked_again(header: dict[str, object]) -> None:
 
 def test_a_frame_has_all_that_is_asked_for_and_nothing_that_is_not() -> None:
     assert UndoOptions().header() == {"count": 1}
+    assert TakeOptions(names={"x"}, files=["a/../b", "/root/b"]).header() == {"names": ["x"], "files": ["/root/b"]}
+    assert TakeOptions.read({"files": ["b"]}).spec() == TakeSpec((), ("/root/b",))
     assert ForkOptions().header() == {"count": 1, "reseed": False, "inherit_secrets": False}
     assert UndoOptions.read({"sandbox": "sbx_1", "count": 7}) == UndoOptions(n=7)
 

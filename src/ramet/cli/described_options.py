@@ -33,4 +33,16 @@ def add_option(parser: argparse.ArgumentParser, name: str, described: Option, ty
     elif described.kind is FLAG:
         parser.add_argument(*flags, dest=name, action="store_true", default=None, help=typed.help)
     else:
-        parser.add_argument(*flags, dest=name, type=parse, metavar=typed.metavar, help=typed.help)
+        choices = described.schema.get("enum")
+        parts = parser.add_mutually_exclusive_group() if typed.all_flag else parser
+        parts.add_argument(
+            *flags,
+            dest=name,
+            type=parse,
+            nargs="+" if typed.several else None,
+            choices=choices if isinstance(choices, list) else None,
+            metavar=typed.metavar or None,
+            help=typed.help,
+        )
+        if typed.all_flag:
+            parts.add_argument(typed.all_flag, dest=name, action="store_const", const=True, help=typed.all_help)

@@ -34,10 +34,10 @@ from ramet.protocol.checks import Language
 from ramet.protocol.values.forks import Diff, ForkInfo
 from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
-from ramet.protocol.values.operation_options import ForkOptions, RewindOptions, UndoOptions
+from ramet.protocol.values.operation_options import ForkOptions, RewindOptions, TakeOptions, UndoOptions
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import Event, Result, SandboxInfo
-from ramet.protocol.values.takes import Taken, TakeSpec
+from ramet.protocol.values.takes import Taken
 from ramet.protocol.values.terminals import TerminalInfo
 
 if TYPE_CHECKING:
@@ -554,7 +554,7 @@ class Sandbox(SandboxBase):
         for values that cannot travel, NameUnknown, FileNotFound, LimitReached if they do not fit.
         """
         handle = self._created()
-        sandbox_id, asked = handle.open(), TakeSpec.of(names, files, prefer)
+        sandbox_id, asked = handle.open(), TakeOptions(names=names, files=files, prefer=prefer)
         if hasattr(source, "_snapshot"):
             taking = forks.take_from_snapshot(sandbox_id, handle.restorable(source, "source"), asked)
         else:

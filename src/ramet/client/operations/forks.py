@@ -21,10 +21,10 @@ from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
-from ramet.protocol.values.operation_options import ForkOptions
+from ramet.protocol.values.operation_options import ForkOptions, TakeOptions
 from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec
-from ramet.protocol.values.takes import Taken, TakeSpec, read_taken
+from ramet.protocol.values.takes import Taken, read_taken
 
 
 class ForkedChildren(NamedTuple):
@@ -103,8 +103,9 @@ def merge(sandbox_id: str, winner_id: str) -> Operation[None]:
     return carry_out(encode(calls.MERGE, {"sandbox": sandbox_id, "winner": winner_id}))
 
 
-def take(sandbox_id: str, source_id: str, asked: TakeSpec) -> Operation[Taken]:
+def take(sandbox_id: str, source_id: str, asked: TakeOptions) -> Operation[Taken]:
     """Bring names and files of another sandbox into this one."""
+    asked.check()
     if source_id == sandbox_id:
         raise wrong_argument("source", "source must be another sandbox, got the sandbox itself")
     for waited_for in (sandbox_id, source_id):
@@ -112,8 +113,9 @@ def take(sandbox_id: str, source_id: str, asked: TakeSpec) -> Operation[Taken]:
     return _take({"sandbox": sandbox_id, "source": source_id, **asked.header()})
 
 
-def take_from_snapshot(sandbox_id: str, snapshot_id: str, asked: TakeSpec) -> Operation[Taken]:
+def take_from_snapshot(sandbox_id: str, snapshot_id: str, asked: TakeOptions) -> Operation[Taken]:
     """Bring names and files of a snapshot into a sandbox."""
+    asked.check()
     check_may_wait(sandbox_id)
     return _take({"sandbox": sandbox_id, "snapshot": snapshot_id, **asked.header()})
 

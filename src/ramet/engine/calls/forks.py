@@ -23,9 +23,9 @@ from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.forks import Diff
-from ramet.protocol.values.operation_options import ForkOptions
+from ramet.protocol.values.operation_options import ForkOptions, TakeOptions
 from ramet.protocol.values.specs import ThawSpec
-from ramet.protocol.values.takes import Taken, TakeSpec
+from ramet.protocol.values.takes import Taken
 
 Send = Callable[[bytes], None]
 
@@ -64,7 +64,7 @@ def begin(frame: Frame, registry: Registry, caller: Caller, send: Send) -> Answe
         winner = registry.find(fields.text(header, "winner"), owner)
         return empty_answer(merge(registry, sandbox, winner, caller))
     if frame.kind == calls.TAKE:
-        asked = TakeSpec.read(header)
+        asked = TakeOptions.read(header).spec()
         if header.get("snapshot") is not None:
             found = registry.snapshots.find(fields.text(header, "snapshot"), owner)
             return _take(take_from_snapshot(registry, sandbox, found, asked, caller), send)

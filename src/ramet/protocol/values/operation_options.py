@@ -7,10 +7,11 @@ what a frame says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self
 
-from ramet.protocol.checks import CHILDREN_AT_MOST
+from ramet.protocol.argument_errors import Words, must
+from ramet.protocol.checks import CHILDREN_AT_MOST, PATH_BYTES_AT_MOST
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, Point, point_id
 from ramet.protocol.values.options import (
@@ -19,11 +20,21 @@ from ramet.protocol.values.options import (
     WHOLE,
     CommandLine,
     Kind,
+    Schema,
     check_options,
     option,
     read_options,
     whole_from,
     write_options,
+)
+from ramet.protocol.values.takes import (
+    NAMES_AT_MOST,
+    PATHS_AT_MOST,
+    PREFERENCES,
+    Chosen,
+    TakeSpec,
+    chosen_names,
+    chosen_paths,
 )
 
 
@@ -131,3 +142,81 @@ class ForkOptions(OperationOptions):
     @property
     def point_id(self) -> str | None:
         return None if self.at is None else point_id(self.at, "at")
+
+
+def _chosen(choose: Callable[[object], Chosen], items: Schema, parse: Callable[[str], Any] = str) -> Kind:
+    """Several texts, or True for all that the other sandbox has changed."""
+
+    def write(given: object) -> object:
+        chosen = choose(given)
+        return chosen if chosen is True else list(chosen)
+
+    def check(name: str, given: object) -> None:
+        choose(given)
+
+    return Kind(
+        lambda name, given: choose(given), {"anyOf": [{"type": "array", **items}, {"const": True}]}, write, check, parse
+    )
+
+
+def _check_prefer(name: str, prefer: object) -> None:
+    if prefer not in PREFERENCES:
+        raise must(name, 'be "ours", "theirs" or None', prefer)
+
+
+_ALL = "or true for all that the other has changed since the two were one. Default: none."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOptions(OperationOptions):
+    """The arguments of ``take``, beside the sandbox or snapshot that has them."""
+
+    names: Collection[str] | bool | None = option(
+        _chosen(
+            chosen_names,
+            {"items": {"type": "string"}, "maxItems": NAMES_AT_MOST},
+            lambda text: [name.strip() for name in text.split(",")],
+        ),
+        "Variables to take",
+        http_help=f"Variables, {_ALL}",
+        command_line=CommandLine(
+            "--names",
+            "variables to take",
+            "A,B",
+            all_flag="--all-names",
+            all_help="take all variables that it has changed",
+        ),
+    )
+    files: Collection[str] | bool | None = option(
+        _chosen(
+            chosen_paths,
+            {"items": {"type": "string", "minLength": 1, "maxLength": PATH_BYTES_AT_MOST}, "maxItems": PATHS_AT_MOST},
+        ),
+        "Files, folders and patterns to take",
+        http_help=f"Paths, folders and patterns, {_ALL}",
+        command_line=CommandLine(
+            "--files",
+            "files, folders and patterns to take",
+            "PATH",
+            several=True,
+            all_flag="--all-files",
+            all_help="take all files that it has changed",
+        ),
+    )
+    prefer: str | None = option(
+        TEXT,
+        "Whose to keep where both have changed the same",
+        check=_check_prefer,
+        schema={"enum": list(PREFERENCES)},
+        http_help="Whose to keep where both have changed the same.",
+        command_line=CommandLine("--prefer", "whose to keep where both have changed the same", ""),
+    )
+
+    def check(self) -> None:
+        check_options(TakeOptions, self)
+        spec = self.spec()
+        if not spec.names and not spec.files:
+            raise must("names", "say what to take", Words("neither"), subject="names or files")
+
+    def spec(self) -> TakeSpec:
+        return TakeSpec(chosen_names(self.names), chosen_paths(self.files), self.prefer)

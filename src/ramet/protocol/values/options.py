@@ -43,6 +43,9 @@ class CommandLine:
     repeated: bool = False
     commands: tuple[str, ...] = ("run", "shell", "create")
     short: str = ""
+    several: bool = False  # takes all words that follow
+    all_flag: str = ""  # another flag, which makes the value True
+    all_help: str = ""
 
 
 @dataclass(frozen=True, slots=True)

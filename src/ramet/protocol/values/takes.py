@@ -29,25 +29,6 @@ class TakeSpec:
     files: Chosen
     prefer: str | None = None
 
-    @classmethod
-    def of(cls, names: object, files: object, prefer: object) -> TakeSpec:
-        """Check what a caller gave. Raises InvalidArgument."""
-        if prefer is not None and prefer not in PREFERENCES:
-            raise must("prefer", 'be "ours", "theirs" or None', prefer)
-        spec = cls(_names(names), _paths(files), None if prefer is None else str(prefer))
-        if not spec.names and not spec.files:
-            raise must("names", "or files must say what to take", Words("neither"))
-        return spec
-
-    @classmethod
-    def read(cls, header: Mapping[str, object]) -> TakeSpec:
-        return cls.of(header.get("names"), header.get("files"), header.get("prefer"))
-
-    def header(self) -> dict[str, object]:
-        names = self.names if self.names is True else list(self.names)
-        files = self.files if self.files is True else list(self.files)
-        return {"names": names, "files": files, "prefer": self.prefer}
-
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -68,12 +49,14 @@ class Taken:
         return "\n".join([*self.names, *(f"{change.change} {_printable(change.path)}" for change in self.files)])
 
 
-def _names(names: object) -> Chosen:
+def chosen_names(names: object) -> Chosen:
+    """The names that are given, each once, in Python's normal form. Raises InvalidArgument."""
     chosen = _chosen("names", names, NAMES_AT_MOST)
     return chosen if chosen is True else tuple(dict.fromkeys(check_name(name) for name in chosen))
 
 
-def _paths(files: object) -> Chosen:
+def chosen_paths(files: object) -> Chosen:
+    """The paths that are given, each once, absolute and normalised. Raises InvalidArgument."""
     chosen = _chosen("files", files, PATHS_AT_MOST)
     if chosen is True:
         return True

@@ -192,10 +192,6 @@ class JsonBody:
         value = self._take(name)
         return value if isinstance(value, list) else _wrong(name, value, allowed)
 
-    def given(self, name: str) -> object:
-        """As it came, for a caller that checks it; None if it is not given."""
-        return self._take(name)
-
     def _take(self, name: str) -> object:
         self._known.add(name)
         return self._fields.get(name)

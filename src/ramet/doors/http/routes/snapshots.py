@@ -16,7 +16,7 @@ from ramet.errors import SandboxClosed
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
-from ramet.protocol.values.takes import NAMES_AT_MOST, PATHS_AT_MOST, PREFERENCES, TakeSpec
+from ramet.protocol.values.operation_options import TakeOptions
 
 _ADDED_FILE = {
     "path": "/root/a.txt",
@@ -200,9 +200,6 @@ async def diff(exchange: RequestExchange, sandbox_id: str, other_id: str) -> Non
     await answer_long_json(exchange, {"files": files, "names": names, "uncompared": uncompared}, files, names)
 
 
-_CHOSEN = "or true for all that the other has changed since the two were one. Default: none."
-
-
 @api.operation(
     "take",
     "forks",
@@ -214,23 +211,7 @@ _CHOSEN = "or true for all that the other has changed since the two were one. De
     },
     help="409 with `merge_conflict` where both have changed the same, and nothing is taken; `details` lists what. "
     "`undo` takes it back.",
-    body=api.body(
-        api.record(
-            {
-                "names": api.any_of(
-                    api.array(api.text(), maxItems=NAMES_AT_MOST), {"const": True}, help=f"Variables, {_CHOSEN}"
-                ),
-                "files": api.any_of(
-                    api.array(api.text(minLength=1, maxLength=4095), maxItems=PATHS_AT_MOST),
-                    {"const": True},
-                    help=f"Paths, folders and patterns, {_CHOSEN}",
-                ),
-                "prefer": api.choice(*PREFERENCES, help="Whose to keep where both have changed the same.", null=True),
-            },
-            required=(),
-        ),
-        {"names": ["score"], "files": ["report.md", "plots/*.png"]},
-    ),
+    body=api.options_body(TakeOptions, {"names": ["score"], "files": ["report.md", "plots/*.png"]}, required=True),
     parameters=[
         api.query(
             "source_id",
@@ -244,10 +225,7 @@ _CHOSEN = "or true for all that the other has changed since the two were one. De
     errors=(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def take_from(exchange: RequestExchange, sandbox_id: str, source_id: str) -> None:
-    body = await exchange.read_fields()
-    names, files, prefer = body.given("names"), body.given("files"), body.optional_text("prefer")
-    body.done()
-    asked = TakeSpec.of(names, files, prefer)
+    asked = await exchange.read_options(TakeOptions)
     if sandbox_id == source_id:
         raise wrong_argument("source", "source must be another sandbox, got the sandbox itself")
     source = "snapshot" if source_id.startswith("snp_") else "source"
