@@ -7,6 +7,7 @@ import pytest
 from ramet.doors.http.requests.bodies import JsonBody
 from ramet.doors.mcp import arguments
 from ramet.errors import InvalidArgument
+from ramet.protocol.network.specs import NetworkSpec
 from ramet.protocol.values.operation_options import (
     ForkOptions,
     OperationOptions,
@@ -15,6 +16,7 @@ from ramet.protocol.values.operation_options import (
     UndoOptions,
 )
 from ramet.protocol.values.options import options_of
+from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.takes import TakeSpec
 
 
@@ -87,3 +89,16 @@ def test_a_tool_tells_a_model_what_the_operation_says(
         assert told[name].get("default") == known[name].default
         assert told[name]["type"] == schema["type"]
         assert schema["minimum"] <= told[name].get("minimum", 0) <= told[name].get("maximum", 0) <= schema["maximum"]
+
+
+def test_some_of_the_options_of_a_sandbox_can_be_given_again() -> None:
+    again = ("timeout_seconds", "persistent", "network")
+    asked = JsonBody({"timeout_seconds": 5, "egress": "open"}).options(SandboxOptions, again, persistent=True)
+    assert (asked.timeout_seconds, asked.persistent, asked.network) == (5, True, NetworkSpec(open=True))
+    assert not JsonBody({"persistent": False}).options(SandboxOptions, again, persistent=True).persistent
+    for given, problem in (
+        ({"memory_mib": 512}, "unknown field 'memory_mib'"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be more than 0 seconds, got 0"),
+    ):
+        with pytest.raises(InvalidArgument, match=problem):
+            JsonBody(given).options(SandboxOptions, again)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ramet.doors.http.documentation import openapi_parts as api
 from ramet.protocol.values.options import options_of
@@ -15,6 +15,13 @@ def option_schema(name: str, help: str | None = None) -> api.Part:
     ``help`` takes the place of its description; an empty one is left out.
     """
     return api.option(options_of(SandboxOptions)[name], help, _WITH_REFERENCES.get(name))
+
+
+def options_schema(names: Iterable[str], helps: Mapping[str, str]) -> api.Part:
+    """An object of some of the options of a new sandbox."""
+    known = options_of(SandboxOptions)
+    schemas = {known[name].http_name or name: option_schema(name, helps.get(name)) for name in names}
+    return api.record(schemas, required=())
 
 
 def _fields_of_a_new_sandbox() -> dict[str, api.Schema]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ramet.protocol.argument_errors import kind_in_json, must, unknown_field, wrong_argument
 from ramet.protocol.values.operation_options import OperationOptions
 from ramet.protocol.values.options import missing_option, options_of, read_option
+from ramet.protocol.values.requests import SandboxOptions
 
-Options = TypeVar("Options", bound=OperationOptions)
+Options = TypeVar("Options", bound=OperationOptions | SandboxOptions)
 
 _SHOWN_CHARACTERS = 80
 
@@ -123,15 +124,15 @@ class JsonBody:
         if unknown:
             raise unknown_field(next(iter(unknown)), sorted(self._known))
 
-    def options(self, struct: type[Options]) -> Options:
-        """All fields, as the arguments that ``struct`` describes. Raises InvalidArgument for one that is not allowed.
+    def options(self, struct: type[Options], only: Collection[str] | None = None, **usual: Any) -> Options:
+        """All fields, as the arguments that ``struct`` describes, or ``only`` some of them.
 
-        Null is as good as nothing.
+        Null is as good as nothing; ``usual`` replaces defaults. Raises InvalidArgument for one that is not allowed.
         """
-        given = {}
+        given = usual
         described_by: type = struct
         for name, described in options_of(described_by).items():
-            if described.embedded_only:
+            if described.embedded_only or (only is not None and name not in only):
                 continue
             field = described.http_name or name
             if self._given(field):

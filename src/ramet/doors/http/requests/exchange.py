@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
@@ -183,9 +183,9 @@ class RequestExchange:
         """Read the body as a JSON object."""
         return bodies.JsonBody(bodies.parse_object(await self.read_body(limit_bytes)))
 
-    async def read_options(self, struct: type[bodies.Options]) -> bodies.Options:
+    async def read_options(self, struct: type[bodies.Options], only: Collection[str] | None = None) -> bodies.Options:
         """Read the body as the arguments of an operation. Raises InvalidArgument."""
-        return (await self.read_fields()).options(struct)
+        return (await self.read_fields()).options(struct, only)
 
     # The answer
 

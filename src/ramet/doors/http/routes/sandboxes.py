@@ -7,16 +7,16 @@ from dataclasses import asdict
 
 from ramet.doors.http.access import operator
 from ramet.doors.http.documentation import openapi_parts as api
-from ramet.doors.http.documentation.openapi_schemas import option_schema
+from ramet.doors.http.documentation.openapi_schemas import options_schema
 from ramet.doors.http.requests import bodies, idempotency, json_answers
 from ramet.doors.http.requests.disconnects import ask
 from ramet.doors.http.requests.exchange import JSON, RequestExchange, Route
 from ramet.doors.http.requests.idempotency import StoredAnswer
 from ramet.doors.http.routes.creation import EngineSaid, Making, creating, forking, make, resuming, thawing
-from ramet.protocol import calls, checks, fields
+from ramet.protocol import calls, fields
 from ramet.protocol.argument_errors import kind_of, must, unknown_field, wrong_argument
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
-from ramet.protocol.network.requests import network_request, read_network, read_secrets, rule_texts, secrets_request
+from ramet.protocol.network.requests import network_request, rule_texts, secrets_request
 from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.options import options_of, read_option
 from ramet.protocol.values.requests import SandboxOptions
@@ -25,6 +25,9 @@ from ramet.protocol.values.specs import Lifetime
 _MIB_PER_GB = 1024
 # By the names that the fields have over HTTP. Those for embedded sandboxes only are refused with words of their own.
 _OPTIONS = {option.http_name or name: name for name, option in options_of(SandboxOptions).items()}
+# Those that can be given again, or changed later.
+_RESUMED = ("timeout_seconds", "idle_timeout_seconds", "persistent", "network", "secrets")
+_EXTENDED = ("timeout_seconds", "idle_timeout_seconds")
 
 
 # Making
@@ -172,15 +175,13 @@ async def _merge(exchange: RequestExchange, sandbox_id: str, winner_id: str) -> 
     "A new sandbox from what a persistent one was when it ended",
     {201: api.answer("It is ready for cells.", api.ref("Created"), {"id": api.SANDBOX_ID, "state": "ready"})},
     body=api.body(
-        api.record(
+        options_schema(
+            _RESUMED,
             {
-                "timeout_seconds": option_schema("timeout_seconds"),
-                "idle_timeout_seconds": option_schema("idle_timeout_seconds"),
-                "persistent": option_schema("persistent", ""),
-                "egress": option_schema("network", "As for a new sandbox: it is not what the ended one had."),
-                "secrets": option_schema("secrets", "As for a new sandbox."),
+                "persistent": "",
+                "network": "As for a new sandbox: it is not what the ended one had.",
+                "secrets": "As for a new sandbox.",
             },
-            required=(),
         ),
         {},
         required=False,
@@ -190,20 +191,15 @@ async def _merge(exchange: RequestExchange, sandbox_id: str, winner_id: str) -> 
 async def _resume(exchange: RequestExchange, space_id: str) -> None:
     """POST /v1/spaces/{space_id}/resume"""
     data = await exchange.read_body()
-    asked = bodies.parse_object(data)
-    network, secrets = read_network("egress", asked.pop("egress", None)), asked.pop("secrets", None)
-    body = bodies.JsonBody(asked)
-    lifetime = Lifetime(body.optional_number("timeout_seconds"), body.optional_number("idle_timeout_seconds"))
-    persistent = body.flag("persistent", True)
-    body.done()
+    asked = bodies.JsonBody(bodies.parse_object(data)).options(SandboxOptions, _RESUMED, persistent=True)
     header = {
         "space": space_id,
-        "lifetime": asdict(lifetime),
-        "persistent": persistent,
-        "network": None if network is None else network_request(network),
-        "secrets": secrets_request(read_secrets("secrets", secrets)),
+        "lifetime": asdict(Lifetime(asked.timeout_seconds, asked.idle_timeout_seconds)),
+        "persistent": asked.persistent,
+        "network": None if asked.network is None else network_request(asked.network),
+        "secrets": secrets_request(asked.secrets),
     }
-    await _make(exchange, resuming(exchange, header), data, persistent=persistent)
+    await _make(exchange, resuming(exchange, header), data, persistent=asked.persistent)
 
 
 @api.operation(
@@ -291,23 +287,14 @@ async def _info(exchange: RequestExchange, sandbox_id: str) -> None:
     },
     help="`timeout_seconds` counts from now; `idle_timeout_seconds` takes the place of the old one.",
     body=api.body(
-        api.record(
-            {
-                "timeout_seconds": option_schema("timeout_seconds", ""),
-                "idle_timeout_seconds": option_schema("idle_timeout_seconds", ""),
-            },
-            required=(),
-        ),
+        options_schema(_EXTENDED, dict.fromkeys(_EXTENDED, "")),
         {"timeout_seconds": 3600},
     ),
 )
 async def _extend(exchange: RequestExchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/extend"""
-    body = await exchange.read_fields()
-    wanted = {name: body.optional_number(name) for name in ("timeout_seconds", "idle_timeout_seconds")}
-    body.done()
-    for name, value in wanted.items():
-        checks.check_seconds(value, name)
+    asked = await exchange.read_options(SandboxOptions, _EXTENDED)
+    wanted = {name: getattr(asked, name) for name in _EXTENDED}
     header = exchange.activity.header(exchange, {"sandbox": sandbox_id, **wanted})
     answer = await ask(exchange, calls.EXTEND, header)
     told = {name: fields.optional_whole(answer.header, name) for name in ("expires_ms", "idle_expires_ms")}
