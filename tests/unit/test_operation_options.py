@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ramet.doors.http.requests.bodies import JsonBody
+from ramet.doors.http.requests.queries import QueryFields
 from ramet.doors.mcp import arguments
 from ramet.errors import InvalidArgument
 from ramet.protocol.network.specs import NetworkSpec
 from ramet.protocol.values.operation_options import (
     ForkOptions,
+    ImportOptions,
     OperationOptions,
     RewindOptions,
     TakeOptions,
@@ -102,3 +104,14 @@ def test_some_of_the_options_of_a_sandbox_can_be_given_again() -> None:
     ):
         with pytest.raises(InvalidArgument, match=problem):
             JsonBody(given).options(SandboxOptions, again)
+
+
+def test_the_limits_of_an_import_are_read_from_the_query() -> None:
+    assert QueryFields(b"memory_mib=512").options(ImportOptions) == ImportOptions(memory_mib=512)
+    for query, problem in (
+        (b"memory_mib=1", "memory_mib must be at least 64, got 1"),
+        (b"disk_mib=x", "disk_mib must be a whole number"),
+        (b"python=/usr/bin/python3", "unknown field 'python'"),
+    ):
+        with pytest.raises(InvalidArgument, match=problem):
+            QueryFields(query).options(ImportOptions)

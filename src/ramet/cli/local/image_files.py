@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from ramet.cli.described_options import given_options
 from ramet.cli.output import show_progress, size
 from ramet.client.arguments import check_image_name, sandbox_spec
 from ramet.client.image_files import NewImageFile
@@ -19,6 +20,7 @@ from ramet.freezing.images.moving.unpacking import unpack
 from ramet.freezing.images.stored.store import ImageStore, StoreRoom
 from ramet.isolation.files.cache_folders import saved_image_name
 from ramet.protocol.import_terms import ImportTerms
+from ramet.protocol.values.operation_options import ImportOptions
 from ramet.protocol.values.specs import SandboxSpec
 
 _ROOM = StoreRoom(templates=4 << 30, saved=64 << 30)
@@ -53,8 +55,7 @@ def take_in(store: ImageStore, chosen: argparse.Namespace) -> int:
     path = chosen.names[0]
     name = chosen.names[1] if len(chosen.names) == 2 else re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)
     check_image_name(name)
-    asked = {"python": chosen.python, "memory_mib": chosen.memory_mib, "disk_mib": chosen.disk_mib}
-    spec = sandbox_spec("default", None, **asked)
+    spec = sandbox_spec("default", None, **given_options(chosen, ImportOptions))
     assert isinstance(spec, SandboxSpec)
     stored = saved_image_name("", name)
     room_bytes = store.room_for(stored, _ROOM)

@@ -8,6 +8,7 @@ import os
 import time
 from typing import NamedTuple
 
+from ramet.cli.described_options import add_options
 from ramet.cli.local import image_files
 from ramet.cli.output import duration, print_table, progress, shown, size
 from ramet.cli.parsing import Commands, new_command
@@ -16,6 +17,7 @@ from ramet.freezing.images.stored.figures import kind_of, last_error
 from ramet.freezing.images.stored.store import ImageStore
 from ramet.freezing.images.stored.verifying import verify
 from ramet.isolation.files import cache_folders
+from ramet.protocol.values.operation_options import ImportOptions
 
 _EXAMPLES = """\
 examples:
@@ -63,9 +65,7 @@ def add_command(commands: Commands) -> None:
     )
     parser.add_argument("--templates", action="store_true", help="with rm: the images of all templates")
     parser.add_argument("--json", action="store_true", help="with ls: print a JSON array")
-    parser.add_argument("--python", help="with import: the interpreter that the image was made with, unless ours")
-    parser.add_argument("--memory-mib", type=int, help="with import: the limit of its sandboxes, and of what it holds")
-    parser.add_argument("--disk-mib", type=int, help="with import: the same for its files")
+    add_options(parser, ImportOptions)
     parser.set_defaults(run=run)
 
 

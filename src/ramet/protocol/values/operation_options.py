@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from ramet.protocol.argument_errors import Words, must
-from ramet.protocol.checks import CHILDREN_AT_MOST, PATH_BYTES_AT_MOST
+from ramet.protocol.checks import CHILDREN_AT_MOST, MEMORY_MIB_AT_LEAST, PATH_BYTES_AT_MOST
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, Point, point_id
 from ramet.protocol.values.options import (
     FLAG,
+    PATH,
     TEXT,
     WHOLE,
     CommandLine,
@@ -220,3 +221,33 @@ class TakeOptions(OperationOptions):
 
     def spec(self) -> TakeSpec:
         return TakeSpec(chosen_names(self.names), chosen_paths(self.files), self.prefer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions(OperationOptions):
+    """The arguments of the import of a snapshot, beside the file and the name: a file decides on none of them."""
+
+    python: str | None = option(
+        PATH,
+        "Interpreter that the snapshot was made with, unless ours",
+        embedded_only=True,
+        command_line=CommandLine(
+            "--python", "with import: the interpreter that the image was made with, unless ours", ""
+        ),
+    )
+    memory_mib: int | None = option(
+        WHOLE,
+        "Limit of its sandboxes, and of the memory that it holds",
+        check=whole_from(MEMORY_MIB_AT_LEAST),
+        schema={"minimum": MEMORY_MIB_AT_LEAST},
+        http_help="The limit of its sandboxes, and of the memory that it holds.",
+        command_line=CommandLine("--memory-mib", "with import: the limit of its sandboxes, and of what it holds", ""),
+    )
+    disk_mib: int | None = option(
+        WHOLE,
+        "Limit of its sandboxes' files, and of those that it holds",
+        check=whole_from(1),
+        schema={"minimum": 1},
+        http_help="The same for its files.",
+        command_line=CommandLine("--disk-mib", "with import: the same for its files", ""),
+    )

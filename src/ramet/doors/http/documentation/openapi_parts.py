@@ -129,6 +129,15 @@ def options_body(struct: type, example: object, *, required: bool | None = None)
     return body(schema, example, required=bool(needed) if required is None else required)
 
 
+def options_query(struct: type) -> list[Part]:
+    """A parameter of the query for each option of a struct."""
+    return [
+        query(name, described.http_help, dict(described.schema), required=described.required)
+        for name, described in options_of(struct).items()
+        if not described.embedded_only
+    ]
+
+
 # Fields that are not known are refused, so even a body without any is described.
 EMPTY_BODY = body(record({}), {}, required=False)
 

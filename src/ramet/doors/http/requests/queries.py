@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from ramet.protocol.argument_errors import Words, must, unknown_field, wrong_argument
+from ramet.protocol.values.operation_options import OperationOptions
+from ramet.protocol.values.options import WHOLE, options_of
+
+Options = TypeVar("Options", bound=OperationOptions)
 
 _FIELDS_AT_MOST = 1100
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -25,6 +30,19 @@ class QueryFields:
             name, _, value = part.replace(b"+", b" ").partition(b"=")
             self._values.setdefault(_decoded(name), []).append(_decoded(value))
         self._known: set[str] = set()
+
+    def options(self, struct: type[Options]) -> Options:
+        """All fields, as the arguments that ``struct`` describes: whole numbers and texts. Raises InvalidArgument."""
+        given: dict[str, Any] = {}
+        described_by: type = struct
+        for name, described in options_of(described_by).items():
+            if not described.embedded_only:
+                value = self.optional_whole(name) if described.kind is WHOLE else self.optional_text(name)
+                given |= {} if value is None else {name: value}
+        self.done()
+        options = struct(**given)
+        options.check()
+        return options
 
     def done(self) -> None:
         unknown = self._values.keys() - self._known

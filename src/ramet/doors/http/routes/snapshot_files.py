@@ -12,6 +12,7 @@ from ramet.doors.http.routes import creation
 from ramet.doors.http.routes.files import final_frame, send_body
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import encode
+from ramet.protocol.values.operation_options import ImportOptions
 from ramet.protocol.values.requests import SandboxOptions
 
 _HEADERS: Headers = [
@@ -52,17 +53,12 @@ async def export(exchange: RequestExchange, snapshot_id: str) -> None:
     {201: api.answer("The snapshot, which is yours.", api.record({"id": api.text()}), {"id": api.SNAPSHOT_ID})},
     help="The file decides on nothing: owner, limits and network of its sandboxes are yours.",
     body=api.body(api.BINARY, kind=api.BYTES),
-    parameters=[
-        api.query("memory_mib", "The limit of its sandboxes, and of the memory that it holds.", api.whole()),
-        api.query("disk_mib", "The same for its files.", api.whole()),
-    ],
+    parameters=api.options_query(ImportOptions),
     errors=(400, 401, 403, 409, 413, 429, 503),
 )
 async def take_in(exchange: RequestExchange) -> None:
-    asked = QueryFields(exchange.scope["query_string"])
-    limits = {name: asked.optional_whole(name) for name in ("memory_mib", "disk_mib")}
-    asked.done()
-    options = SandboxOptions.read({name: value for name, value in limits.items() if value is not None})
+    asked = QueryFields(exchange.scope["query_string"]).options(ImportOptions)
+    options = SandboxOptions(memory_mib=asked.memory_mib, disk_mib=asked.disk_mib)
     made = exchange.application.creation.importing(options, exchange.owner)
     async with exchange.link.call() as call:
         await call.send(encode(calls.IMPORT, {**creation.allowed(exchange, made), "more": True}))
