@@ -7,6 +7,7 @@ line) look here for what they offer, and OpenAPI for how it is written.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NoReturn
@@ -181,6 +182,14 @@ def whole_from(least: int, most: int = 2**43) -> Check:
     return lambda name, value: checks.check_whole(name, value, least, most)
 
 
+def one_of(choices: tuple[str, ...]) -> Check:
+    def check(name: str, value: object) -> None:
+        if value not in choices:
+            raise must(name, f"be {' or '.join(map(repr, choices))}", value)
+
+    return check
+
+
 def _text(name: str, value: object) -> str:
     return value if isinstance(value, str) else _wrong_scalar(name, value, "a string")
 
@@ -197,7 +206,9 @@ def _whole(name: str, value: object) -> int:
 
 
 def _number(name: str, value: object) -> float:
-    return value if type(value) is float or type(value) is int else _wrong_scalar(name, value, "a number")
+    if (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value)):
+        return value
+    return _wrong_scalar(name, value, "a finite number below 2**63")
 
 
 def _flag(name: str, value: object) -> bool:
@@ -229,7 +240,7 @@ PAIRS = Kind(_pairs, {"type": "object", "additionalProperties": {"type": "string
 PATH = Kind(_text, {"type": "string"}, check=lambda name, value: checks.check_path(value, name))
 SECONDS = Kind(
     _number,
-    {"type": "number", "minimum": 0, "maximum": int(checks.TIMEOUT_SECONDS_AT_MOST)},
+    {"type": "number", "exclusiveMinimum": 0, "maximum": int(checks.TIMEOUT_SECONDS_AT_MOST)},
     check=lambda name, value: checks.check_seconds(value, name),
     parse=float,
 )

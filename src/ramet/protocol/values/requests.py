@@ -29,6 +29,7 @@ from ramet.protocol.values.options import (
     CommandLine,
     Kind,
     check_options,
+    one_of,
     option,
     read_options,
     whole_from,
@@ -76,16 +77,6 @@ def _read_history(name: str, value: object) -> int | None:
 def _check_history(name: str, value: object) -> None:
     if value is not False:
         checks.check_whole(name, value, 1, HISTORY_AT_MOST)
-
-
-def _check_recover(name: str, value: object) -> None:
-    if value not in RECOVER:
-        raise must(name, f"be {' or '.join(map(repr, RECOVER))}", value)
-
-
-def _check_on_idle(name: str, value: object) -> None:
-    if value not in ON_IDLE:
-        raise must(name, f"be {' or '.join(map(repr, ON_IDLE))}", value)
 
 
 HISTORY_AT_MOST = 1000
@@ -140,7 +131,7 @@ class CarriedOptions:
         'What a sandbox whose Python has died goes on with: "point", its last kept state, or "fresh", an empty Python '
         "and its files as they are.",
         "point",
-        check=_check_recover,
+        check=one_of(RECOVER),
         schema={"enum": list(RECOVER)},
         http_help="What it goes on with when its Python has died: point, its last kept state; fresh, an empty Python "
         "and its files as they are.",
@@ -173,7 +164,7 @@ class CarriedOptions:
     on_idle: str | None = option(
         TEXT,
         'What happens after ``idle_timeout_seconds``: "end", or "hibernate". Default: "end", or what the server says.',
-        check=_check_on_idle,
+        check=one_of(ON_IDLE),
         schema={"enum": list(ON_IDLE)},
         http_help="What happens after idle_timeout_seconds: end, or hibernate. Default: what the server says.",
     )

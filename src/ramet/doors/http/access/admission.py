@@ -20,7 +20,7 @@ from ramet.protocol.values.specs import Interpreter, Lifetime, ThawSpec, network
 from ramet.transport.resolving import check_memory_mib, resolve, resolve_thaw
 
 _SANDBOX_ID = re.compile(r"sbx_[0-9a-f]{32}")
-_EXECUTION_ID = re.compile(r"exe_[0-9a-f]{32}")
+EXECUTION_ID = re.compile(r"exe_[0-9a-f]{32}")
 ON_DISCONNECT = ("keep", "interrupt")
 
 # What a client may ask for. Not WATCH and STATS, which tell of everybody; nor DIAL, whose answer is a descriptor.
@@ -64,14 +64,14 @@ def new_execution_id() -> str:
 
 
 def check_execution_id(execution: object) -> str:
-    if not isinstance(execution, str) or not _EXECUTION_ID.fullmatch(execution):
+    if not isinstance(execution, str) or not EXECUTION_ID.fullmatch(execution):
         raise must("execution", "be exe_ and 32 random hexadecimal digits", execution)
     return execution
 
 
 def check_known_execution(execution: str) -> str:
     """For an id that is asked about: what cannot be one is unknown."""
-    if not _EXECUTION_ID.fullmatch(execution):
+    if not EXECUTION_ID.fullmatch(execution):
         raise ExecutionUnknown(f"there is no execution {execution!r:.100}")
     return execution
 

@@ -121,12 +121,17 @@ def option(described: Option, help: str | None = None, named: Schema | None = No
     return {**schema, **({"description": said} if said else {})}
 
 
+def options_record(struct: type) -> Part:
+    """An object with the options of a struct."""
+    offered = {one.http_name or name: one for name, one in options_of(struct).items() if not one.embedded_only}
+    needed = [name for name, one in offered.items() if one.required]
+    return record({name: option(one) for name, one in offered.items()}, required=needed)
+
+
 def options_body(struct: type, example: object, *, required: bool | None = None) -> Part:
     """A body whose fields are the options of a struct. It may be left out if none of them is required, unless said."""
-    offered = {name: described for name, described in options_of(struct).items() if not described.embedded_only}
-    needed = [described.http_name or name for name, described in offered.items() if described.required]
-    schema = record({one.http_name or name: option(one) for name, one in offered.items()}, required=needed)
-    return body(schema, example, required=bool(needed) if required is None else required)
+    schema = options_record(struct)
+    return body(schema, example, required="required" in schema if required is None else required)
 
 
 def options_query(struct: type) -> list[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ramet.doors.http.documentation import openapi_parts as api
+from ramet.doors.http.requests.cell_body import CellBody
 from ramet.protocol.values.options import options_of
 from ramet.protocol.values.requests import SandboxOptions
 
@@ -191,36 +192,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
         }
     ),
     "NewSandbox": api.record(_fields_of_a_new_sandbox(), required=()),
-    "Cell": api.record(
-        {
-            "code": api.text(),
-            "language": api.choice("python", "bash", null=True),
-            "timeout": api.number(
-                "Seconds after which the cell is interrupted.", null=True, exclusiveMinimum=0, maximum=31622400
-            ),
-            "format": api.choice(
-                "lines",
-                "chunks",
-                "json",
-                help=(
-                    "`lines`: events of one line each, for the published client. `chunks`: exact pieces and "
-                    "rich results. `json`: one object in the end."
-                ),
-                null=True,
-            ),
-            "on_disconnect": api.choice(
-                "keep",
-                "interrupt",
-                help=(
-                    "What happens when this connection breaks: the cell goes on and its result can be asked "
-                    "for, or it is interrupted."
-                ),
-                null=True,
-            ),
-            "execution_id": api.text("An id of your own choice, at random.", null=True, pattern="^exe_[0-9a-f]{32}$"),
-        },
-        required=("code",),
-    ),
+    "Cell": api.options_record(CellBody),
     "Result": api.record(
         {
             "execution_id": api.text(),

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from ramet.doors.http.access import admission
 from ramet.doors.http.documentation import openapi_parts as api
 from ramet.doors.http.engine_link.link import EngineCall
+from ramet.doors.http.requests.cell_body import CellBody
 from ramet.doors.http.requests.disconnects import ask, ends_with_client
 from ramet.doors.http.requests.errors import Headers
 from ramet.doors.http.requests.exchange import JSON, RequestExchange, Route
@@ -27,7 +28,6 @@ from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
 from ramet.protocol.values.results import RichResult, json_forms
 
 _NDJSON: Headers = [(b"content-type", b"application/x-ndjson")]
-_FORMATS = ("lines", "chunks", "json")
 _REPLAYED_EVENTS = 1000
 _SHOWN = frozenset((calls.OUTPUT, calls.RICH, calls.CLEARED))
 
@@ -53,25 +53,17 @@ _SHOWN = frozenset((calls.OUTPUT, calls.RICH, calls.CLEARED))
 )
 async def _execute(exchange: RequestExchange, sandbox_id: str) -> None:
     """POST /v1/sandboxes/{sandbox_id}/exec"""
-    body = await exchange.read_fields(exchange.settings.code_body_bytes)
-    code = checks.check_code(body.text("code"))
-    language = body.optional_text("language") or "python"
-    checks.check_language(language)
-    timeout_seconds = body.optional_number("timeout")
-    checks.check_timeout(timeout_seconds)
-    format_name = body.choice("format", _FORMATS, "lines")
-    keep = body.choice("on_disconnect", admission.ON_DISCONNECT, "keep") == "keep"
-    given = body.optional_text("execution_id")
-    body.done()
-    execution = admission.new_execution_id() if given is None else admission.check_execution_id(given)
+    asked = (await exchange.read_fields(exchange.settings.code_body_bytes)).options(CellBody)
+    code = checks.check_code(asked.code)
+    execution = asked.execution_id or admission.new_execution_id()
     exchange.log.execution = execution
     header = {
         "sandbox": sandbox_id,
-        "language": language,
-        "timeout": timeout_seconds,
-        "stream": format_name != "json",
+        "language": asked.language,
+        "timeout": asked.timeout,
+        "stream": asked.format != "json",
         "execution": execution,
-        "on_disconnect": "keep" if keep else "interrupt",
+        "on_disconnect": asked.on_disconnect,
         "owner": exchange.owner,
     }
     marked = [(b"ramet-execution", execution.encode("ascii"))]
@@ -81,11 +73,11 @@ async def _execute(exchange: RequestExchange, sandbox_id: str) -> None:
     try:
         async with exchange.link.call() as engine:
             engine.send_nowait(encode(calls.RUN, header, code))
-            with nullcontext() if keep else ends_with_client(exchange, engine):
-                if format_name == "json":
+            with nullcontext() if asked.on_disconnect == "keep" else ends_with_client(exchange, engine):
+                if asked.format == "json":
                     outcome = await _in_one(exchange, engine, execution, marked)
                 else:
-                    written: Format = LineFormat() if format_name == "lines" else ChunkFormat()
+                    written: Format = LineFormat() if asked.format == "lines" else ChunkFormat()
                     outcome = await _stream(exchange, engine, written, execution, [*_NDJSON, *marked])
     except RametError as error:
         outcome = cell_outcomes.of_error(error)
@@ -93,7 +85,7 @@ async def _execute(exchange: RequestExchange, sandbox_id: str) -> None:
     finally:
         exchange.activity.end_cell(owner)
         exchange.log.outcome = outcome
-        exchange.metrics.cell_ended(owner, language, exchange.log.seconds, outcome)
+        exchange.metrics.cell_ended(owner, asked.language, exchange.log.seconds, outcome)
 
 
 async def _in_one(exchange: RequestExchange, engine: EngineCall, execution: str, marked: Headers) -> str:
