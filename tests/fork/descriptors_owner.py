@@ -103,14 +103,17 @@ def _exactly(line: int, size: int) -> bytes:
     return data
 
 
-def _run(calls: list[tuple[str, int, tuple[int | bytes, ...], bool]]) -> str | None:
-    for position, (name, number, arguments, must_work) in enumerate(calls):
+def _run(calls: list[tuple[str, int, tuple[int | bytes, ...], bool, bool]]) -> str | None:
+    for position, (name, number, arguments, must_work, whole) in enumerate(calls):
         given = [
             ctypes.create_string_buffer(each, len(each)) if isinstance(each, bytes) else each for each in arguments
         ]
         plain = [ctypes.c_long(ctypes.addressof(each) if not isinstance(each, int) else each) for each in given]
-        if _libc.syscall(ctypes.c_long(number), *plain) < 0 and must_work:
+        result = _libc.syscall(ctypes.c_long(number), *plain)
+        if result < 0 and must_work:
             return f"call {position}, {name} {arguments!r:.200}: {os.strerror(ctypes.get_errno())}"
+        if whole and result != arguments[2]:
+            return f"call {position}, {name} {arguments!r:.200}: {result} bytes of {arguments[2]!r}"
     return None
 
 

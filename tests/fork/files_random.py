@@ -26,9 +26,12 @@ class Zoo:
         self.names = ["a", "b", "c", "sub", "\n", "\udcff\udcfe", "x" * 255]
 
     def tops(self, pod):
-        prefix = pod.files.overlays[1][1]
-        standard = f"{prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}"
-        return ["/srv", "/etc", "/home", "/var", "/mnt", f"{prefix}/include", f"{standard}/json", "/dev/shm"]
+        tops = ["/srv", "/etc", "/home", "/var", "/mnt", "/dev/shm"]
+        if len(pod.files.overlays) > 1:  # the system's own interpreter has no overlay of its own
+            prefix = pod.files.overlays[1][1]
+            standard = f"{prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}"
+            tops += [f"{prefix}/include", f"{standard}/json"]
+        return tops
 
     def path(self, pod, depth=3):
         """Something that may or may not be there, near what is there."""

@@ -33,7 +33,8 @@ one, other = socket.socketpair(); one.send(b"waits too")
 reading, writing = os.pipe(); os.write(writing, b"held")
 shared = mmap.mmap(-1, 1 << 16); shared[:5] = b"hello"
 note = open("/root/note.txt", "w+"); note.write("note"); note.flush()
-memory = os.memfd_create("memory"); os.write(memory, b"bytes")
+try: memory = os.memfd_create("memory"); os.write(memory, b"bytes")
+except OSError: pass  # refused where no control group counts memory
 counting = os.eventfd(3); signal.signal(signal.SIGUSR1, lambda *_: None)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
@@ -60,7 +61,7 @@ with Sandbox(history=False) as neighbour:
     neighbour.run_code("x = 41")
     pid = engine_of(embedded.default_engine().pid)
     for name in json.loads(sys.argv[1]):
-        before = [number + spare for number, spare in zip(held(pid), (24, 8))]  # pods that are made ahead
+        before = [number + spare for number, spare in zip(held(pid), (40, 8))]  # pods that are made ahead
         try:
             with Sandbox(name, history=False) as sandbox:
                 outcomes.append("ran" if sandbox.run_code("1 + 1", timeout=5).ok else "failed")

@@ -132,10 +132,13 @@ print(len(held) > 64)
 def test_connections_in_the_middle_of_a_call_are_bounded_too(
     line: Line, answers: Line, attacked: str, neighbour_still_answers: Check
 ) -> None:
-    """They are not idle, so none makes room for another: the sandbox has no more calls until it closes some."""
+    """They are not idle, so none makes room for another: the sandbox has no more calls until it closes some.
+
+    -1: it was still idle when another one connected, and made room.
+    """
     code = """
 held = [raw for raw in (connected() for _ in range(128)) if raw is not None]
-print(len(held) >= 64, {pushed(raw, packed(1, {"tool": "echo"}, b"{}")[:9]) for raw in held})
+print(len(held) >= 64, {pushed(raw, packed(1, {"tool": "echo"}, b"{}")[:9]) for raw in held} - {-1})
 """
     assert run(line, answers, attacked, code) == "True {9}\n"
     neighbour_still_answers()

@@ -15,7 +15,7 @@ class ReplacedError(FreezeError):
 # shadow, its pidfd, REPL, its pidfd, microseconds of the four parts
 Thawed = tuple[int, int, int, int, tuple[float, float, float, float]]
 Table = list[tuple[int, bytes, str | None]]  # number, link, text of fdinfo unless it is long
-Calls = tuple[tuple[str, int, tuple[int | bytes, ...], bool], ...]
+Calls = tuple[tuple[str, int, tuple[int | bytes, ...], bool, bool], ...]
 
 def freeze_template(pid: int, control_descriptor: int, seconds: float, /) -> Snapshot: ...
 def thaw(

@@ -29,10 +29,13 @@ class InjectedCall(NamedTuple):
     number: int
     arguments: tuple[int | bytes, ...]
     must_work: bool = True
+    whole: bool = False  # its result must be its third argument: a short write is no error of the kernel's
 
 
-def call(name: str, function: str, *arguments: int | bytes, must_work: bool = True) -> InjectedCall:
-    return InjectedCall(name, X86_64[function], arguments, must_work)
+def call(
+    name: str, function: str, *arguments: int | bytes, must_work: bool = True, whole: bool = False
+) -> InjectedCall:
+    return InjectedCall(name, X86_64[function], arguments, must_work, whole)
 
 
 def standard_lines() -> list[InjectedCall]:

@@ -30,10 +30,12 @@ class CallList:
         self._slots: set[int] = set()
         self._dead: int | None = None
 
-    def call(self, name: str, system_call: str, *arguments: int | bytes, must_work: bool = True) -> None:
+    def call(
+        self, name: str, system_call: str, *arguments: int | bytes, must_work: bool = True, whole: bool = False
+    ) -> None:
         # Flags are subclasses of int.
         plain = tuple(each if isinstance(each, bytes) else int(each) for each in arguments)
-        self.calls.append(call(name, system_call, *plain, must_work=must_work))
+        self.calls.append(call(name, system_call, *plain, must_work=must_work, whole=whole))
 
     def create(self, name: str, system_call: str, *arguments: int | bytes) -> int:
         """Add a call that makes one descriptor. Returns its slot."""
@@ -79,14 +81,8 @@ class CallList:
         self.call(name, "fcntl", slot, F_SETFL, flags & SETTABLE_FLAGS)
 
     def write_all(self, name: str, slot: int, data: bytes, offset: int) -> None:
-        """Write data at an offset; if not all of it fits, one of the calls fails.
-
-        A short write is not an error, so the last byte is written separately: it fails if there was no room for the
-        rest.
-        """
-        if len(data) > 1:
-            self.call(name, "pwrite64", slot, data[:-1], len(data) - 1, offset)
-        self.call(name, "pwrite64", slot, data[-1:], 1, offset + len(data) - 1)
+        """Write data at an offset; if not all of it fits, the call fails."""
+        self.call(name, "pwrite64", slot, data, len(data), offset, whole=True)
 
     def close_slots(self) -> None:
         """Close all slots, in as few calls as possible."""

@@ -89,7 +89,7 @@ int list_add_given(list *calls, scratch *region, const given_call *given, int co
         }
         call *made = list_add(calls, given[i].name, given[i].number, arguments[0], arguments[1],
                               arguments[2], arguments[3], arguments[4], arguments[5]);
-        made->flags = given[i].must_work ? MUST_WORK : 0;
+        made->flags = (given[i].must_work ? MUST_WORK : 0) | (given[i].whole ? WHOLE : 0);
     }
     return 0;
 }
@@ -105,6 +105,20 @@ int scratch_map(const scratch *region, pid_t tid, const registers *from, uint64_
     if (inject(tid, from, instruction, SYS_mmap, map, &result, NULL, why)) return -1;
     if (result != (long)region->base) return failed(why, (int)-result, "map the scratch region");
     return write_memory(tid, region->base, region->bytes, region->used, why);
+}
+
+/* The loop has put each result in the place of the call's number. */
+static int check_whole(pid_t tid, const list *calls, failure *why) {
+    for (int i = 0; i < calls->count; i++) {
+        uint64_t result;
+        if (!(calls->calls[i].flags & WHOLE)) continue;
+        if (read_memory(tid, calls->at + (uint64_t)i * sizeof(call), &result, sizeof result, why))
+            return -1;
+        if (result != calls->calls[i].argument[2])
+            return failed(why, EAGAIN, "%s: %ld bytes of %lu", calls->names[i], (long)result,
+                          calls->calls[i].argument[2]);
+    }
+    return 0;
 }
 
 int list_run(pid_t tid, const scratch *region, const list *calls, pid_t *new_task, failure *why) {
@@ -130,7 +144,7 @@ int list_run(pid_t tid, const scratch *region, const list *calls, pid_t *new_tas
         return failed(why, 0, "task %d stopped oddly (%d, signal %d) in its calls", tid, seen.kind,
                       seen.signal);
     /* The loop ends with int3, and its position says whether a call failed. */
-    if (position == end) return 0;
+    if (position == end) return check_whole(tid, calls, why);
     if (position < calls->at || position > end)
         return failed(why, 0, "task %d left its calls", tid);
     return failed(why, (int)-arch_result(&r), "%s",

@@ -29,7 +29,9 @@ typedef struct {
 typedef struct {
     uint64_t number, argument[6], flags;
 } call;
-enum { MUST_WORK = 1 };
+/* WHOLE: the result must be the third argument. The task itself does not look at it: the kernel
+ * takes a part of what is written, and that is no error. */
+enum { MUST_WORK = 1, WHOLE = 2 };
 
 typedef struct {
     call *calls;
@@ -71,7 +73,7 @@ typedef struct {
     uint64_t arguments[6];
     const void *bytes[6];
     size_t sizes[6];
-    int must_work;
+    int must_work, whole;
 } given_call;
 size_t given_size(const given_call *given, int count);
 int list_add_given(list *calls, scratch *region, const given_call *given, int count, failure *why);

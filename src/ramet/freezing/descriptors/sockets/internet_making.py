@@ -200,18 +200,14 @@ class InternetMaker:
         self._script.call(name, "connect", slot, address, len(address), must_work=must_work)
 
     def _send(self, slot: int, data: bytes) -> None:
-        """Fill a connection. Waits a little for room; if not all of it fits, one of the calls fails.
-
-        A short send is not an error, so the last byte is sent separately: it fails if there was no room for the rest.
-        """
+        """Fill a connection. Waits a little for room; if not all of it fits in that time, the call fails."""
         if not data:
             return
         # A send timeout, because nothing in a thaw may wait without a limit.
         set_option(self._script, slot, socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
-        for part in (data[:-1], data[-1:]):
-            if part:
-                name, flags = "fill a TCP connection", socket.MSG_NOSIGNAL
-                self._script.call(name, "sendto", slot, part, len(part), flags, 0, 0)
+        self._script.call(
+            "fill a TCP connection", "sendto", slot, data, len(data), socket.MSG_NOSIGNAL, 0, 0, whole=True
+        )
         set_option(self._script, slot, socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))
 
 

@@ -8,8 +8,8 @@ given_call *read_given(PyObject *calls, int *count) {
     for (Py_ssize_t i = 0; i < size; i++) {
         PyObject *arguments;
         given_call *call = &given[i];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "slO!p", &call->name, &call->number,
-                              &PyTuple_Type, &arguments, &call->must_work))
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "slO!pp", &call->name, &call->number,
+                              &PyTuple_Type, &arguments, &call->must_work, &call->whole))
             goto bad;
         Py_ssize_t used = PyTuple_GET_SIZE(arguments);
         if (used > 6) {
