@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ramet.freezing.images.stored.store import ImageStore
 from ramet.isolation.files.cache_folders import saved_image_name
 
 SECONDS = 120
@@ -36,6 +37,10 @@ with Sandbox(template) as sandbox:
     texts, ok = [each.text for each in results], [each.ok for each in results]
     print(json.dumps({"images": facts, "results": texts, "ok": ok}))
 """
+
+
+def open_store(folder: Path) -> ImageStore:
+    return ImageStore(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 class ImageFolder:

@@ -9,12 +9,7 @@ import pytest
 
 from ramet import Sandbox
 from ramet.freezing.images.stored.figures import figures, keep_error, kind_of, last_error
-from ramet.freezing.images.stored.store import ImageStore
-from tests.images.stores import ImageFolder
-
-
-def open_store(folder: Path) -> ImageStore:
-    return ImageStore(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+from tests.images.stores import ImageFolder, open_store
 
 
 @pytest.mark.deep("restarts")

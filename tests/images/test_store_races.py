@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from ramet.freezing.images.stored import store as store_module
 from ramet.freezing.images.stored.store import ImageStore
-from tests.images.stores import ImageFolder
-
-
-def open_store(folder: Path) -> ImageStore:
-    return ImageStore(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+from tests.images.stores import ImageFolder, open_store
 
 
 def save(store: ImageStore, like: str, name: str) -> tuple[str, int]:
