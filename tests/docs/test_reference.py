@@ -9,8 +9,8 @@ import pytest
 import ramet
 from ramet import errors
 from ramet.doors.http.documentation import openapi
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 

@@ -15,8 +15,8 @@ from ramet.client.operations import cells, files, forks, sandboxes
 from ramet.client.operations.cells import CellOrder
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
-from ramet.protocol.values.operation_options import ForkOptions
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.operations import ForkOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.transport.http.address import read_address
 from ramet.transport.http.call import HttpCall
 from ramet.transport.http.server import Server

@@ -18,7 +18,7 @@ from ramet.client.operations.cells import CellOrder
 from ramet.client.operations.steps import Operation
 from ramet.protocol import calls
 from ramet.protocol.frames import Frame, encode
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.transport.http.janitor import janitor
 from ramet.transport.http.remote import remote_engine
 from tests.http_client.servers import DONE, FORTY_TWO, WAIT_SECONDS, Peer, chunked, serving

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.specs import Lifetime, MountSpec
 from ramet.transport.resolving import resolve
 

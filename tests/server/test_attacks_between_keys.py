@@ -11,7 +11,7 @@ import pytest
 
 from ramet.errors import InvalidArgument
 from ramet.protocol import calls
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.specs import MountSpec
 from ramet.transport.resolving import resolve
 from tests.server import engines

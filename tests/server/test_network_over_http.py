@@ -14,7 +14,7 @@ import trustme
 
 from ramet.protocol import calls
 from ramet.protocol.network.requests import read_network
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from tests.network.routes import http_serving
 from tests.server.running import Server, running_server
 from tests.server.talking import Answer, Client

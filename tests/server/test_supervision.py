@@ -15,7 +15,7 @@ import pytest
 
 from ramet.doors.http.processes import keeper
 from ramet.protocol import calls, fields
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.transport.builds import build
 from ramet.transport.resolving import resolve
 from tests.lifetime.programs import Watch, groups_of, mounts

@@ -17,7 +17,7 @@ from ramet.protocol.frames import TO_ENGINE, FrameDecoder, encode
 from ramet.protocol.network.requests import read_secrets, secrets_request
 from ramet.protocol.network.secret_places import SecretPlaces
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec, check_secrets, read_rules
-from ramet.protocol.values.operation_options import ForkOptions
+from ramet.protocol.requests.operations import ForkOptions
 from tests.unit.played import play
 
 VALUE = "s3cr3t-value"

@@ -11,7 +11,7 @@ from ramet.errors import InvalidArgument
 from ramet.protocol.network.requests import network_request, read_network, read_secrets
 from ramet.protocol.network.rules import parse_rule
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec, read_rules
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.transport.resolving import resolve
 
 VALUE = "s3cr3t-value"

@@ -20,7 +20,7 @@ _KEYWORD = ("secrets: Secrets | None = None,", "nickname: str | None = None,")
 _PASSED_ON = ("secrets=secrets,", "nickname=nickname,")
 # For each file: a line, and the lines that are added before it wherever it stands.
 EDITS = {
-    "protocol/values/requests.py": [
+    "protocol/requests/sandboxes.py": [
         (
             "cwd: str | None = option(",
             'nickname: str | None = option(TEXT, "A name for people.", http_help="A name for people.", '
@@ -31,7 +31,7 @@ EDITS = {
 }
 # The same for one of `undo`: what is replaced, by what.
 UNDO_EDITS = {
-    "protocol/values/operation_options.py": [
+    "protocol/requests/operations.py": [
         (
             '"""The arguments of ``undo``."""\n',
             '"""The arguments of ``undo``."""\n    reason: str | None = option(TEXT, "Why", '
@@ -59,7 +59,7 @@ from ramet.errors import InvalidArgument
 from ramet.isolation.files import interpreter
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, FrameDecoder
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.doors.http.documentation import openapi; from ramet.doors.http.routes import sandboxes
 from ramet.doors.http.access.admission import Creation
@@ -135,7 +135,7 @@ from ramet.doors.http.routes import history
 from ramet.errors import InvalidArgument
 from ramet.protocol import calls
 from ramet.protocol.frames import TO_ENGINE, FrameDecoder
-from ramet.protocol.values.operation_options import UndoOptions
+from ramet.protocol.requests.operations import UndoOptions
 
 sent = []
 

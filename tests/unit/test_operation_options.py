@@ -9,7 +9,7 @@ from ramet.doors.http.requests.queries import QueryFields
 from ramet.doors.mcp import arguments
 from ramet.errors import InvalidArgument
 from ramet.protocol.network.specs import NetworkSpec
-from ramet.protocol.values.operation_options import (
+from ramet.protocol.requests.operations import (
     ForkOptions,
     ImportOptions,
     OperationOptions,
@@ -17,8 +17,8 @@ from ramet.protocol.values.operation_options import (
     TakeOptions,
     UndoOptions,
 )
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.takes import TakeSpec
 
 

@@ -12,9 +12,9 @@ from ramet.protocol import calls
 from ramet.protocol.calls import Outcome, encode_outcome
 from ramet.protocol.frames import FROM_ENGINE, FrameDecoder, encode
 from ramet.protocol.guest import Rich
+from ramet.protocol.requests.operations import ForkOptions
 from ramet.protocol.values.differences import FileChange, FileState
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, NameValue
-from ramet.protocol.values.operation_options import ForkOptions
 from ramet.protocol.values.results import CellError, ExitEvent, OutputEvent, Result, ResultEvent, Truncated
 from tests.unit.played import play
 

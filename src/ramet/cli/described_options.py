@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ramet.protocol.values.options import FLAG, CommandLine, Option, options_of
+from ramet.protocol.requests.options import FLAG, CommandLine, Option, options_of
 
 
 def add_options(parser: argparse.ArgumentParser, struct: type) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn, TypeAlias
 
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.operation_options import ForkOptions
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.operations import ForkOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']{1,100})'")
 

@@ -13,8 +13,8 @@ from ramet.client.arguments import Mount
 from ramet.client.blocking.forks import Snapshot
 from ramet.client.blocking.sandbox import Sandbox
 from ramet.errors import InvalidArgument
-from ramet.protocol.values.options import CommandLine, options_of
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.options import CommandLine, options_of
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 
 def add_sandbox_options(parser: argparse.ArgumentParser, command: str) -> None:

@@ -14,8 +14,8 @@ from ramet.isolation.files.cache_folders import has_saved_image
 from ramet.protocol import checks
 from ramet.protocol.argument_errors import kind_of, must, wrong_argument
 from ramet.protocol.checks import BUILTIN_TEMPLATES, TEMPLATE_NAME
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import MountSpec, SandboxOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import MountSpec, SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.transport.embedded import default_engine, saved_templates
 from ramet.transport.resolving import resolve, resolve_thaw

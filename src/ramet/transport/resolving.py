@@ -12,8 +12,8 @@ from ramet.isolation.kernel import cgroups
 from ramet.protocol import checks
 from ramet.protocol.argument_errors import must, wrong_argument
 from ramet.protocol.checks import BUILTIN_TEMPLATES, MIB
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import CarriedOptions, SandboxOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import CarriedOptions, SandboxOptions
 from ramet.protocol.values.specs import Interpreter, Lifetime, Limits, SandboxSpec, TemplateSpec, ThawSpec
 
 _MEMORY_MIB = 4096

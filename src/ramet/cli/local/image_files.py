@@ -20,7 +20,7 @@ from ramet.freezing.images.moving.unpacking import unpack
 from ramet.freezing.images.stored.store import ImageStore, StoreRoom
 from ramet.isolation.files.cache_folders import saved_image_name
 from ramet.protocol.import_terms import ImportTerms
-from ramet.protocol.values.operation_options import ImportOptions
+from ramet.protocol.requests.operations import ImportOptions
 from ramet.protocol.values.specs import SandboxSpec
 
 _ROOM = StoreRoom(templates=4 << 30, saved=64 << 30)

@@ -17,7 +17,7 @@ from ramet.freezing.images.stored.figures import kind_of, last_error
 from ramet.freezing.images.stored.store import ImageStore
 from ramet.freezing.images.stored.verifying import verify
 from ramet.isolation.files import cache_folders
-from ramet.protocol.values.operation_options import ImportOptions
+from ramet.protocol.requests.operations import ImportOptions
 
 _EXAMPLES = """\
 examples:

@@ -9,7 +9,7 @@ from ramet.cli.output import print_record, progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, find_snapshot, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-from ramet.protocol.values.operation_options import TakeOptions
+from ramet.protocol.requests.operations import TakeOptions
 
 _EXAMPLES = """\
 examples:

@@ -10,7 +10,7 @@ from ramet.cli.output import progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, keep, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-from ramet.protocol.values.operation_options import ForkOptions
+from ramet.protocol.requests.operations import ForkOptions
 
 _EXAMPLES = """\
 examples:

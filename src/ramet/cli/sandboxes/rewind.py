@@ -9,7 +9,7 @@ from ramet.cli.output import print_record, progress
 from ramet.cli.parsing import Commands, new_command
 from ramet.cli.place import add_server_option, find, server
 from ramet.cli.sandbox_ids import add_sandbox_argument
-from ramet.protocol.values.operation_options import RewindOptions
+from ramet.protocol.requests.operations import RewindOptions
 
 _EXAMPLES = """\
 examples:

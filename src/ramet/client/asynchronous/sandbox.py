@@ -29,10 +29,10 @@ from ramet.client.usual_names import knows_its_arguments, no_such_member, not_pi
 from ramet.errors import EngineClosed, EngineLost, SandboxClosed
 from ramet.protocol.calls import CHUNK_BYTES
 from ramet.protocol.checks import Language
+from ramet.protocol.requests.operations import ForkOptions, RewindOptions, TakeOptions, UndoOptions
 from ramet.protocol.values.forks import Diff, ForkInfo
 from ramet.protocol.values.history import History, Point, Undone
 from ramet.protocol.values.listing import SandboxRow
-from ramet.protocol.values.operation_options import ForkOptions, RewindOptions, TakeOptions, UndoOptions
 from ramet.protocol.values.replays import ReplayEvent
 from ramet.protocol.values.results import Event, Result, SandboxInfo
 from ramet.protocol.values.takes import Taken

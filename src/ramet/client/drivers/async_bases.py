@@ -14,9 +14,9 @@ from ramet.client.handle import HandleOwner, SandboxHandle
 from ramet.client.operations import sandboxes
 from ramet.client.tools.tool import Toolset
 from ramet.errors import SandboxClosed
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.forks import ForkInfo
 from ramet.protocol.values.history import MissingCell
-from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec, ThawSpec
 from ramet.transport.seam import Engine
 

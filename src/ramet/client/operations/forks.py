@@ -19,10 +19,10 @@ from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
+from ramet.protocol.requests.operations import ForkOptions, TakeOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.differences import FileChange
 from ramet.protocol.values.forks import Diff, ForkInfo, NameChange, read_file_change, read_name_change
-from ramet.protocol.values.operation_options import ForkOptions, TakeOptions
-from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.specs import SandboxSpec
 from ramet.protocol.values.takes import Taken, read_taken
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ramet.client.operations.steps import Operation, ask, check_may_wait
 from ramet.protocol import calls
 from ramet.protocol.frames import encode
+from ramet.protocol.requests.operations import RewindOptions, UndoOptions
 from ramet.protocol.values.history import History, Undone
-from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
 
 
 def history(sandbox_id: str) -> Operation[History]:

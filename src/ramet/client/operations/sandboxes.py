@@ -11,9 +11,9 @@ from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
 from ramet.protocol.network.requests import network_request, secrets_request
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.history import MissingCell
 from ramet.protocol.values.listing import SandboxRow
-from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.results import SandboxInfo
 from ramet.protocol.values.specs import Lifetime, SandboxSpec, ThawSpec
 

@@ -21,9 +21,9 @@ from ramet.engine.registry import Registry
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.frames import Frame, encode
+from ramet.protocol.requests.operations import ForkOptions, TakeOptions
 from ramet.protocol.values.allowances import Allowance
 from ramet.protocol.values.forks import Diff
-from ramet.protocol.values.operation_options import ForkOptions, TakeOptions
 from ramet.protocol.values.specs import ThawSpec
 from ramet.protocol.values.takes import Taken
 

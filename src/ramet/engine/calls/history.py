@@ -14,7 +14,7 @@ from ramet.engine.registry import Registry
 from ramet.errors import ProtocolError
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import Frame
-from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
+from ramet.protocol.requests.operations import RewindOptions, UndoOptions
 
 
 def begin(frame: Frame, registry: Registry, caller: Caller, send: Callable[[bytes], None]) -> Answer:

@@ -10,8 +10,8 @@ from ramet.protocol import fields
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.requests import read_network, read_secrets
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec
-from ramet.protocol.values.options import options_of, read_options, write_options
-from ramet.protocol.values.requests import CarriedOptions, MountSpec
+from ramet.protocol.requests.options import options_of, read_options, write_options
+from ramet.protocol.requests.sandboxes import CarriedOptions, MountSpec
 
 __all__ = [
     "Interpreter",

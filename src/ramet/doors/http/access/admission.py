@@ -14,8 +14,8 @@ from ramet.protocol.argument_errors import must, wrong_argument
 from ramet.protocol.checks import BUILTIN_TEMPLATES
 from ramet.protocol.network.requests import network_request, secrets_request
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec, check_network, check_secrets
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.specs import Interpreter, Lifetime, ThawSpec, network_in, secrets_in
 from ramet.transport.resolving import check_memory_mib, resolve, resolve_thaw
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ramet.doors.http.requests.exchange import Handler
-from ramet.protocol.values.options import Option, options_of
+from ramet.protocol.requests.options import Option, options_of
 
 Schema = Mapping[str, object]
 Part = dict[str, object]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from ramet.doors.http.documentation import openapi_parts as api
 from ramet.doors.http.requests.cell_body import CellBody
-from ramet.protocol.values.options import options_of
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.options import options_of
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 
 def option_schema(name: str, help: str | None = None) -> api.Part:

@@ -18,7 +18,7 @@ from ramet.doors.http.processes import keeper
 from ramet.errors import EngineLost, RametError, error_from_code
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.transport.builds import build
 from ramet.transport.locking import holder
 from ramet.transport.resolving import resolve

@@ -10,9 +10,9 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, NoReturn, TypeVar
 
 from ramet.protocol.argument_errors import kind_in_json, must, unknown_field, wrong_argument
-from ramet.protocol.values.operation_options import OperationOptions
-from ramet.protocol.values.options import missing_option, options_of, read_option
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.operations import OperationOptions
+from ramet.protocol.requests.options import missing_option, options_of, read_option
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 Options = TypeVar("Options", bound=OperationOptions | SandboxOptions)
 

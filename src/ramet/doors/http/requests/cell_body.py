@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ramet.doors.http.access import admission
 from ramet.protocol import checks
-from ramet.protocol.values.operation_options import OperationOptions
-from ramet.protocol.values.options import SECONDS, TEXT, Kind, one_of, option
+from ramet.protocol.requests.operations import OperationOptions
+from ramet.protocol.requests.options import SECONDS, TEXT, Kind, one_of, option
 
 FORMATS = ("lines", "chunks", "json")
 

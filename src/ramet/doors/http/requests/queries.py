@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from ramet.protocol.argument_errors import Words, must, unknown_field, wrong_argument
-from ramet.protocol.values.operation_options import OperationOptions
-from ramet.protocol.values.options import WHOLE, options_of
+from ramet.protocol.requests.operations import OperationOptions
+from ramet.protocol.requests.options import WHOLE, options_of
 
 Options = TypeVar("Options", bound=OperationOptions)
 

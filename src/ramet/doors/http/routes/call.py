@@ -26,9 +26,9 @@ from ramet.doors.http.routes.creation import EngineSaid
 from ramet.errors import ProtocolError, RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import FROM_ENGINE, TO_ENGINE, Frame, FrameDecoder, encode
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.tools.socket_frames import VALUE_BYTES_AT_MOST
 from ramet.protocol.tools.specs import TOOLS_BYTES_AT_MOST
-from ramet.protocol.values.requests import SandboxOptions
 from ramet.protocol.values.value_bounds import INLINE_BYTES
 
 PATH = "/v1/call"

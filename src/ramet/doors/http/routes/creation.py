@@ -12,8 +12,8 @@ from ramet.errors import RametError
 from ramet.protocol import calls, fields
 from ramet.protocol.checks import MIB
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder, encode
-from ramet.protocol.values.operation_options import ForkOptions
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.operations import ForkOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 
 @dataclass(frozen=True, slots=True)

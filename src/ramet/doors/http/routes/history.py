@@ -8,7 +8,7 @@ from ramet.doors.http.requests.exchange import RequestExchange, Route
 from ramet.doors.http.requests.json_answers import answer_json
 from ramet.doors.http.requests.queries import QueryFields
 from ramet.protocol import calls
-from ramet.protocol.values.operation_options import RewindOptions, UndoOptions
+from ramet.protocol.requests.operations import RewindOptions, UndoOptions
 
 _POINT = {
     "id": "p1",

@@ -17,9 +17,9 @@ from ramet.protocol import calls, fields
 from ramet.protocol.argument_errors import kind_of, must, unknown_field, wrong_argument
 from ramet.protocol.frames import FROM_ENGINE, Frame, FrameDecoder
 from ramet.protocol.network.requests import network_request, rule_texts, secrets_request
-from ramet.protocol.values.operation_options import ForkOptions
-from ramet.protocol.values.options import options_of, read_option
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.operations import ForkOptions
+from ramet.protocol.requests.options import options_of, read_option
+from ramet.protocol.requests.sandboxes import SandboxOptions
 from ramet.protocol.values.specs import Lifetime
 
 _MIB_PER_GB = 1024

@@ -12,8 +12,8 @@ from ramet.doors.http.routes import creation
 from ramet.doors.http.routes.files import final_frame, send_body
 from ramet.protocol import calls, fields
 from ramet.protocol.frames import encode
-from ramet.protocol.values.operation_options import ImportOptions
-from ramet.protocol.values.requests import SandboxOptions
+from ramet.protocol.requests.operations import ImportOptions
+from ramet.protocol.requests.sandboxes import SandboxOptions
 
 _HEADERS: Headers = [
     (b"content-type", b"application/octet-stream"),

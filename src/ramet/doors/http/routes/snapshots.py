@@ -16,7 +16,7 @@ from ramet.errors import SandboxClosed
 from ramet.protocol import calls, checks, fields
 from ramet.protocol.argument_errors import wrong_argument
 from ramet.protocol.frames import encode
-from ramet.protocol.values.operation_options import TakeOptions
+from ramet.protocol.requests.operations import TakeOptions
 
 _ADDED_FILE = {
     "path": "/root/a.txt",

@@ -15,7 +15,7 @@ from ramet.protocol import checks, fields
 from ramet.protocol.argument_errors import Words, must
 from ramet.protocol.lazy_dataclasses import dataclass
 from ramet.protocol.network.specs import NetworkSpec, SecretSpec, check_network, check_secrets
-from ramet.protocol.values.options import (
+from ramet.protocol.requests.options import (
     FLAG,
     NETWORK,
     NUMBER,

@@ -1,6 +1,6 @@
 """What a user may ask for of a sandbox that exists: the arguments of its operations, each described once.
 
-As in ``requests``, a field has a place in the frames, in the JSON body, in OpenAPI and, if it says so, in the command
+As in ``sandboxes``, a field has a place in the frames, in the JSON body, in OpenAPI and, if it says so, in the command
 line. Each side of a trust border reads and checks the same struct: the SDK and the server what a user gave, the engine
 what a frame says.
 """
@@ -13,8 +13,7 @@ from typing import Any, Self
 from ramet.protocol.argument_errors import Words, must
 from ramet.protocol.checks import CHILDREN_AT_MOST, MEMORY_MIB_AT_LEAST, PATH_BYTES_AT_MOST
 from ramet.protocol.lazy_dataclasses import dataclass
-from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, Point, point_id
-from ramet.protocol.values.options import (
+from ramet.protocol.requests.options import (
     FLAG,
     PATH,
     TEXT,
@@ -28,6 +27,7 @@ from ramet.protocol.values.options import (
     whole_from,
     write_options,
 )
+from ramet.protocol.values.history import POINT_ID, UNDO_AT_MOST, Point, point_id
 from ramet.protocol.values.takes import (
     NAMES_AT_MOST,
     PATHS_AT_MOST,
